@@ -1,0 +1,1 @@
+"""Tensors: dataset pages and manifests, model packs, foreign formats."""

@@ -1,0 +1,1 @@
+"""Pure byte codecs for the buffers of pages and packs."""

@@ -1,0 +1,1 @@
+"""The dataset format: columnar tensor pages with random-access indexes."""

@@ -1,0 +1,1 @@
+"""The model format: content-addressed tensors in packs."""

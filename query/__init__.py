@@ -1,0 +1,1 @@
+"""SQL over everything committed: the catalog, lineage, DuckDB over columns."""

@@ -1,0 +1,1 @@
+"""Bytes: objects, links, commits, refs and the log. Knows nothing of tensors."""

@@ -1,0 +1,1 @@
+"""Where bytes lie: one protocol, one module for each kind of store."""

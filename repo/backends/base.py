@@ -1,0 +1,118 @@
+"""What must a store be able to do to hold a repository?
+
+Keys are ASCII paths that we make ourselves (`objects/ab/cdef...`, `log/00000000000000000001.json`);
+user text never becomes part of one. A backend stores bytes under keys, creates without ever
+overwriting, reads ranges, and lists. It knows nothing of objects, digests or the log.
+
+Errors are ours: `NotFoundError`, `PermissionDenied`, `StorageError` (with `transient`), and
+nothing else for what a store can do wrong. **Any** error of a create means that its outcome is
+unknown: the bytes may be there, or may land later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tensorrepo.repo.ids import Buffer
+
+
+class Guarantee(Enum):
+    """What a store promises when two writers create the same key."""
+
+    ATOMIC = "atomic"  # exactly one create wins
+    SINGLE_WRITER = "single writer"  # create is check-then-write: one process may write at a time
+    READ_ONLY = "read-only"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """One key of a listing. `modified_seconds` is the store's clock (None when it has none)."""
+
+    key: str
+    bytes: int
+    modified_seconds: float | None
+
+
+class Uploads(Protocol):
+    """Many creates that become durable together; safe to call from several threads.
+
+    Between `create` and `finish` nothing is promised: a key may be visible or not. Parts must
+    not change until `finish` returns. Leaving without `finish` calls `abort`.
+    """
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> None:
+        """Start to store `parts`. Blocks while too many bytes are in flight."""
+        ...
+
+    def finish(self) -> dict[str, bool]:
+        """Make all durable. For each key: True when created, False when it existed before.
+
+        May be called again after more creates. Raises the first failure.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Stop, and remove what is not visible yet. Never raises."""
+        ...
+
+
+class Backend(Protocol):
+    """One place that holds keys and bytes. Thread-safe, and picklable (it reconnects)."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people: never with a password or key."""
+        ...
+
+    @property
+    def guarantee(self) -> Guarantee: ...
+
+    @property
+    def local_root(self) -> Path | None:
+        """The folder on this machine's disk, or None."""
+        ...
+
+    def read(self, key: str) -> bytes:
+        """All bytes of `key`, or NotFoundError."""
+        ...
+
+    def read_range(self, key: str, start: int, stop: int) -> Buffer:
+        """Exactly bytes ``[start, stop)``; StorageError when the value is shorter."""
+        ...
+
+    def read_into(self, key: str, start: int, buffer: memoryview) -> None:
+        """Fill `buffer` from byte `start`; StorageError when the value is shorter."""
+        ...
+
+    def size(self, key: str) -> int | None:
+        """Bytes stored under `key`, None when absent."""
+        ...
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        """Store durably unless the key exists: True created, False exists (nothing changed)."""
+        ...
+
+    def uploads(self) -> Uploads: ...
+
+    def overwrite(self, key: str, parts: Sequence[Buffer]) -> None:
+        """Store whether or not the key exists; readers see old or new, never a mixture.
+
+        Not necessarily durable: for hints, caches and the repair of damaged objects.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove `key`; absent is fine."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[StoredKey]:
+        """Keys that start with `prefix` (which ends in "/" or is ""), in ascending order."""
+        ...
+
+    def close(self) -> None: ...

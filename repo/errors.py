@@ -1,0 +1,111 @@
+"""What can go wrong, told apart by what the caller can do next.
+
+Every class has a stable `kind`: exit codes and HTTP statuses are tables over it, and logs and
+clients may rely on it. A message says what, where, expected against found, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Error(Exception):
+    """Whatever tensorrepo raises on purpose."""
+
+    kind: ClassVar[str] = "error"
+
+    def __str__(self) -> str:
+        # KeyError would show the repr of the message; every class of ours shows the message.
+        return str(self.args[0]) if self.args else self.kind
+
+
+class ConflictError(Error):
+    """Somebody else changed what this call relied on: read again and decide anew."""
+
+    kind = "conflict"
+
+    def __init__(self, message: str, conflicts: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.conflicts = conflicts
+
+
+class CommitOutcomeUnknown(Error):
+    """The store did not say whether the record landed: `tensorrepo resolve` finds out."""
+
+    kind = "outcome-unknown"
+
+    def __init__(self, message: str, *, txn: str, generation: int) -> None:
+        super().__init__(message)
+        self.txn = txn
+        self.generation = generation
+
+
+class CommitExpired(Error):
+    """Something that this call needs was collected since: add or fetch it again."""
+
+    kind = "expired"
+
+
+class RepositoryRewound(Error):
+    """The log is shorter than, or differs from, what this client saw before."""
+
+    kind = "rewound"
+
+
+class NotFoundError(Error, KeyError):
+    """No repository, ref, path, object or file of that name."""
+
+    kind = "not-found"
+
+
+class InvalidInputError(Error, ValueError):
+    """The caller's input cannot be used as it is."""
+
+    kind = "invalid-input"
+
+
+class CorruptError(Error):
+    """Stored bytes are not what they must be; nothing of them was returned."""
+
+    kind = "corrupt"
+
+
+class PurgedError(Error):
+    """The object was redacted on purpose; only its name is left."""
+
+    kind = "purged"
+
+
+class UnsupportedError(Error):
+    """Made by a newer version, or needs something that this installation or store lacks."""
+
+    kind = "unsupported"
+
+
+class PermissionDenied(Error):
+    """The store, the file system or a policy refuses."""
+
+    kind = "permission"
+
+
+class StorageError(Error):
+    """The store failed: no space, no network, a server's error.
+
+    `transient` says whether the same call may succeed when it is simply repeated.
+    """
+
+    kind = "storage"
+
+    def __init__(self, message: str, *, transient: bool = False) -> None:
+        super().__init__(message)
+        self.transient = transient
+
+
+def error_classes(root: type[Error] = Error) -> Iterator[type[Error]]:
+    """Every class below `root`, for the tables that must map each kind."""
+    for child in root.__subclasses__():
+        yield child
+        yield from error_classes(child)

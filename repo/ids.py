@@ -1,0 +1,81 @@
+"""What is the name of these bytes?
+
+An object's name is the BLAKE3-256 of all its bytes under a derive-key context of its own, so that
+no digest made for another purpose can be passed off as one. In memory and in text a digest is 64
+lower-case hex digits; in binary layouts it is 32 bytes.
+
+Source:
+    docs/spec/objects.md, section "Names".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NewType
+
+from blake3 import blake3
+
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Buffer = bytes | bytearray | memoryview
+Digest = NewType("Digest", str)
+
+DIGEST_BYTES = 32
+SHORT_DIGITS = 8
+_DIGITS = re.compile(r"[0-9a-f]{64}")
+_PARALLEL_BYTES = 1 << 20  # below this, starting BLAKE3's threads costs more than they save
+
+# Deriving the key costs a compression; copies of a prepared hasher share it.
+_OBJECT = blake3(derive_key_context="tensorrepo object v1")
+_OBJECT_PARALLEL = blake3(derive_key_context="tensorrepo object v1", max_threads=blake3.AUTO)
+_RECORD = blake3(derive_key_context="tensorrepo record v1")
+_STATE = blake3(derive_key_context="tensorrepo state v1")
+_CONTENT = blake3(derive_key_context="tensorrepo content v1")
+
+
+def object_digest(parts: Sequence[Buffer]) -> Digest:
+    """Name of the object whose bytes are `parts`, one after the other."""
+    large = any(memoryview(part).nbytes >= _PARALLEL_BYTES for part in parts)
+    hasher = (_OBJECT_PARALLEL if large else _OBJECT).copy()
+    for part in parts:
+        hasher.update(part)
+    return Digest(hasher.hexdigest())
+
+
+def record_digest(record: Buffer) -> Digest:
+    """Name by which the next log record chains to this one."""
+    return Digest(_RECORD.copy().update(record).hexdigest())
+
+
+def state_digest(state: Buffer) -> Digest:
+    """Name of the canonical fold of the log, as some records carry it."""
+    return Digest(_STATE.copy().update(state).hexdigest())
+
+
+def content_tag(data: Buffer) -> bytes:
+    """16-byte truncated BLAKE3 of one stored page or frame: its proof against a hostile store."""
+    return _CONTENT.copy().update(data).digest(length=16)
+
+
+def parse_digest(text: str) -> Digest:
+    """`text` as a digest.
+
+    Raises:
+        InvalidInputError: not 64 lower-case hex digits.
+    """
+    if not _DIGITS.fullmatch(text):
+        raise InvalidInputError(f"a digest is 64 lower-case hex digits, got {text!r:.80}")
+    return Digest(text)
+
+
+def digest_bytes(digest: Digest) -> bytes:
+    return bytes.fromhex(digest)
+
+
+def digest_from_bytes(raw: Buffer) -> Digest:
+    if len(raw) != DIGEST_BYTES:
+        raise InvalidInputError(f"a digest has {DIGEST_BYTES} bytes, got {len(raw)}")
+    return Digest(bytes(raw).hex())
