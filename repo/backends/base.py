@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+    from typing import Self
 
     from tensorrepo.repo.ids import Buffer
 
@@ -43,8 +44,13 @@ class Uploads(Protocol):
     """Many creates that become durable together; safe to call from several threads.
 
     Between `create` and `finish` nothing is promised: a key may be visible or not. Parts must
-    not change until `finish` returns. Leaving without `finish` calls `abort`.
+    not change until `finish` returns. As a context manager, leaving it calls `abort`, which has
+    nothing left to stop once `finish` returned.
     """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
     def create(self, key: str, parts: Sequence[Buffer]) -> None:
         """Start to store `parts`. Blocks while too many bytes are in flight."""
@@ -53,7 +59,9 @@ class Uploads(Protocol):
     def finish(self) -> dict[str, bool]:
         """Make all durable. For each key: True when created, False when it existed before.
 
-        May be called again after more creates. Raises the first failure.
+        An existing key is durable too when this returns: it may be adopted. A key given twice is
+        stored once, from the first parts. May be called again after more creates, and tells of
+        those since the call before. Raises the first failure.
         """
         ...
 
