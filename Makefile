@@ -1,0 +1,75 @@
+# What developers and CI run. Everything happens in .venv; nothing is installed twice.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+WORKERS ?= 2
+STORE  ?= local
+export STORE
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off
+SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
+
+.PHONY: help demo test lint format typecheck docs bench soak dev clean
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+# A stamp is made last, so that an interrupted installation is done again.
+$(VENV)/.made: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "tensorrepo needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
+	       "Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "no virtual environment could be made; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PIP) -c constraints.txt pip setuptools wheel
+	@touch $@
+
+# The demo needs less than the tests, and a visitor's patience is short: two stamps.
+$(VENV)/.demo: $(VENV)/.made pyproject.toml
+	@echo "installing tensorrepo and what the demo needs into $(VENV) (once, about a minute)"
+	$(PIP) --no-build-isolation -c constraints.txt -e '.[torch,images,demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml
+	@echo "installing tensorrepo and what its tests need into $(VENV) (once, a few minutes)"
+	$(PIP) --no-build-isolation -c constraints.txt -e '.[torch,images,demo,test,lint,docs]'
+	@touch $@ $(VENV)/.demo
+
+dev: $(VENV)/.dev ## make .venv with everything that tests, linters and docs need
+
+demo: $(VENV)/$(if $(filter s3,$(STORE)),.dev,.demo) ## run the story of README.md on real data; STORE=s3 does it on a local S3 server
+	$(BIN)/python examples/demo.py
+
+# pytest comes last: whoever runs this judges it by pytest's closing line.
+test: lint typecheck docs ## lint, types, strict docs, then every test but the soak ones
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not soak" $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev ## ruff, rules and format
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+format: $(VENV)/.dev ## let ruff format the code and fix what it can
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+typecheck: $(VENV)/.dev ## mypy, strict, over the package as it is installed
+	PYTHON=$(CURDIR)/$(BIN)/python .ci/typecheck
+
+docs: $(VENV)/.dev ## build docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
+
+bench: $(VENV)/.dev ## measure; BENCH=benchmarks/bench_core.py runs one file
+	@set -e; for bench in $(or $(BENCH),$(wildcard benchmarks/bench_*.py)); do \
+	  echo "== $$bench"; $(BIN)/python $$bench $(BENCH_ARGS); done
+
+soak: $(VENV)/.dev ## the tests that take minutes: kill -9 loops, big ingests
+	$(BIN)/python -m pytest -m soak --timeout 3600 $(PYTEST_ARGS)
+
+clean: ## remove what was made here, .venv too
+	rm -rf $(VENV) .demo build dist docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
