@@ -108,6 +108,11 @@ class Envelope:
     links: tuple[Link, ...]
     payload: memoryview
 
+    def link(self, digest: Digest) -> Link:
+        """What a parent says of this object, whose name is `digest`."""
+        head = _aligned(HEADER.size + len(self.links) * LINK.size, self.kind.alignment)
+        return Link(digest, head + self.payload.nbytes, self.kind, not self.links)
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedObject:
@@ -130,6 +135,13 @@ class ObjectSource(Protocol):
 
     def read_range(self, link: Link, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)``, NOT verified: the caller holds the sums."""
+        ...
+
+    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+        """Payload bytes ``[start, stop)`` whose `content_tag` is `tag`, else CorruptError.
+
+        May come from a local disk cache, which only ever holds what was verified.
+        """
         ...
 
     def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
@@ -165,7 +177,8 @@ def encode_object(
         links: what it refers to, in any order; repeated ones are stored once.
     """
     parts = [payload] if isinstance(payload, (bytes, bytearray, memoryview)) else list(payload)
-    views = [memoryview(part).cast("B") for part in parts]
+    # Empty parts are left out: a view with a zero in its shape cannot be cast to bytes.
+    views = [view.cast("B") for view in map(memoryview, parts) if view.nbytes]
     payload_bytes = sum(view.nbytes for view in views)
     ordered = sorted({link.digest: link for link in links}.values())
     head = bytearray(
@@ -241,7 +254,9 @@ def _decode_links(view: memoryview, count: int, digest: Digest | None) -> tuple[
         if raw <= previous:
             raise CorruptError(f"{name}: links are not sorted and unique")
         if kind not in _KINDS:
-            raise UnsupportedError(f"{name}: links to kind {kind}, unknown here. Update tensorrepo.")
+            raise UnsupportedError(
+                f"{name}: links to kind {kind}, unknown here. Update tensorrepo."
+            )
         if flags & ~LEAF_FLAG:
             raise CorruptError(f"{name}: a link has unknown flags {flags:#x}")
         previous = raw

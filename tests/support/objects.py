@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.errors import CorruptError, NotFoundError
+from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.objects import Envelope, Kind, Link, decode_object, encode_object
 
 if TYPE_CHECKING:
@@ -44,11 +45,17 @@ class MemoryObjects:
         self.reads.append((link.digest, start, stop))
         return self._payload(link)[start:stop]
 
+    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+        data = self.read_range(link, start, stop)
+        if content_tag(data) != tag:
+            raise CorruptError(f"{link.kind.label} {link.digest:.12}: expected another tag")
+        return data
+
     def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
         self.reads.append((link.digest, start, start + buffer.nbytes))
         buffer[:] = self._payload(link)[start : start + buffer.nbytes]
 
-    def map(self, link: Link) -> memoryview | None:  # noqa: ARG002
+    def map(self, link: Link) -> memoryview | None:
         return None
 
     def _payload(self, link: Link) -> memoryview:

@@ -1,0 +1,255 @@
+"""What does this folder work on, and what is staged here?
+
+Two users of one repository must never share a HEAD or a staging area, so both live in a
+workspace: a folder with `.tensorrepo/` in it. All of its state is in a few small JSON files, each
+replaced as a whole, under one lock that dies with the process that holds it.
+
+    .tensorrepo/workspace.json   repository URL, HEAD, lease
+    .tensorrepo/staged.json      entries that the next commit will hold
+    .tensorrepo/tracked.json     files that were written out: path, entry, digest, size, mtime
+    .tensorrepo/pending/         appends to the log whose outcome is unknown
+    .tensorrepo/store/           the repository itself, when it was made without a URL
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from tensorrepo.repo.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+    UnsupportedError,
+)
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FOLDER = ".tensorrepo"
+FORMAT = 1
+T = TypeVar("T")
+
+
+class Head(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the workspace stands: on a branch, or at a commit (detached)."""
+
+    branch: str | None = None
+    commit: Digest | None = None
+
+    def __post_init__(self) -> None:
+        if (self.branch is None) == (self.commit is None):
+            raise ValueError("a HEAD is a branch or a commit")
+
+
+class WorkspaceState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`workspace.json`."""
+
+    format: int
+    url: str
+    head: Head
+    lease: str | None = None
+    lease_seconds: float = 0.0  # when the lease was renewed last, by this machine's clock
+
+
+class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One change that the next commit will make. `kind` None stages a removal.
+
+    `since` is the log generation that the digests were put at: the fence looks at every
+    condemnation after it. `base` is the entry that the change was made from.
+    """
+
+    since: int
+    kind: str | None = None
+    digest: Digest | None = None
+    storage: Digest | None = None
+    base: Digest | None = None
+    rows: int = 0
+    bytes: int = 0
+    source: str = ""
+    metadata: dict[str, Any] = {}
+
+    @property
+    def object_kind(self) -> Kind | None:
+        return None if self.kind is None else Kind[self.kind]
+
+
+class Tracked(msgspec.Struct, frozen=True):
+    """One file or folder that `checkout` wrote: what it was made from, and how it looked then."""
+
+    entry: str
+    digest: Digest
+    format: str
+    files: dict[str, tuple[int, int]]  # relative path -> size in bytes, mtime in ns
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A folder under version control. A handle: every question reads the files anew."""
+
+    root: Path
+    _folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_folder", self.root / FOLDER)
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
+    def default_store(self) -> Path:
+        return self._folder / "store"
+
+    def state(self) -> WorkspaceState:
+        state = _read(self._folder / "workspace.json", WorkspaceState, None)
+        if state is None:
+            raise NotFoundError(f"{self._folder} holds no workspace.json. Run `tensorrepo init`.")
+        if state.format != FORMAT:
+            raise UnsupportedError(
+                f"{self._folder}: workspace format {state.format}, this tensorrepo knows {FORMAT}. "
+                "Update it."
+            )
+        return state
+
+    def staged(self) -> dict[str, Staged]:
+        return _read(self._folder / "staged.json", dict[str, Staged], {})
+
+    def tracked(self) -> dict[str, Tracked]:
+        """What was written out, by path relative to the root of the workspace."""
+        return _read(self._folder / "tracked.json", dict[str, Tracked], {})
+
+    def write_state(self, state: WorkspaceState) -> None:
+        _write(self._folder / "workspace.json", state)
+
+    def write_staged(self, staged: Mapping[str, Staged]) -> None:
+        _write(self._folder / "staged.json", dict(sorted(staged.items())))
+
+    def write_tracked(self, tracked: Mapping[str, Tracked]) -> None:
+        _write(self._folder / "tracked.json", dict(sorted(tracked.items())))
+
+    def set_head(self, head: Head) -> None:
+        state = self.state()
+        self.write_state(msgspec.structs.replace(state, head=head))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone in the workspace. The lock is the kernel's: it cannot outlive its holder.
+
+        Raises:
+            ConflictError: another command is at work here.
+        """
+        with (self._folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConflictError(
+                    f"another tensorrepo command is at work in {self.root}. Wait for it and repeat."
+                ) from None
+            yield
+
+
+def find_workspace(start: Path) -> Workspace | None:
+    """The workspace that holds `start`: the nearest folder upward with `.tensorrepo/`."""
+    for folder in (start, *start.parents):
+        if (folder / FOLDER / "workspace.json").is_file():
+            return Workspace(folder)
+    return None
+
+
+def create_workspace(root: Path, url: str, head: Head, *, force: bool = False) -> Workspace:
+    """Make `root` a workspace on the repository at `url`.
+
+    Raises:
+        ConflictError: `root` lies in a workspace already, and not `force`.
+    """
+    outer = find_workspace(root)
+    if outer is not None and not force:
+        raise ConflictError(
+            f"{root} lies in the workspace {outer.root} already. "
+            "Use --force for a workspace inside it."
+        )
+    workspace = Workspace(root)
+    try:
+        (workspace.folder / "pending").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _explain(error, workspace.folder) from error
+    workspace.write_state(WorkspaceState(FORMAT, url, head))
+    return workspace
+
+
+def changed_files(root: Path, path: str, tracked: Tracked) -> dict[str, str]:
+    """Files of a tracked path that differ from how they were written: path -> what happened.
+
+    Sizes and times are compared, as git does; the contents are read by `add`.
+    """
+    place = root / path
+    found = {name: (info.st_size, info.st_mtime_ns) for name, info in _files_under(place)}
+    changes = {name: "deleted" for name in tracked.files if name not in found}
+    for name, facts in found.items():
+        if name not in tracked.files:
+            changes[name] = "new"
+        elif tuple(tracked.files[name]) != facts:
+            changes[name] = "modified"
+    return dict(sorted(changes.items()))
+
+
+def describe_files(place: Path) -> dict[str, tuple[int, int]]:
+    """Size in bytes and mtime in ns of every file at `place` ("" when it is a file itself)."""
+    return {name: (info.st_size, info.st_mtime_ns) for name, info in _files_under(place)}
+
+
+def _files_under(place: Path) -> Iterator[tuple[str, os.stat_result]]:
+    if place.is_file():
+        yield "", place.stat()
+        return
+    for folder, _, names in os.walk(place):
+        for name in names:
+            path = Path(folder, name)
+            yield path.relative_to(place).as_posix(), path.lstat()
+
+
+def _read(path: Path, kind: type[T], missing: Any) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return missing
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise CorruptError(
+            f"{path} is damaged: {error}. The repository is not affected; make the workspace anew "
+            "with `tensorrepo init URL --force`."
+        ) from error
+    except OSError as error:
+        raise _explain(error, path) from error
+
+
+def _write(path: Path, value: object) -> None:
+    """Replace a file as a whole: a crash leaves the old one or the new one."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(value), indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise _explain(error, path) from error
+
+
+def _explain(error: OSError, path: Path) -> PermissionDenied | StorageError | InvalidInputError:
+    if isinstance(error, PermissionError) or error.errno == 30:
+        return PermissionDenied(f"cannot write {path}: {error.strerror}. Choose another folder.")
+    if isinstance(error, (NotADirectoryError, FileExistsError)):
+        return InvalidInputError(f"{path} is in the way: {error.strerror}.")
+    return StorageError(f"cannot use {path}: {error.strerror}.")
