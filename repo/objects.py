@@ -255,7 +255,7 @@ def _decode_links(view: memoryview, count: int, digest: Digest | None) -> tuple[
             raise CorruptError(f"{name}: links are not sorted and unique")
         if kind not in _KINDS:
             raise UnsupportedError(
-                f"{name}: links to kind {kind}, unknown here. Update tensorrepo."
+                f"{name}: links to kind {kind}, which is unknown here. Update tensorrepo."
             )
         if flags & ~LEAF_FLAG:
             raise CorruptError(f"{name}: a link has unknown flags {flags:#x}")
