@@ -1,0 +1,218 @@
+"""Which columns does a dataset have?
+
+A schema is an ordered set of named columns, a frozen value with a JSON form and an Arrow form.
+Column types live in `types`; they are importable from here too.
+
+Source:
+    docs/spec/dataset.md, section "Schema".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tensorrepo.formats.dataset.arrow_types import from_field, to_field
+from tensorrepo.formats.dataset.types import (
+    Bytes,
+    ClassLabel,
+    ColumnType,
+    Embedding,
+    Image,
+    Json,
+    Layout,
+    Scalar,
+    Storage,
+    Tensor,
+    Text,
+    Timestamp,
+    TypeLike,
+    as_type,
+    storage_of,
+    type_from_json,
+    type_to_json,
+)
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+
+__all__ = [
+    "Batch",
+    "Bytes",
+    "ClassLabel",
+    "Column",
+    "ColumnType",
+    "Embedding",
+    "Image",
+    "InputBatch",
+    "Json",
+    "Layout",
+    "Scalar",
+    "Schema",
+    "Storage",
+    "Tensor",
+    "Text",
+    "Timestamp",
+    "TypeLike",
+    "Values",
+    "as_type",
+    "storage_of",
+    "type_from_json",
+    "type_to_json",
+]
+
+# The values of one column of a batch, as writers accept them, None standing for null:
+#   fixed    ndarray of shape (rows, *row shape), masked where null, or a sequence of rows
+#   ragged   sequence of ndarrays
+#   binary   sequence of bytes, of str (text, class names) or of JSON values (json)
+# and any of them as an Arrow array.
+Values = np.ndarray[Any, np.dtype[Any]] | Sequence[Any] | pa.Array | pa.ChunkedArray
+Batch = Mapping[str, Values]
+# What `write_dataset` takes as one batch: columns, Arrow, or a list of rows.
+InputBatch = Batch | pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]
+
+MAX_COLUMNS = 65_535
+MAX_NAME_BYTES = 255
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One named column. `id` is 16 hex digits, "" until a dataset with it has been written."""
+
+    name: str
+    type: ColumnType
+    nullable: bool = False
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.id and not _ID.fullmatch(self.id):
+            raise InvalidInputError(f"column {self.name!r}: id {self.id!r} is not 16 hex digits")
+
+    @property
+    def storage(self) -> Storage:
+        return storage_of(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of a dataset, in order, names unique."""
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if not 1 <= len(names) <= MAX_COLUMNS:
+            raise InvalidInputError(f"a schema has 1 to {MAX_COLUMNS} columns, got {len(names)}")
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidInputError(f"column {twice!r} is there twice")
+
+    @classmethod
+    def of(cls, columns: Mapping[str, TypeLike]) -> Schema:
+        """Columns without nulls: ``Schema.of({"image": Image("png"), "label": "int64"})``."""
+        return cls(tuple(Column(name, as_type(kind)) for name, kind in columns.items()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def column(self, name: str) -> Column:
+        """The column of that name, or NotFoundError that lists what there is."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise NotFoundError(f"no column {name!r}; there are {', '.join(map(repr, self.names))}")
+
+    def select(self, names: Iterable[str] | None) -> Schema:
+        """Only these columns, in the order asked for; None: all."""
+        if names is None:
+            return self
+        return Schema(tuple(self.column(name) for name in names))
+
+    def without_ids(self) -> Schema:
+        """The same columns as nobody wrote them yet: for comparing what schemas mean."""
+        return Schema(tuple(replace(column, id="") for column in self.columns))
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"columns": [{"name", "type": {...}, "nullable", "id"}, ...]}``."""
+        return {
+            "columns": [
+                {
+                    "name": column.name,
+                    "type": type_to_json(column.type),
+                    "nullable": column.nullable,
+                    "id": column.id,
+                }
+                for column in self.columns
+            ]
+        }
+
+    @classmethod
+    def from_json(cls, form: object) -> Schema:
+        """The schema that `to_json` wrote. `nullable` and `id` may be left out.
+
+        Raises:
+            InvalidInputError: not the form of a schema.
+            UnsupportedError: a column type that this version does not know.
+        """
+        columns = form.get("columns") if isinstance(form, dict) else None
+        if not isinstance(columns, list | tuple):
+            raise InvalidInputError(f"a schema is {{'columns': [...]}}, got {form!r:.80}")
+        return cls(tuple(_column_from_json(column) for column in columns))
+
+    def to_arrow(self) -> pa.Schema:
+        """The Arrow schema in which rows are given out; `from_arrow` restores this one from it."""
+        return pa.schema(
+            [
+                to_field(column.name, column.type, nullable=column.nullable, column_id=column.id)
+                for column in self.columns
+            ]
+        )
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema) -> Schema:
+        """The schema of Arrow data: exact when `to_arrow` made it, else inferred.
+
+        Raises:
+            UnsupportedError: names a field that no column type holds.
+        """
+        columns = []
+        for field in schema:
+            column_type, column_id = from_field(field)
+            columns.append(Column(field.name, column_type, field.nullable, column_id))
+        return cls(tuple(columns))
+
+
+def check_name(name: str) -> str:
+    """`name` if a column may be called that: 1 to 255 bytes of UTF-8, no control characters."""
+    if not isinstance(name, str):
+        raise InvalidInputError(f"a column name is text, got {name!r:.80}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"column name {name!r} is not valid unicode") from error
+    if not 1 <= size <= MAX_NAME_BYTES:
+        raise InvalidInputError(f"a column name has 1 to {MAX_NAME_BYTES} bytes, got {size}")
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
+        raise InvalidInputError(f"column name {name!r} has control characters")
+    return name
+
+
+def _column_from_json(form: object) -> Column:
+    if not isinstance(form, dict) or not {"name", "type"} <= form.keys() <= _COLUMN_KEYS:
+        raise InvalidInputError(f"not a column of a schema: {form!r:.120}")
+    nullable, column_id = form.get("nullable", False), form.get("id", "")
+    if not isinstance(nullable, bool) or not isinstance(column_id, str):
+        raise InvalidInputError(f"not a column of a schema: {form!r:.120}")
+    return Column(form["name"], type_from_json(form["type"]), nullable, column_id)
+
+
+_COLUMN_KEYS = {"name", "type", "nullable", "id"}

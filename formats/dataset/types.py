@@ -1,0 +1,232 @@
+"""What can a column hold, and how is that stored?
+
+A column type is a small frozen value with a JSON form (`{"type": "tensor", ...}`). Whatever the
+type, its rows are stored in one of three layouts: fixed (rows back to back), ragged (a row table
+and elements) or binary (end offsets and bytes).
+
+Source:
+    docs/spec/dataset.md, section "Column types".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from tensorrepo.formats.dtypes import DTypeLike, dtype_name, element_dtype
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_DIMS = 32
+MAX_DIM = (1 << 32) - 1
+
+
+class Layout(IntEnum):
+    """How the rows of a column lie in its pages."""
+
+    FIXED = 0
+    RAGGED = 1
+    BINARY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The stored form of a column: what a page is encoded and decoded with.
+
+    `dtype` is the element type's name ("uint8" for binary), `shape` that of one row, None where
+    rows differ.
+    """
+
+    layout: Layout
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    @property
+    def element(self) -> np.dtype[Any]:
+        return element_dtype(self.dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a fixed row; of the other layouts 0."""
+        if self.layout is not Layout.FIXED:
+            return 0
+        return self.element.itemsize * prod(self.row_shape)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of a fixed row."""
+        return tuple(dim for dim in self.shape if dim is not None)
+
+    @property
+    def unknown_dims(self) -> int:
+        return sum(dim is None for dim in self.shape)
+
+    @property
+    def known_elements(self) -> int:
+        """Product of the known dimensions: elements of a ragged row are a multiple of it."""
+        return prod(self.row_shape)
+
+    @property
+    def stores_dims(self) -> bool:
+        """Whether a ragged row's dimensions can't be told from its number of elements."""
+        return self.layout is Layout.RAGGED and (self.unknown_dims > 1 or not self.known_elements)
+
+
+class _Type(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
+    """Base of all column types, for `isinstance`."""
+
+
+class Scalar(_Type, frozen=True, tag="scalar"):
+    """One number or bool per row."""
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        _set(self, "dtype", dtype_name(self.dtype))
+
+
+class Tensor(_Type, frozen=True, tag="tensor"):
+    """One array per row. A dimension of None differs from row to row.
+
+    `dtype` may be given as numpy's dtype or class; `shape` as any sequence.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def __post_init__(self) -> None:
+        _set(self, "dtype", dtype_name(self.dtype))
+        _set(self, "shape", _check_shape(self.shape))
+
+
+class Embedding(_Type, frozen=True, tag="embedding"):
+    """One vector of `dim` numbers per row."""
+
+    dtype: str
+    dim: int
+
+    def __post_init__(self) -> None:
+        _set(self, "dtype", dtype_name(self.dtype))
+        _check_shape((self.dim,))
+
+
+class Image(_Type, frozen=True, tag="image"):
+    """The encoded bytes of a picture, as they came. `codec` is "png", "jpeg", ...; None: mixed."""
+
+    codec: str | None = None
+
+
+class Bytes(_Type, frozen=True, tag="bytes"):
+    """Any bytes."""
+
+
+class Text(_Type, frozen=True, tag="text"):
+    """Unicode text, stored as UTF-8."""
+
+
+class Json(_Type, frozen=True, tag="json"):
+    """Any JSON value, stored as compact UTF-8 text."""
+
+
+class ClassLabel(_Type, frozen=True, tag="class_label"):
+    """The number of a class, int64 in ``[0, len(names))``. Names are accepted when writing."""
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _set(self, "names", tuple(self.names))
+        if not all(isinstance(name, str) for name in self.names):
+            raise InvalidInputError(f"class names are text, got {self.names!r:.80}")
+        if len(set(self.names)) != len(self.names):
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise InvalidInputError(f"class {twice!r} is named twice")
+
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
+
+
+class Timestamp(_Type, frozen=True, tag="timestamp"):
+    """A moment, int64 counts of `unit` since 1970. With a `zone` it is UTC, shown in that zone."""
+
+    unit: TimeUnit = "us"
+    zone: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("s", "ms", "us", "ns"):
+            raise InvalidInputError(f"a timestamp's unit is s, ms, us or ns, got {self.unit!r}")
+
+
+ColumnType = Scalar | Tensor | Embedding | Image | Bytes | Text | Json | ClassLabel | Timestamp
+# What people may write where a column type is asked for: "int64", np.float32, Tensor(...).
+TypeLike = ColumnType | DTypeLike
+
+
+def as_type(given: TypeLike) -> ColumnType:
+    """`given` as a column type; the name of an element type stands for a scalar."""
+    if isinstance(given, _Type):
+        return given  # type: ignore[return-value]  # _Type has no subclasses but the union's
+    return Scalar(dtype_name(given))  # type: ignore[arg-type]  # narrowed by the line above
+
+
+def storage_of(column_type: ColumnType) -> Storage:
+    """How rows of this type are stored."""
+    match column_type:
+        case Scalar(dtype=dtype):
+            return Storage(Layout.FIXED, dtype, ())
+        case Tensor(dtype=dtype, shape=shape):
+            return Storage(Layout.RAGGED if None in shape else Layout.FIXED, dtype, shape)
+        case Embedding(dtype=dtype, dim=dim):
+            return Storage(Layout.FIXED, dtype, (dim,))
+        case ClassLabel() | Timestamp():
+            return Storage(Layout.FIXED, "int64", ())
+        case _:
+            return Storage(Layout.BINARY, "uint8", ())
+
+
+def type_to_json(column_type: ColumnType) -> dict[str, Any]:
+    """The JSON form: ``{"type": "tensor", "dtype": "float32", "shape": [28, None]}``."""
+    form: dict[str, Any] = msgspec.to_builtins(column_type)
+    return form
+
+
+def type_from_json(form: object) -> ColumnType:
+    """The column type that `type_to_json` wrote.
+
+    Raises:
+        UnsupportedError: a type that this version does not know.
+        InvalidInputError: not the form of a type.
+    """
+    tag = form.get("type") if isinstance(form, dict) else None
+    if isinstance(tag, str) and tag not in _TAGS:
+        raise UnsupportedError(f"column type {tag!r} is unknown here. Update tensorrepo.")
+    try:
+        return msgspec.convert(form, ColumnType)
+    except msgspec.ValidationError as error:
+        raise InvalidInputError(f"not a column type: {error}") from error
+
+
+def _check_shape(shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    dims = tuple(dim if dim is None else int(dim) for dim in shape)
+    if len(dims) > MAX_DIMS:
+        raise InvalidInputError(f"a shape has at most {MAX_DIMS} dimensions, got {len(dims)}")
+    for dim in dims:
+        if dim is not None and not 0 <= dim <= MAX_DIM:
+            raise InvalidInputError(f"dimensions are in [0, {MAX_DIM}], got {dims}")
+    return dims
+
+
+def _set(struct: _Type, name: str, value: object) -> None:
+    msgspec.structs.force_setattr(struct, name, value)
+
+
+_TAGS = frozenset(
+    str(kind.__struct_config__.tag)
+    for kind in (Scalar, Tensor, Embedding, Image, Bytes, Text, Json, ClassLabel, Timestamp)
+)
