@@ -100,7 +100,7 @@ def store_again(
 
 def reachable(objects: ObjectSource, state: State, commit: Digest) -> bool:
     """Whether a ref, or a value that a ref had and that is retained, leads to `commit`."""
-    roots = set(state.refs.values()) | state.retained_commits
+    roots = set(state.refs.values()) | set(state.retained)
     if commit in roots:
         return True
     return any(is_ancestor(objects, commit, root) for root in sorted(roots))

@@ -1,0 +1,252 @@
+"""How do branches and tags move, and how does one take a move back?
+
+Each verb appends one entry. It is decided anew on every head, so two people who move the same ref
+at once get one winner and one clear ConflictError.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo import fence
+from tensorrepo.repo.append import append
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.names import check_ref
+from tensorrepo.repo.records import LogEntry, Update, decode_ref_updates
+from tensorrepo.repo.store import ObjectWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log import View
+    from tensorrepo.repo.repository import Repository
+
+BRANCHES = "heads/"
+TAGS = "tags/"
+_STEP = re.compile(r"(undo|redo) ([0-9]+)")
+_BLOCK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One change of one ref, as the log tells it."""
+
+    generation: int
+    entry: LogEntry
+    update: Update
+
+
+def create_branch(repository: Repository, name: str, commit: Digest, *, actor: str) -> None:
+    """A new branch at `commit`. Raises ConflictError when the name is taken."""
+    _create(repository, "ref-create", check_ref(BRANCHES + name), commit, actor)
+
+
+def create_tag(
+    repository: Repository, name: str, commit: Digest, *, actor: str, note: str = ""
+) -> None:
+    """A new tag, which never moves. Raises ConflictError when the name is taken."""
+    _create(repository, "tag", check_ref(TAGS + name), commit, actor, note)
+
+
+def delete_ref(repository: Repository, ref: str, *, actor: str) -> Digest:
+    """Remove a branch (``heads/x``) or a tag (``tags/x``); gives the commit that it named."""
+
+    def decide(view: View) -> LogEntry:
+        return _entry("ref-delete", actor, Update(ref, _existing(view, ref), None))
+
+    return _old(_append(repository, decide))
+
+
+def rename_branch(repository: Repository, old: str, new: str, *, actor: str) -> None:
+    """Give a branch another name, in one step."""
+    source, target = check_ref(BRANCHES + old), check_ref(BRANCHES + new)
+
+    def decide(view: View) -> LogEntry:
+        commit = _existing(view, source)
+        _refuse_taken(view, target)
+        updates = (Update(source, commit, None), Update(target, None, commit))
+        return LogEntry(_txn(), "ref-reset", actor, time.time_ns(), f"rename to {new}", updates)
+
+    _append(repository, decide)
+
+
+def reset_branch(
+    repository: Repository,
+    name: str,
+    commit: Digest,
+    *,
+    actor: str,
+    note: str = "",
+    expected: Digest | None = None,
+) -> Move:
+    """Move a branch to `commit`; the reflog and `retained` keep the old place.
+
+    `expected`, when given, is where the branch must stand, else ConflictError.
+    """
+    ref = check_ref(BRANCHES + name)
+
+    def decide(view: View) -> LogEntry:
+        old = _existing(view, ref)
+        if expected is not None and old != expected:
+            raise ConflictError(
+                f"branch {name!r} moved from {expected:.12} to {old:.12} meanwhile; nothing changed. "
+                "Look at it and repeat."
+            )
+        _secure(repository, view, commit)
+        return _entry("ref-reset", actor, Update(ref, old, commit), note)
+
+    return _append(repository, decide)
+
+
+def undo(repository: Repository, name: str, *, actor: str) -> Move:
+    """Move a branch back over the last record that moved it, as a new record.
+
+    Raises:
+        ConflictError: that record is somebody else's.
+        NotFoundError: there is nothing to undo.
+    """
+    return _step(repository, name, actor, "undo")
+
+
+def redo(repository: Repository, name: str, *, actor: str) -> Move:
+    """Take back the last `undo` of this branch, when nothing came after it."""
+    return _step(repository, name, actor, "redo")
+
+
+def reflog(repository: Repository, ref: str, view: View | None = None) -> Iterator[Move]:
+    """All changes of a ref, the newest first; entries that did not apply are left out."""
+    at = view or repository.log.refresh()
+    value = at.state.refs.get(ref)
+    for stop in range(at.generation + 1, 1, -_BLOCK):
+        moves = list(_moves(repository, ref, max(1, stop - _BLOCK), stop))
+        for move in reversed(moves):
+            if move.update.new == value:
+                yield move
+                value = move.update.old
+
+
+def _step(repository: Repository, name: str, actor: str, verb: str) -> Move:
+    ref = check_ref(BRANCHES + name)
+
+    def decide(view: View) -> LogEntry:
+        move = _last_step(repository, ref, view, verb)
+        if move is None:
+            raise NotFoundError(f"nothing to {verb} on branch {name!r}")
+        if move.entry.actor != actor:
+            raise ConflictError(
+                f"the last change of branch {name!r}, record {move.generation}, is not yours but "
+                f"{move.entry.actor}'s ({move.entry.note or move.entry.kind}). "
+                f"`tensorrepo reset` moves a branch past other people's changes."
+            )
+        old, new = view.state.refs.get(ref), move.update.old
+        if new is not None:
+            _secure(repository, view, new)
+        kind = "ref-delete" if new is None else "ref-create" if old is None else "ref-reset"
+        return _entry(kind, actor, Update(ref, old, new), f"{verb} {move.generation}")
+
+    return _append(repository, decide)
+
+
+def _last_step(repository: Repository, ref: str, view: View, verb: str) -> Move | None:
+    """The move that `verb` takes back: an undo for redo, else the last one not taken back yet.
+
+    Undo walks further back each time; a redo takes back the undo before it. So every undo or redo
+    that names a record cancels it, the newest first.
+    """
+    cancelled: set[int] = set()
+    for move in reflog(repository, ref, view):
+        if move.generation in cancelled:
+            continue
+        step = _STEP.fullmatch(move.entry.note)
+        if step is None:
+            return move if verb == "undo" else None
+        if verb == "redo" and step[1] == "undo":
+            return move
+        cancelled.add(int(step[2]))
+    return None
+
+
+def _moves(repository: Repository, ref: str, start: int, stop: int) -> Iterator[Move]:
+    """What records ``[start, stop)`` say of one ref, oldest first, whether or not it applied."""
+    for record in repository.log.records(start, stop):
+        for entry in record.entries:
+            bulk = () if entry.bulk is None else _read_bulk(repository, entry.bulk)
+            for update in (*entry.updates, *bulk):
+                if update.ref == ref:
+                    yield Move(record.gen, entry, update)
+
+
+def _read_bulk(repository: Repository, digest: Digest) -> tuple[Update, ...]:
+    return decode_ref_updates(repository.objects.get(digest).payload)
+
+
+def _create(
+    repository: Repository, kind: str, ref: str, commit: Digest, actor: str, note: str = ""
+) -> None:
+    def decide(view: View) -> LogEntry:
+        _refuse_taken(view, ref)
+        _secure(repository, view, commit)
+        return _entry(kind, actor, Update(ref, None, commit), note)
+
+    _append(repository, decide)
+
+
+def _append(repository: Repository, decide: Callable[[View], LogEntry]) -> Move:
+    decided: list[LogEntry] = []
+
+    def entries(view: View) -> tuple[LogEntry, ...]:
+        decided[:] = [decide(view)]
+        return tuple(decided)
+
+    appended = append(repository.log, entries)
+    return Move(appended.view.generation, decided[0], decided[0].updates[0])
+
+
+def _secure(repository: Repository, view: View, commit: Digest) -> None:
+    fence.secure_commit(ObjectWriter(repository.objects, view.state.graves), view.state, commit)
+
+
+def _existing(view: View, ref: str) -> Digest:
+    commit = view.state.refs.get(ref)
+    if commit is None:
+        raise NotFoundError(f"no {describe_ref(ref)}")
+    return commit
+
+
+def _refuse_taken(view: View, ref: str) -> None:
+    taken = view.state.refs.get(ref)
+    if taken is not None:
+        raise ConflictError(
+            f"{describe_ref(ref)} exists already, at {taken:.12}. Choose another name."
+        )
+    below = [
+        name for name in view.state.refs if name.startswith(ref + "/") or ref.startswith(name + "/")
+    ]
+    if below:
+        raise ConflictError(f"{describe_ref(ref)} cannot exist beside {describe_ref(below[0])}")
+
+
+def describe_ref(ref: str) -> str:
+    """A ref for people: ``branch 'main'``."""
+    space, _, name = ref.partition("/")
+    return {"heads": f"branch {name!r}", "tags": f"tag {name!r}"}.get(space, f"ref {ref!r}")
+
+
+def _old(move: Move) -> Digest:
+    old = move.update.old
+    if old is None:
+        raise InvalidInputError("a ref that did not exist has no old value")
+    return old
+
+
+def _entry(kind: str, actor: str, update: Update, note: str = "") -> LogEntry:
+    return LogEntry(_txn(), kind, actor, time.time_ns(), note, (update,))
+
+
+def _txn() -> str:
+    return secrets.token_hex(16)

@@ -1,0 +1,148 @@
+"""What is a repository, to whoever holds one?
+
+A handle over a backend, its log and its objects; the verbs are functions in `transaction`, `refs`,
+`revisions` and `history`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.probe import probe
+from tensorrepo.repo.errors import (
+    ConflictError,
+    CorruptError,
+    NotFoundError,
+    UnsupportedError,
+)
+from tensorrepo.repo.log import Log
+from tensorrepo.repo.records import decode_ref_updates
+from tensorrepo.repo.store import ObjectStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.cache import DiskCache
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.merge import Drivers
+    from tensorrepo.repo.records import Update
+
+IDENTITY_KEY = "repo.json"
+FORMAT = 1
+
+
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`repo.json`: which format, and which repository this is, for ever."""
+
+    format: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """Folders on this machine that a client remembers in; all of it may be lost."""
+
+    pending: Path | None = None  # appends whose outcome is unknown
+    memory: Path | None = None  # the newest record seen of each repository
+    cache: DiskCache | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository at one URL. Safe to share between threads."""
+
+    backend: Backend
+    identity: Identity
+    log: Log
+    objects: ObjectStore
+    drivers: Drivers = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.backend.url
+
+    @property
+    def id(self) -> str:
+        return self.identity.id
+
+    def close(self) -> None:
+        self.backend.close()
+
+
+def create_repository(backend: Backend, *, drivers: Drivers, local: LocalState) -> Repository:
+    """Make a repository where there is none.
+
+    Raises:
+        ConflictError: there is one already.
+        PermissionDenied, StorageError: the store cannot be written to.
+        UnsupportedError: the store can only be read.
+    """
+    if backend.guarantee is Guarantee.READ_ONLY:
+        raise UnsupportedError(f"{backend.url} can only be read: a repository must be written to")
+    if backend.size(IDENTITY_KEY) is None:
+        probe(backend)
+    identity = Identity(FORMAT, secrets.token_hex(16))
+    created = backend.create(IDENTITY_KEY, (msgspec.json.encode(identity) + b"\n",))
+    if not created:
+        raise ConflictError(
+            f"there is a repository at {backend.url} already. Use it as it is, or name another URL."
+        )
+    return open_repository(backend, drivers=drivers, local=local)
+
+
+def open_repository(
+    backend: Backend, *, drivers: Drivers, local: LocalState | None = None
+) -> Repository:
+    """The repository that lies at `backend`.
+
+    Args:
+        backend: where it lies.
+        drivers: how entries of each kind are merged.
+        local: where this client remembers things; None remembers nothing.
+
+    Raises:
+        NotFoundError: there is none.
+        UnsupportedError: its format is newer than this tensorrepo.
+    """
+    try:
+        data = backend.read(IDENTITY_KEY)
+    except NotFoundError:
+        raise NotFoundError(
+            f"no tensorrepo repository at {backend.url}: it has no {IDENTITY_KEY}. Check the URL, "
+            f"or make one with `tensorrepo init {backend.url}`."
+        ) from None
+    identity = _identity(data, backend.url)
+    remembered = local or LocalState()
+
+    def read_bulk(digest: Digest) -> tuple[Update, ...]:
+        return decode_ref_updates(objects.get(digest).payload)
+
+    log = Log(backend, data, read_bulk, pending=remembered.pending, memory=remembered.memory)
+    objects = ObjectStore(
+        backend,
+        condemned=lambda: log.latest.state.graves if log.latest else (),
+        refresh=lambda: log.refresh().state.graves,
+        cache=remembered.cache,
+    )
+    return Repository(backend, identity, log, objects, drivers)
+
+
+def _identity(data: bytes, url: str) -> Identity:
+    try:
+        identity = msgspec.json.decode(data, type=Identity)
+    except msgspec.MsgspecError as error:
+        raise CorruptError(
+            f"{url}/{IDENTITY_KEY} is damaged: {error}. Restore it from a copy of the repository."
+        ) from error
+    if identity.format != FORMAT:
+        raise UnsupportedError(
+            f"{url} has repository format {identity.format}, this tensorrepo knows {FORMAT}. "
+            "Update tensorrepo."
+        )
+    return identity
