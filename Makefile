@@ -12,7 +12,7 @@ WORKERS ?= 2
 STORE  ?= local
 export STORE
 
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --progress-bar off
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
 .PHONY: help demo test lint format typecheck docs bench soak dev clean

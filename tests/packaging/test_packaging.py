@@ -1,0 +1,160 @@
+"""What `pip install` gives a user: a wheel, an editable checkout, and what the archives hold.
+
+Nothing here needs a network: packages are built and installed without isolation, and the fresh
+environments see this one's libraries (but not its tensorrepo) through a line in a .pth file.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sources import LAYERS, ROOT, project, sources
+
+FILES = ("pyproject.toml", "README.md", "LICENSE")
+MODULES = [source.module for source in sources()]
+OPTIONAL = {"torch", "PIL", "simplejpeg", "sklearn"}  # extras: no module may need them to load
+
+IMPORT_ALL = """
+import importlib, json, sys
+files = {name: importlib.import_module(name).__file__ for name in json.loads(sys.argv[1])}
+print(json.dumps({"files": files, "loaded": sorted(sys.modules)}))
+"""
+
+SPAWN = """
+import multiprocessing
+from tensorrepo.repo.ids import object_digest
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(object_digest, [[b"x"]])[0])
+"""
+
+
+def _run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def _fresh_environment(folder: Path) -> Path:
+    """The python of a new virtual environment that sees this one's libraries, not tensorrepo."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    # Only the .pth files of an environment's own site-packages are obeyed: the editable
+    # tensorrepo of the libraries' folder stays unseen.
+    libraries = sysconfig.get_paths()["purelib"]
+    (folder / "lib" / version / "site-packages" / "libraries.pth").write_text(libraries + "\n")
+    return folder / "bin" / "python"
+
+
+def _install(python: Path, *what: str, cwd: Path) -> None:
+    flags = ["--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "-q"]
+    _run(sys.executable, "-m", "pip", "--python", python, "install", *flags, *what, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what gets packaged: building leaves traces, and other tests read the tree."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for layer in LAYERS:
+        shutil.copytree(ROOT / layer, copy / layer, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def archives(checkout: Path) -> dict[str, Path]:
+    """The sdist, and the wheel that was built from that sdist."""
+    _run(sys.executable, "-m", "build", "--no-isolation", cwd=checkout)
+    return {path.suffix: path for path in (checkout / "dist").iterdir()}
+
+
+@pytest.fixture(scope="module", params=["wheel", "editable"])
+def installed(
+    request: pytest.FixtureRequest,
+    archives: dict[str, Path],
+    checkout: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A python that has tensorrepo, and nothing of this checkout on its path."""
+    folder = tmp_path_factory.mktemp(f"installed-{request.param}")
+    python = _fresh_environment(folder)
+    what = [str(archives[".whl"])] if request.param == "wheel" else ["-e", str(checkout)]
+    _install(python, *what, cwd=folder)
+    return python
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(archives: dict[str, Path]) -> None:
+    with zipfile.ZipFile(archives[".whl"]) as wheel:
+        held = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    modules = {
+        source.path if source.layer == "tensorrepo" else f"tensorrepo/{source.path}"
+        for source in sources()
+    }
+    assert held == modules | {"tensorrepo/py.typed"}
+
+
+def test_the_wheel_holds_the_licence_and_the_command(archives: dict[str, Path]) -> None:
+    with zipfile.ZipFile(archives[".whl"]) as wheel:
+        meta = {Path(name).name: name for name in wheel.namelist() if ".dist-info/" in name}
+        command = wheel.read(meta["entry_points.txt"]).decode()
+    assert "LICENSE" in meta
+    assert "tensorrepo = tensorrepo.cli.main:main" in command
+
+
+def test_the_sdist_holds_what_it_takes_to_build_and_to_read(archives: dict[str, Path]) -> None:
+    with tarfile.open(archives[".gz"]) as sdist:
+        held = {name.split("/", 1)[1] for name in sdist.getnames() if "/" in name}
+    needed = {source.path for source in sources()} | {*FILES, "tensorrepo/py.typed"}
+    assert needed - held == set()
+
+
+@pytest.fixture(scope="module")
+def imported(installed: Path) -> dict[str, Any]:
+    """Where each of our modules was found, and all that was loaded with them."""
+    said = _run(installed, "-c", IMPORT_ALL, json.dumps(MODULES), cwd=Path("/"))
+    return {"python": installed, **json.loads(said)}
+
+
+def test_every_module_is_imported_from_the_installation(
+    imported: dict[str, Any], checkout: Path
+) -> None:
+    homes = (str(imported["python"].parents[1]), str(checkout))
+    assert [name for name, at in imported["files"].items() if not at.startswith(homes)] == []
+
+
+def test_no_module_needs_an_extra_to_be_imported(imported: dict[str, Any]) -> None:
+    assert OPTIONAL & set(imported["loaded"]) == set()
+
+
+def test_spawned_workers_find_the_package(installed: Path, tmp_path: Path) -> None:
+    script = tmp_path / "work.py"
+    script.write_text(SPAWN)
+    assert len(_run(installed, script, cwd=tmp_path).strip()) == 64
+
+
+@pytest.mark.skipif(find_spec("tensorrepo.cli.main") is None, reason="no command line yet")
+def test_the_command_says_its_version(installed: Path, tmp_path: Path) -> None:
+    said = _run(installed.parent / "tensorrepo", "version", cwd=tmp_path)
+    from_installation = _run(
+        installed, "-c", "import tensorrepo; print(tensorrepo.__version__)", cwd=tmp_path
+    )
+    assert from_installation.strip() in said
+
+
+def test_the_version_is_said_in_one_place() -> None:
+    assert "version" in project()["project"]["dynamic"]
+    assert "version" not in project()["project"]

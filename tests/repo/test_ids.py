@@ -1,0 +1,72 @@
+"""Names of objects, records and states."""
+
+from __future__ import annotations
+
+import pytest
+from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import (
+    content_tag,
+    digest_bytes,
+    digest_from_bytes,
+    object_digest,
+    parse_digest,
+    record_digest,
+    state_digest,
+)
+
+
+def test_the_name_of_no_bytes_never_changes() -> None:
+    assert object_digest(()) == blake3(b"", derive_key_context="tensorrepo object v1").hexdigest()
+    assert object_digest(()).startswith("8e1631f37221046a")
+
+
+@given(st.lists(st.binary(max_size=64), max_size=6))
+def test_a_name_depends_on_the_bytes_and_not_on_how_they_are_cut(parts: list[bytes]) -> None:
+    assert object_digest(parts) == object_digest([b"".join(parts)])
+
+
+def test_a_name_is_the_same_when_it_is_computed_on_all_cores() -> None:
+    data = bytes(range(256)) * 5000  # above the size from which BLAKE3 uses its threads
+    assert object_digest([data]) == object_digest([data[:1000], data[1000:600_000], data[600_000:]])
+
+
+@given(st.binary(max_size=100))
+def test_a_name_made_for_one_purpose_is_no_name_for_another(data: bytes) -> None:
+    names = {
+        object_digest([data]),
+        record_digest(data),
+        state_digest(data),
+        blake3(data).hexdigest(),
+    }
+    assert len(names) == 4
+    assert not any(name.startswith(content_tag(data).hex()) for name in names)
+
+
+def test_a_content_tag_has_16_bytes() -> None:
+    assert len(content_tag(b"page")) == 16
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_a_digest_survives_its_binary_form(raw: bytes) -> None:
+    digest = digest_from_bytes(raw)
+    assert digest_bytes(digest) == raw
+    assert parse_digest(digest) == digest
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "ab", "A" * 64, "0" * 63, "0" * 65, "g" * 64, " " + "0" * 63, "0" * 64 + "\n", "٠" * 64],
+)
+def test_what_is_not_64_lower_case_hex_digits_is_no_digest(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="64 lower-case hex digits"):
+        parse_digest(text)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_binary_digest_of_another_length_is_refused(size: int) -> None:
+    with pytest.raises(InvalidInputError, match="32 bytes"):
+        digest_from_bytes(bytes(size))
