@@ -1,0 +1,107 @@
+"""The order of docs/spec/stream-order.md in plain integers: slow, and too simple to be wrong."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from math import gcd
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MASK = (1 << 64) - 1
+
+
+def number(key: int, x: int) -> int:
+    z = (key + (x + 1) * 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def key(seed: int, epoch: int, purpose: int) -> int:
+    return number(number(seed, epoch), purpose)
+
+
+def perm(a_key: int, n: int) -> list[int]:
+    low = (1 << max(1, (n - 1).bit_length())) - 1
+    return [z & low for z in sorted(number(a_key, x) & ~low | x for x in range(n))]
+
+
+def feistel(a_key: int, n: int, position: int) -> int:
+    w = max(2, (n - 1).bit_length())
+    b = w // 2
+    low_mask, high_mask = (1 << b) - 1, (1 << (w - b)) - 1
+    value = position
+    while True:
+        lo, hi = value & low_mask, value >> b
+        for turn in range(6):
+            if turn % 2 == 0:
+                hi ^= number(number(a_key, turn), lo) & high_mask
+            else:
+                lo ^= number(number(a_key, turn), hi) & low_mask
+        value = hi << b | lo
+        if value < n:
+            return value
+
+
+class Lanes:
+    """One epoch of paired lanes: `sequence()` is every row, in order."""
+
+    def __init__(self, live: Sequence[int], seed: int, epoch: int, lanes: int, bands: int) -> None:
+        self.live, self.seed, self.epoch = live, seed, epoch
+        self.lanes, self.bands = lanes, bands
+        self.pi = perm(key(seed, epoch, 1), len(live))
+        self.start = [sum(live[run] for run in self.pi[:g]) for g in range(len(live) + 1)]
+        self.rows = self.start[-1]
+        rings = lanes // 2
+        self.cut = [i * self.rows // rings for i in range(rings + 1)]
+        self.n = [self.cut[i + 1] - self.cut[i] for i in range(rings)]
+        self.s = [self._first(i) if self.n[i] else 0 for i in range(rings)]
+        self.length = [(self.n[lane // 2] + 1 - lane % 2) // 2 for lane in range(lanes)]
+
+    def _first(self, i: int) -> int:
+        g = bisect_right(self.start, self.cut[i] + self.n[i] // 2) - 1
+        a = max(self.start[g], self.cut[i])
+        e = min(self.start[g + 1], self.cut[i + 1])
+        f = ((i * 0x9E3779B97F4A7C15) & MASK) >> 33
+        return a + ((e - a) * f >> 32) - self.cut[i]
+
+    def lanes_of_block(self, b: int) -> list[int]:
+        per_band = self.lanes // self.bands
+        stride = max(1, self.bands * 2654435769 >> 32)
+        while gcd(stride, self.bands) != 1:
+            stride += 1
+        low = (1 << max(1, (per_band - 1).bit_length())) - 1
+        lane_key = key(self.seed, self.epoch, 3)
+
+        def turn(band: int, r: int) -> int:
+            return number(lane_key, b * self.lanes + band * per_band + r) & ~low | r
+
+        orders = [
+            [z & low for z in sorted(turn(band, r) for r in range(per_band))]
+            for band in range(self.bands)
+        ]
+        found = [
+            band * per_band + orders[band][j]
+            for j in range(per_band)
+            for band in (u * stride % self.bands for u in range(self.bands))
+        ]
+        if b == self.rows // self.lanes:
+            found = [lane for lane in found if self.length[lane] > b]
+        return found
+
+    def row_at(self, t: int) -> tuple[int, int]:
+        b = t // self.lanes
+        lane = self.lanes_of_block(b)[t % self.lanes]
+        i = lane // 2
+        step = self.s[i] + b if lane % 2 == 0 else self.s[i] - 1 - b
+        x = self.cut[i] + step % self.n[i]
+        g = bisect_right(self.start, x) - 1
+        run = self.pi[g]
+        return run, perm(number(key(self.seed, self.epoch, 2), run), self.live[run])[
+            x - self.start[g]
+        ]
+
+    def sequence(self) -> list[tuple[int, int]]:
+        return [self.row_at(t) for t in range(self.rows)]
