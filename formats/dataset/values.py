@@ -1,0 +1,220 @@
+"""The rows of one column in memory: what pages decode to and are encoded from.
+
+Three small frozen classes, one per layout, with the same few operations. Slices are views, `take`
+and `concat` copy. `valid` is None where no row is null; rows that are null are zero or empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedValues:
+    """`values` has shape ``(rows, *row_shape)``, `valid` bool ``(rows,)``."""
+
+    values: NDArray[Any]
+    valid: NDArray[np.bool_] | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, nulls' flags not counted."""
+        return self.values.nbytes
+
+    def slice(self, start: int, stop: int) -> FixedValues:
+        return FixedValues(self.values[start:stop], _slice(self.valid, start, stop))
+
+    def take(self, rows: NDArray[np.int64]) -> FixedValues:
+        return FixedValues(self.values[rows], _take(self.valid, rows))
+
+    def copy(self) -> FixedValues:
+        return FixedValues(self.values.copy(), None if self.valid is None else self.valid.copy())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BinaryValues:
+    """Row i is ``data[offsets[i]:offsets[i + 1]]``; `offsets` is int64 ``(rows + 1,)``."""
+
+    offsets: NDArray[np.int64]
+    data: NDArray[np.uint8]
+    valid: NDArray[np.bool_] | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.offsets[-1] - self.offsets[0]) + 8 * self.rows
+
+    def slice(self, start: int, stop: int) -> BinaryValues:
+        return BinaryValues(
+            self.offsets[start : stop + 1], self.data, _slice(self.valid, start, stop)
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> BinaryValues:
+        offsets, data = _gather(self.offsets, self.data, rows)
+        return BinaryValues(offsets, data, _take(self.valid, rows))
+
+    def copy(self) -> BinaryValues:
+        offsets, data = _compact(self.offsets, self.data)
+        return BinaryValues(offsets, data, None if self.valid is None else self.valid.copy())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RaggedValues:
+    """Row i has elements ``elements[offsets[i]:offsets[i + 1]]``.
+
+    `shape` is that of the column, None where rows differ; `dims` uint32 ``(rows, unknown dims)``
+    holds those dimensions, or is None where the number of elements tells them.
+    """
+
+    offsets: NDArray[np.int64]
+    elements: NDArray[Any]
+    shape: tuple[int | None, ...]
+    dims: NDArray[np.uint32] | None = None
+    valid: NDArray[np.bool_] | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        table = 8 + 4 * (0 if self.dims is None else self.dims.shape[1])
+        elements = int(self.offsets[-1] - self.offsets[0])
+        return elements * self.elements.dtype.itemsize + table * self.rows
+
+    def row(self, at: int) -> NDArray[Any]:
+        """Row `at` as an array of its own shape, a view."""
+        flat = self.elements[self.offsets[at] : self.offsets[at + 1]]
+        return flat.reshape(self.row_shape(at))
+
+    def row_shape(self, at: int) -> tuple[int, ...]:
+        if self.dims is None:
+            known = prod(dim for dim in self.shape if dim is not None)
+            count = int(self.offsets[at + 1] - self.offsets[at]) // known
+            return tuple(count if dim is None else dim for dim in self.shape)
+        unknown = iter(self.dims[at].tolist())
+        return tuple(next(unknown) if dim is None else dim for dim in self.shape)
+
+    def slice(self, start: int, stop: int) -> RaggedValues:
+        dims = None if self.dims is None else self.dims[start:stop]
+        valid = _slice(self.valid, start, stop)
+        return RaggedValues(self.offsets[start : stop + 1], self.elements, self.shape, dims, valid)
+
+    def take(self, rows: NDArray[np.int64]) -> RaggedValues:
+        offsets, elements = _gather(self.offsets, self.elements, rows)
+        dims = None if self.dims is None else self.dims[rows]
+        return RaggedValues(offsets, elements, self.shape, dims, _take(self.valid, rows))
+
+    def copy(self) -> RaggedValues:
+        offsets, elements = _compact(self.offsets, self.elements)
+        dims = None if self.dims is None else self.dims.copy()
+        valid = None if self.valid is None else self.valid.copy()
+        return RaggedValues(offsets, elements, self.shape, dims, valid)
+
+
+ColumnValues = FixedValues | RaggedValues | BinaryValues
+_V = TypeVar("_V", FixedValues, RaggedValues, BinaryValues)
+
+
+def concat(pieces: Sequence[ColumnValues]) -> ColumnValues:
+    """All rows of `pieces`, which are of one column, one after the other; a copy unless single."""
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    valid = _concat_valid(pieces)
+    match first:
+        case FixedValues():
+            return FixedValues(np.concatenate([p.values for p in _all(pieces, FixedValues)]), valid)
+        case BinaryValues():
+            binary = _all(pieces, BinaryValues)
+            offsets, data = _join([p.offsets for p in binary], [p.data for p in binary])
+            return BinaryValues(offsets, data, valid)
+        case RaggedValues():
+            ragged = _all(pieces, RaggedValues)
+            offsets, elements = _join([p.offsets for p in ragged], [p.elements for p in ragged])
+            dims = [p.dims for p in ragged if p.dims is not None]
+            joined = np.concatenate(dims) if dims else None
+            return RaggedValues(offsets, elements, first.shape, joined, valid)
+
+
+def valid_rows(values: ColumnValues) -> NDArray[np.bool_]:
+    """`values.valid`, spelt out where no row is null."""
+    return np.ones(values.rows, np.bool_) if values.valid is None else values.valid
+
+
+def _all(pieces: Sequence[ColumnValues], kind: type[_V]) -> list[_V]:
+    return [piece for piece in pieces if isinstance(piece, kind)]
+
+
+def _concat_valid(pieces: Sequence[ColumnValues]) -> NDArray[np.bool_] | None:
+    if all(piece.valid is None for piece in pieces):
+        return None
+    return np.concatenate([valid_rows(piece) for piece in pieces])
+
+
+def _slice(valid: NDArray[np.bool_] | None, start: int, stop: int) -> NDArray[np.bool_] | None:
+    return None if valid is None else valid[start:stop]
+
+
+def _take(valid: NDArray[np.bool_] | None, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    return None if valid is None else valid[rows]
+
+
+def _compact(
+    offsets: NDArray[np.int64], items: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    return offsets - offsets[0], items[offsets[0] : offsets[-1]].copy()
+
+
+def _join(
+    offsets: Sequence[NDArray[np.int64]], items: Sequence[NDArray[Any]]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    lengths = np.concatenate([np.diff(part) for part in offsets])
+    used = [part[bounds[0] : bounds[-1]] for bounds, part in zip(offsets, items, strict=True)]
+    return offsets_of(lengths), np.concatenate(used)
+
+
+def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """``[0, l0, l0 + l1, ...]`` as int64."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _gather(
+    offsets: NDArray[np.int64], items: NDArray[Any], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    starts = offsets[rows]
+    lengths = offsets[rows + 1] - starts
+    new = offsets_of(lengths)
+    out = np.empty(int(new[-1]), items.dtype)
+    mean = len(out) // max(1, len(rows))
+    if mean >= _COPY_ELEMENTS:
+        for start, length, at in zip(
+            starts.tolist(), lengths.tolist(), new[:-1].tolist(), strict=True
+        ):
+            out[at : at + length] = items[start : start + length]
+    elif len(out):
+        # One index per element costs 8 bytes an element but no Python per row.
+        steps = np.arange(len(out)) + np.repeat(starts - new[:-1], lengths)
+        np.take(items, steps, out=out, mode="clip")
+    return new, out
+
+
+_COPY_ELEMENTS = 256  # rows longer than this are copied one by one: faster, and no index array
