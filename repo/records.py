@@ -202,7 +202,7 @@ def decode_ref_updates(payload: Buffer) -> tuple[Update, ...]:
     return tuple(_update_from_json(row) for row in raw["updates"])
 
 
-def canonical_json(value: Json) -> bytes:
+def canonical_json(value: object) -> bytes:
     """`value` in the one encoding that the log uses.
 
     Raises:
@@ -218,14 +218,22 @@ def canonical_json(value: Json) -> bytes:
 
 def parse_canonical(data: Buffer, where: str) -> Any:
     """What `canonical_json` encoded as exactly `data`; CorruptError for anything else."""
+    value = parse_json(data, where)
     try:
-        value = _DECODER.decode(data)
         again = canonical_json(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidInputError) as error:
-        raise CorruptError(f"{where}: not canonical JSON: {error}") from error
+    except InvalidInputError as error:
+        raise CorruptError(f"{where}: {error}") from error
     if again != data:
         raise CorruptError(f"{where}: JSON, but not in canonical form")
     return value
+
+
+def parse_json(data: Buffer, where: str) -> Any:
+    """What any JSON text says, in canonical form or not; CorruptError for what is none."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptError(f"{where}: no JSON: {error}") from error
 
 
 def is_digest(value: object) -> bool:

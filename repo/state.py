@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.repo.records import KINDS, Json
+from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.records import KINDS, Json, canonical_json, is_digest, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.ids import Buffer
 
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
 CONFIG_KEYS: Final = frozenset({"retention_seconds", "protected_refs", "signers", "features"})
@@ -126,3 +128,147 @@ class State:
             yield grave.graves
             if not grave.ended:
                 yield grave.list
+
+
+_MEMBERS = {
+    "version", "generation", "refs", "retained", "leases", "graves", "supersedes", "config",
+    "shallow", "bulks", "kinds",
+}  # fmt: skip
+
+
+def encode_state(state: State) -> bytes:
+    """The canonical bytes of a state: what a checkpoint holds, and `state` in a record names."""
+    return canonical_json(
+        {
+            "version": 1,
+            "generation": state.generation,
+            "refs": state.refs,
+            "retained": state.retained,
+            "leases": {name: _lease_to_json(lease) for name, lease in state.leases.items()},
+            "graves": [[g.generation, g.list, g.graves, g.ended] for g in state.graves],
+            "supersedes": state.supersedes,
+            "config": state.config,
+            "shallow": sorted(state.shallow),
+            "bulks": sorted(state.bulks),
+            "kinds": sorted(state.kinds),
+        }
+    )
+
+
+def decode_state(data: Buffer, where: str = "checkpoint") -> State:
+    """Parse the bytes of a checkpoint. That they are the right ones is for the chain to say.
+
+    Raises:
+        CorruptError: no state; the message starts with `where`.
+        UnsupportedError: of a newer version.
+    """
+    raw = parse_json(data, where)
+    version = raw.get("version") if isinstance(raw, dict) else None
+    if isinstance(version, int) and version > 1:
+        raise UnsupportedError(f"{where}: version {version}, this tensorrepo reads 1. Update it.")
+    if not isinstance(raw, dict) or raw.keys() != _MEMBERS or version != 1:
+        raise CorruptError(f"{where}: expected version 1 and exactly {sorted(_MEMBERS)}")
+    try:
+        state = _state_from_json(raw)
+        again = encode_state(state)
+    except (TypeError, ValueError) as error:
+        raise CorruptError(f"{where}: {error}") from error
+    if again != data:
+        raise CorruptError(f"{where}: not in canonical form")
+    return state
+
+
+def _state_from_json(raw: dict[str, Any]) -> State:
+    config = _object(raw, "config")
+    for key, value in config.items():
+        if (problem := config_problem(key, value)) is not None:
+            raise ValueError(problem)
+    graves = tuple(_grave_from_json(row) for row in raw["graves"])
+    return State(
+        generation=_natural(raw["generation"]),
+        refs={ref: _digest(value) for ref, value in _object(raw, "refs").items()},
+        retained={_digest(d): _natural(gen) for d, gen in _object(raw, "retained").items()},
+        leases={key: _lease_from_json(row) for key, row in _object(raw, "leases").items()},
+        graves=graves,
+        supersedes={_digest(a): _digest(b) for a, b in _object(raw, "supersedes").items()},
+        config=config,
+        shallow=frozenset(_digest(value) for value in raw["shallow"]),
+        bulks=frozenset(_digest(value) for value in raw["bulks"]),
+        kinds=frozenset(_text(value) for value in raw["kinds"]),
+    )
+
+
+def config_problem(key: str, value: object) -> str | None:
+    """Why `value` cannot be the value of a config key; None when it can."""
+    match key:
+        case "retention_seconds":
+            good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+            return None if good else "config retention_seconds must be a number from 0"
+        case "protected_refs" | "features":
+            good = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
+            return None if good else f"config {key} must be a list of texts"
+        case "signers":
+            good = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+            return None if good else "config signers must map names to keys"
+    return f"config key {key!r:.80} is not one of {', '.join(sorted(CONFIG_KEYS))}"
+
+
+def _lease_to_json(lease: Lease) -> dict[str, Json]:
+    return {
+        "holder": lease.holder,
+        "opened": lease.opened,
+        "note": lease.note,
+        "keep": lease.keep,
+        "expires": lease.expires_ns,
+    }
+
+
+def _lease_from_json(raw: Any) -> Lease:
+    if not isinstance(raw, dict) or raw.keys() != {"holder", "opened", "note", "keep", "expires"}:
+        raise ValueError("a lease has exactly holder, opened, note, keep, expires")
+    expires = raw["expires"]
+    return Lease(
+        _text(raw["holder"]),
+        _natural(raw["opened"]),
+        _text(raw["note"]),
+        tuple(_digest(value) for value in raw["keep"]),
+        expires if expires is None else _integer(expires),
+    )
+
+
+def _grave_from_json(raw: Any) -> Grave:
+    generation, keys, graves, ended = raw
+    if not isinstance(ended, bool):
+        raise TypeError("the last member of a grave must be true or false")
+    return Grave(_natural(generation), _digest(keys), _digest(graves), ended)
+
+
+def _object(raw: dict[str, Any], name: str) -> dict[str, Any]:
+    value = raw[name]
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} must be an object")
+    return value
+
+
+def _digest(value: object) -> Digest:
+    if not is_digest(value):
+        raise ValueError(f"expected a digest, found {value!r:.80}")
+    return Digest(str(value))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, found {value!r:.80}")
+    return value
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected a number, found {value!r:.80}")
+    return value
+
+
+def _natural(value: object) -> int:
+    if _integer(value) < 0:
+        raise ValueError(f"expected a number from 0, found {value!r:.80}")
+    return _integer(value)
