@@ -1,4 +1,7 @@
-"""Which entry is at this path, and what differs between two trees?
+"""Which entry is at this path, what differs between two trees, and what does an edit write?
+
+Every function costs in proportion to what it looks for or changes: it reads one page per level
+and place. Pages are immutable and shared, so equal parts of two trees are equal digests.
 
 Source:
     docs/spec/trees.md.
@@ -6,10 +9,29 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
-from tensorrepo.repo.treepages import Entry
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.names import check_path, folded, path_key
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.treepages import (
+    ITEM,
+    MAX_ROOT_BYTES,
+    MIN_ITEMS,
+    Entry,
+    Item,
+    Page,
+    clash,
+    decode_page,
+    decode_root,
+    encode_page,
+    encoded_bytes,
+    page_ends,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,9 +39,21 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSink, ObjectSource
 
-__all__ = ["EMPTY_TREE", "Change", "Entry", "diff", "iterate", "lookup", "root_links", "update"]
+__all__ = [
+    "EMPTY_TREE",
+    "Change",
+    "Entry",
+    "clashes",
+    "diff",
+    "differences",
+    "iterate",
+    "lookup",
+    "root_links",
+    "same_content",
+    "update",
+]
 
-EMPTY_TREE = bytes([1, 0, 0, 0])
+EMPTY_TREE = encode_page(Page(0, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +65,380 @@ class Change:
     new: Entry | None
 
 
+def same_content(a: Entry | None, b: Entry | None) -> bool:
+    """Whether two entries are the same thing, wherever it is stored."""
+    if a is None or b is None:
+        return a is b
+    return a.kind == b.kind and a.digest == b.digest
+
+
+def root_links(root: bytes) -> tuple[Digest, ...]:
+    """What an object that embeds the page `root` must link to."""
+    return decode_root(root).links()
+
+
 def lookup(objects: ObjectSource, root: bytes, path: str) -> Entry | None:
-    raise NotImplementedError
+    """The entry at exactly `path`."""
+    page = decode_root(root)
+    low = ""
+    while True:
+        index = _position(page, folded(path))
+        if index == len(page.items):
+            return None
+        found, entry = page.items[index]
+        if page.level == 0:
+            return entry if found == path else None
+        low = page.items[index - 1][0] if index else low
+        page = _read_child(objects, page, index, low)
 
 
 def iterate(objects: ObjectSource, root: bytes, prefix: str = "") -> Iterator[tuple[str, Entry]]:
-    """Entries in key order whose path starts with `prefix` (a folder is ``"name/"``)."""
-    raise NotImplementedError
+    """Entries in key order whose path starts with `prefix` (what is in a folder: ``"name/"``)."""
+    cursor = _Cursor(objects, decode_root(root), prefix)
+    while (step := cursor.head) is not None:
+        if step.level:
+            cursor.expand()
+            continue
+        cursor.skip()
+        if step.path.startswith(prefix):
+            yield step.path, step.entry
+
+
+def diff(
+    objects: ObjectSource, old_root: bytes, new_root: bytes, prefix: str = ""
+) -> Iterator[Change]:
+    """Paths starting with `prefix` whose content differs, in key order. Skips equal pages."""
+    for change in differences(objects, old_root, new_root, prefix):
+        if not same_content(change.old, change.new):
+            yield change
+
+
+def differences(
+    objects: ObjectSource, old_root: bytes, new_root: bytes, prefix: str = ""
+) -> Iterator[Change]:
+    """Like `diff`, and also entries of which only the storage differs."""
+    if old_root == new_root:
+        return
+    old = _Cursor(objects, decode_root(old_root), prefix)
+    new = _Cursor(objects, decode_root(new_root), prefix)
+    while old.head is not None or new.head is not None:
+        if old.head is not None and new.head is not None and old.head.equals(new.head):
+            old.skip()
+            new.skip()
+        elif level := max(old.level, new.level):
+            for cursor in (old, new):
+                if cursor.level == level:
+                    cursor.expand()
+        else:
+            change = _next_change(old, new)
+            if change.path.startswith(prefix):
+                yield change
+
+
+def _next_change(old: _Cursor, new: _Cursor) -> Change:
+    """Pass over the smaller of two entries that differ, or over both if their paths are equal."""
+    heads = [step for step in (old.head, new.head) if step is not None]
+    path = min((step.path for step in heads), key=path_key)
+    before, after = (
+        cursor.skip().entry if cursor.head is not None and cursor.head.path == path else None
+        for cursor in (old, new)
+    )
+    return Change(path, before, after)
 
 
 def update(objects: ObjectSink, root: bytes, changes: Mapping[str, Entry | None]) -> bytes:
     """Root page of the tree with `changes` made; None removes a path, absent ones are fine.
 
+    Nothing is stored unless all of it is fine. Whatever the order of edits, equal trees have
+    equal root pages.
+
     Raises:
-        InvalidInputError: a path breaks the grammar, or two paths clash: they differ only in
-            case, or one is a folder of the other.
+        InvalidInputError: a path breaks the grammar, or two paths clash: they (or folders of
+            theirs) differ only in case, or one is a folder of the other.
     """
-    raise NotImplementedError
+    pages = _Pages(objects, decode_root(root))
+    regions = _leaf_regions(pages, changes)
+    for region in regions:
+        for _, _, reason in _clashes_in(pages, region):
+            raise InvalidInputError(f"{reason}; rename or remove one of them")
+    level = 0
+    while level < pages.root.level:
+        edits: dict[str, Entry | None] = {}
+        for region in regions:
+            edits |= _store(objects, pages, region)
+        level += 1
+        regions = list(_regions(pages, level, edits))
+    items = regions[0].items if regions else list(pages.root.items)
+    return _close(objects, pages, level, items)
 
 
-def diff(objects: ObjectSource, old_root: bytes, new_root: bytes) -> Iterator[Change]:
-    """Paths whose kind or digest differ, in key order. Pages that are equal are not read."""
-    raise NotImplementedError
+def clashes(
+    objects: ObjectSource, root: bytes, changes: Mapping[str, Entry | None]
+) -> list[tuple[str, str, str]]:
+    """Pairs of paths for which `update` would refuse `changes`, each with the reason."""
+    pages = _Pages(objects, decode_root(root))
+    regions = _leaf_regions(pages, changes)
+    return [found for region in regions for found in _clashes_in(pages, region)]
 
 
-def root_links(root: bytes) -> tuple[Digest, ...]:
-    """What an object that embeds the page `root` must link to."""
-    raise NotImplementedError
+# ------------------------------------------------------------------------------- reading
+
+
+def _position(page: Page, fold: str) -> int:
+    """Index of the first item whose folded path is not below `fold`."""
+    return bisect_left(page.items, fold, key=lambda item: folded(item[0]))
+
+
+def _read_child(objects: ObjectSource, page: Page, index: int, low: str) -> Page:
+    """The child page `page.items[index]`, checked against what its parent says of it.
+
+    `low` is the last path before the child's first, "" when there is none.
+    """
+    last, entry = page.items[index]
+    where = f"tree page {entry.digest:.12}"
+    envelope = objects.get(entry.digest)
+    if envelope.kind is not Kind.TREE_PAGE:
+        raise CorruptError(f"{where}: expected a tree page, found a {envelope.kind.label}")
+    child = decode_page(envelope.payload, where)
+    if child.level != page.level - 1:
+        raise CorruptError(f"{where}: expected level {page.level - 1}, found {child.level}")
+    if child.last != last:
+        raise CorruptError(f"{where}: expected to end with {last!r}, found {child.last!r}")
+    if low and folded(child.items[0][0]) <= folded(low):
+        raise CorruptError(f"{where}: {child.items[0][0]!r} is out of order after {low!r}")
+    return child
+
+
+class _Step(NamedTuple):
+    """One item of a walk: an entry (level 0), or a page of level `level - 1` not read yet."""
+
+    level: int
+    low: str
+    path: str
+    entry: Entry
+    page: Page
+    index: int
+
+    def equals(self, other: _Step) -> bool:
+        return self.level == other.level and self.entry == other.entry and self.path == other.path
+
+
+class _Cursor:
+    """Walks the part of a tree that may hold `prefix`; pages can be passed over unread."""
+
+    def __init__(self, objects: ObjectSource, root: Page, prefix: str) -> None:
+        self._objects = objects
+        self._fold = folded(prefix)
+        self._ahead: list[_Step] = []  # the next one last
+        self._push(root, "")
+
+    @property
+    def head(self) -> _Step | None:
+        return self._ahead[-1] if self._ahead else None
+
+    @property
+    def level(self) -> int:
+        """Level of the head; 0 at the end."""
+        return self._ahead[-1].level if self._ahead else 0
+
+    def skip(self) -> _Step:
+        return self._ahead.pop()
+
+    def expand(self) -> None:
+        """Replace the page at the head by what is in it."""
+        step = self._ahead.pop()
+        self._push(_read_child(self._objects, step.page, step.index, step.low), step.low)
+
+    def _push(self, page: Page, low: str) -> None:
+        steps = []
+        for index in range(_position(page, self._fold), len(page.items)):
+            path, entry = page.items[index]
+            beyond = not folded(path).startswith(self._fold)
+            if beyond and page.level == 0:
+                break
+            before = page.items[index - 1][0] if index else low
+            steps.append(_Step(page.level, before, path, entry, page, index))
+            if beyond:  # the last child that may still hold the prefix
+                break
+        self._ahead += reversed(steps)
+
+
+# ------------------------------------------------------------------------------- editing
+
+
+class _Span(NamedTuple):
+    """Where a page of the old tree lies: after `low`, up to and with `last`."""
+
+    low: str
+    last: str
+    parent: Page | None  # None: it is the root page
+    index: int
+
+
+class _Pages:
+    """The old tree of an update; each page is read at most once."""
+
+    def __init__(self, objects: ObjectSource, root: Page) -> None:
+        self.root = root
+        self._objects = objects
+        self._known: dict[Digest, Page] = {}
+
+    def learn(self, digest: Digest, page: Page) -> None:
+        self._known[digest] = page
+
+    def child(self, parent: Page, index: int, low: str) -> Page:
+        digest = parent.items[index][1].digest
+        if digest not in self._known:
+            self._known[digest] = _read_child(self._objects, parent, index, low)
+        return self._known[digest]
+
+    def load(self, span: _Span) -> Page:
+        return self.root if span.parent is None else self.child(span.parent, span.index, span.low)
+
+    def spans(self, level: int, path: str) -> Iterator[_Span]:
+        """Pages of `level` in order, from the one that holds, or would hold, `path`."""
+        if level == self.root.level:
+            yield _Span("", self.root.last, None, 0)
+        else:
+            yield from self._below(self.root, "", level, folded(path))
+
+    def _below(self, page: Page, low: str, level: int, fold: str) -> Iterator[_Span]:
+        first = min(_position(page, fold), len(page.items) - 1)
+        for index in range(first, len(page.items)):
+            before = page.items[index - 1][0] if index else low
+            if page.level == level + 1:
+                yield _Span(before, page.items[index][0], page, index)
+            else:
+                yield from self._below(self.child(page, index, before), before, level, fold)
+
+
+@dataclass(slots=True)
+class _Region:
+    """Neighbouring pages of one level that an update replaces, with what takes their place.
+
+    No page before or after a region changes: it starts where a page starts in both trees, and
+    ends where one ends in both.
+    """
+
+    level: int
+    before: str  # the last path before it
+    items: list[Item] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)  # of the new pages in `items`
+    added: set[str] = field(default_factory=set)
+    replaced: list[Page] = field(default_factory=list)
+    following: _Span | None = None
+
+
+def _leaf_regions(pages: _Pages, changes: Mapping[str, Entry | None]) -> list[_Region]:
+    for path, entry in changes.items():
+        check_path(path)
+        if entry is not None and entry.kind is Kind.TREE_PAGE:
+            raise InvalidInputError(f"{path!r}: a tree page cannot be an entry")
+    return list(_regions(pages, 0, changes))
+
+
+def _regions(pages: _Pages, level: int, edits: Mapping[str, Entry | None]) -> Iterator[_Region]:
+    pending = deque(sorted(edits.items(), key=lambda edit: path_key(edit[0])))
+    while pending:
+        yield _region(pages, level, pending)
+
+
+def _region(pages: _Pages, level: int, pending: deque[tuple[str, Entry | None]]) -> _Region:
+    """Take the edits of the next region from `pending` and apply them."""
+    region: _Region | None = None
+    for span in pages.spans(level, pending[0][0]):
+        final = span.last == pages.root.last
+        mine = _take(pending, None if final else folded(span.last))
+        if region is None:
+            region = _Region(level, span.low)
+        elif not mine and len(region.items) == (region.ends[-1] if region.ends else 0):
+            region.following = span
+            break
+        _apply(region, pages.load(span), mine)
+        region.ends += page_ends(region.items, level, region.ends[-1] if region.ends else 0)
+    assert region is not None, "every tree has a page"
+    if len(region.items) > (region.ends[-1] if region.ends else 0):
+        region.ends.append(len(region.items))
+    return region
+
+
+def _take(
+    pending: deque[tuple[str, Entry | None]], last_fold: str | None
+) -> list[tuple[str, Entry | None]]:
+    taken = []
+    while pending and (last_fold is None or folded(pending[0][0]) <= last_fold):
+        taken.append(pending.popleft())
+    return taken
+
+
+def _apply(region: _Region, page: Page, edits: list[tuple[str, Entry | None]]) -> None:
+    """Add `page`, edited, to the end of `region`."""
+    merged = dict(page.items)
+    for path, entry in edits:
+        if entry is None:
+            merged.pop(path, None)
+            continue
+        if path not in merged:
+            region.added.add(path)
+        merged[path] = entry
+    region.replaced.append(page)
+    region.items += sorted(merged.items(), key=lambda item: path_key(item[0]))
+
+
+def _clashes_in(pages: _Pages, region: _Region) -> Iterator[tuple[str, str, str]]:
+    """Neighbours that clash: one of them is new, as the old tree had none."""
+    paths = [path for path, _ in region.items]
+    if paths and region.following is not None and paths[-1] in region.added:
+        paths.append(pages.load(region.following).items[0][0])
+    for first, second in pairwise([region.before, *paths] if region.before else paths):
+        if (first in region.added or second in region.added) and (reason := clash(first, second)):
+            yield first, second, reason
+
+
+def _store(objects: ObjectSink, pages: _Pages, region: _Region) -> dict[str, Entry | None]:
+    """Store the new pages of `region`; returns what changes in the level above."""
+    old = {page.last: page for page in region.replaced}
+    edits: dict[str, Entry | None] = dict.fromkeys(old)
+    start = 0
+    for end in region.ends:
+        page = Page(region.level, tuple(region.items[start:end]))
+        start = end
+        if old.get(page.last) == page:
+            del edits[page.last]
+        else:
+            path, entry = _put(objects, pages, page)
+            edits[path] = entry
+    return edits
+
+
+def _put(objects: ObjectSink, pages: _Pages, page: Page) -> Item:
+    link = objects.put(Kind.TREE_PAGE, encode_page(page), page.links())
+    pages.learn(link.digest, page)
+    return page.last, Entry(Kind.TREE_PAGE, link.digest)
+
+
+def _close(objects: ObjectSink, pages: _Pages, level: int, items: list[Item]) -> bytes:
+    """The root page over all `items` of `level`: of the lowest level that fits into one."""
+    while encoded_bytes(items) > MAX_ROOT_BYTES:
+        ends = page_ends(items, level)
+        starts = [0, *ends]
+        whole = [*ends, len(items)]
+        cuts = [(start, end) for start, end in zip(starts, whole, strict=True) if start < end]
+        items = [_put(objects, pages, Page(level, tuple(items[a:b]))) for a, b in cuts]
+        level += 1
+    while level and (lower := _joined(pages, level, items)) is not None:
+        level, items = level - 1, lower
+    return encode_page(Page(level, tuple(items)))
+
+
+def _joined(pages: _Pages, level: int, refs: list[Item]) -> list[Item] | None:
+    """All items of the level below `refs`, or None when a root page cannot hold them."""
+    if (len(refs) - 1) * MIN_ITEMS * ITEM.size > MAX_ROOT_BYTES:
+        return None
+    parent = Page(level, tuple(refs))
+    joined: list[Item] = []
+    for index in range(len(refs)):
+        joined += pages.child(parent, index, joined[-1][0] if joined else "").items
+        if encoded_bytes(joined) > MAX_ROOT_BYTES:
+            return None
+    return joined
