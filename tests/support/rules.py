@@ -125,12 +125,22 @@ def environment_reads(source: Source) -> list[str]:
 
 
 def prints(source: Source) -> list[str]:
+    """Text for people, but in the one module that knows about colour, width and --json."""
     if allowed(source, PRINT):
         return []
+    asked = {  # asking whether somebody watches, or for the descriptor, prints nothing
+        node.value
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("fileno", "isatty")
+    }
     used = [(node, name) for node, name in names_used(source) if name in PRINTERS]
     calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Call))
     consoles = [(node, "Console") for node in calls if dotted(node.func).endswith("Console")]
-    return [source.at(node, f"{name} outside {PRINT[0]}") for node, name in used + consoles]
+    return [
+        source.at(node, f"{name} outside {PRINT[0]}")
+        for node, name in used + consoles
+        if node not in asked
+    ]
 
 
 def code_from_data(source: Source) -> list[str]:

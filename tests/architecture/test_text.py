@@ -1,0 +1,105 @@
+"""What the project's files say, and what they must not mention."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.pages import headings, pages, text_files
+from tests.support.sources import ROOT, sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Hosts that our text may name. A package registry's is not among them: clients know their own.
+HOSTS = {
+    "127.0.0.1",
+    "example.com",
+    "example.org",
+    "example.test",
+    "github.com",
+    "host",
+    "keepachangelog.com",
+    "localhost",
+    "s3.amazonaws.com",
+    "semver.org",
+    "tensorrepo.readthedocs.io",
+    "www.apache.org",
+}
+_HOST = re.compile(r"https?://(?:[^/\s@'\"]*@)?([A-Za-z0-9.-]+)")
+# Folders of the machines on which the project is written: nothing of it may need them.
+_OUTSIDE = re.compile(
+    r"(?<![\w.~-])/" + r"(?:work|farm)/|\.\./" + r"shared\b|\b" + r"shared/(?:design|ref)"
+)
+_PAGE = re.compile(r"docs/[\w/-]+\.md")
+_SECTIONS = re.compile(
+    r"(docs/[\w/-]+\.md),?\s+(?:sections?\s+)((?:\"[^\"]+\"(?:,\s+|\s+and\s+)?)+)"
+)
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+
+
+def _lines() -> Iterator[tuple[str, str]]:
+    for path in text_files():
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            yield f"{path.relative_to(ROOT)}:{number}", line
+
+
+def test_no_file_names_a_host_that_is_not_listed() -> None:
+    found = [
+        f"{place}: {host}"
+        for place, line in _lines()
+        for host in _HOST.findall(line)
+        if host.rstrip(".") not in HOSTS
+    ]
+    assert found == []
+
+
+def test_no_file_names_a_folder_outside_the_project() -> None:
+    assert [f"{place}: {line}" for place, line in _lines() if _OUTSIDE.search(line)] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["see /" + "work/x", "../" + "shared/x", "shared" + "/design/x.md"]
+)
+def test_a_folder_outside_the_project_is_recognised(text: str) -> None:
+    assert _OUTSIDE.search(text)
+
+
+def test_no_unfinished_mark_is_left() -> None:
+    marks = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+    code = [(place, line) for place, line in _lines() if ".py:" in place]
+    assert [f"{place}: {line.strip()}" for place, line in code if marks.search(line)] == []
+
+
+def test_every_page_that_a_source_names_exists() -> None:
+    named = {
+        f"{source.path}: {page}"
+        for source in sources()
+        for page in _PAGE.findall(source.text)
+        if not (ROOT / page).is_file()
+    }
+    assert named == set()
+
+
+def test_every_section_that_a_source_names_exists() -> None:
+    missing = [
+        f"{source.path}: {page} has no section {section!r}"
+        for source in sources()
+        for page, quoted in _SECTIONS.findall(source.text)
+        if (ROOT / page).is_file()
+        for section in re.findall(r'"([^"]+)"', quoted)
+        if not any(heading.lower() == section.lower() for heading in headings(ROOT / page))
+    ]
+    assert missing == []
+
+
+def test_every_link_from_page_to_page_leads_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages()
+        for target in _LINK.findall(page.read_text("utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []

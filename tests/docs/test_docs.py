@@ -1,0 +1,109 @@
+"""The documentation names what there is, and its examples run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import tensorrepo
+from tests.support.pages import blocks, headings, pages
+from tests.support.sources import ROOT, sources
+
+TUTORIAL = ROOT / "docs/tutorial.md"
+CLI_PAGE = ROOT / "docs/reference/cli.md"
+HAS_COMMANDS = find_spec("tensorrepo.cli.main") is not None
+HAS_SDK = "open" in tensorrepo.__all__
+WITH_EXAMPLES = [source.module for source in sources() if ">>> " in source.text]
+PAGES_WITH_EXAMPLES = [page for page in pages() if ">>> " in page.read_text("utf-8")]
+PYTHON_BLOCKS = {
+    f"{page.relative_to(ROOT)}:{block.line}": block.text
+    for page in pages()
+    for block in blocks(page)
+    if block.language == "python" and ">>> " not in block.text
+}
+
+
+def _commands() -> list[str]:
+    """Every command of the command line."""
+    if not HAS_COMMANDS:
+        return []
+    group: Any = typer.main.get_command(importlib.import_module("tensorrepo.cli.main").app)
+    context = click.Context(group)
+    names = group.list_commands(context)
+    return sorted(name for name in names if not group.get_command(context, name).hidden)
+
+
+@pytest.mark.skipif(not HAS_COMMANDS, reason="no command line yet")
+def test_every_command_has_its_section_and_every_section_its_command() -> None:
+    documented = [
+        heading.removeprefix("tensorrepo ")
+        for heading in headings(CLI_PAGE)
+        if heading.startswith("tensorrepo ")
+    ]
+    assert sorted(documented) == _commands()
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_the_help_of_a_command_ends_in_examples(command: str) -> None:
+    app = importlib.import_module("tensorrepo.cli.main").app
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0
+    assert re.search(rf"Examples?\W+(?:\$ *)?tensorrepo {command}\b", shown.output)
+
+
+@pytest.mark.parametrize("name", [each for each in tensorrepo.__all__ if each != "__version__"])
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    assert (getattr(tensorrepo, name).__doc__ or "").strip()
+
+
+def test_the_reference_shows_every_public_name() -> None:
+    page = (ROOT / "docs/reference/sdk.md").read_text("utf-8")
+    assert ".. automodule:: tensorrepo\n   :members:" in page
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_the_examples_in_docstrings_give_what_they_show(module: str) -> None:
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES, ids=lambda page: page.name)
+def test_the_examples_on_a_page_give_what_they_show(page: Path) -> None:
+    assert doctest.testfile(str(page), module_relative=False).failed == 0
+
+
+@pytest.mark.parametrize("place", PYTHON_BLOCKS)
+def test_every_python_block_is_python(place: str) -> None:
+    compile(PYTHON_BLOCKS[place], place, "exec")
+
+
+@pytest.mark.skipif(not (HAS_COMMANDS and HAS_SDK), reason="no command line and SDK yet")
+def test_the_tutorial_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    names: dict[str, Any] = {}
+    for block in blocks(TUTORIAL):
+        if block.language == "console":
+            lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+            script = "\n".join(["set -ex", *lines])
+            done = subprocess.run(
+                ["bash", "-c", script], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{TUTORIAL}:{block.line}\n{done.stdout}\n{done.stderr}"
+        else:
+            code = "\n" * (block.line - 1) + block.text
+            exec(compile(code, str(TUTORIAL), "exec"), names)
