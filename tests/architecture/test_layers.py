@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -124,3 +125,17 @@ def test_pyproject_maps_every_layer() -> None:
     mapped = project()["tool"]["setuptools"]["package-dir"]
     names = {layer: layer if layer == "tensorrepo" else f"tensorrepo.{layer}" for layer in LAYERS}
     assert mapped == {name: layer for layer, name in names.items()}
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout: git knows what is ours")
+def test_the_top_level_holds_the_layers_and_little_else() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    top = {name.split("/", 1)[0] for name in listed.splitlines()}
+    folders = {*LAYERS, "tests", "docs", "benchmarks", "examples", ".ci"}
+    files = {
+        "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", ".gitignore",
+        "constraints.txt", "pyproject.toml",
+    }  # fmt: skip
+    assert top - folders - files == set()

@@ -1,0 +1,35 @@
+"""What holds for every test: no clock decides, and nobody's home or credentials are touched."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE_", "FSSPEC_")
+
+# A deadline would be a timed assertion. CI draws the same examples each time; `make test` on a
+# developer's machine draws new ones and remembers what failed.
+settings.register_profile(
+    "tensorrepo",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("tensorrepo")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _empty_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An empty home, and no variable that a store, git or tensorrepo would read."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(_PRIVATE)]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
