@@ -11,6 +11,7 @@ Source:
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ class GraveTable:
         self._payload = payload
         self._count = payload.nbytes // GRAVE.size
         prefixes = [prefix for prefix, _ in GRAVE.iter_unpack(payload)]
-        if any(a >= b for a, b in zip(prefixes, prefixes[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(prefixes)):
             raise CorruptError("a grave table is not sorted and unique")
 
     def label(self, digest: Digest) -> int:

@@ -94,8 +94,8 @@ def reset_branch(
         old = _existing(view, ref)
         if expected is not None and old != expected:
             raise ConflictError(
-                f"branch {name!r} moved from {expected:.12} to {old:.12} meanwhile; nothing changed. "
-                "Look at it and repeat."
+                f"branch {name!r} moved from {expected:.12} to {old:.12} meanwhile. Nothing "
+                "changed: look at it and repeat."
             )
         _secure(repository, view, commit)
         return _entry("ref-reset", actor, Update(ref, old, commit), note)

@@ -153,7 +153,12 @@ class Transaction:
 
 
 def begin(
-    repository: Repository, branch: str, *, unchanged: Iterable[str] = (), pin: View | None = None
+    repository: Repository,
+    branch: str,
+    *,
+    unchanged: Iterable[str] = (),
+    pin: View | None = None,
+    base: Digest | None = None,
 ) -> Transaction:
     """Pin the log and the branch's commit, and start a transaction on them.
 
@@ -161,11 +166,12 @@ def begin(
         repository: where to commit.
         branch: which branch; one that does not exist yet is made by its first commit.
         unchanged: paths that this change relies on: a commit that finds them changed conflicts.
-        pin: a view read just now, instead of reading the log again.
+        pin: the view to work from, instead of the newest.
+        base: the commit to work from, instead of the branch's at the pin.
     """
     view = pin or repository.log.refresh()
     if view.state.read_only_reason:
         raise UnsupportedError(f"{repository.url} is read-only here: {view.state.read_only_reason}")
-    base = view.state.refs.get(f"heads/{branch}")
+    base = base or view.state.refs.get(f"heads/{branch}")
     writer = ObjectWriter(repository.objects, view.state.graves)
     return Transaction(repository, branch, view, base, tuple(unchanged), writer)

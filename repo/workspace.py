@@ -34,6 +34,7 @@ from tensorrepo.repo.errors import (
 )
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,25 +66,34 @@ class WorkspaceState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change that the next commit will make. `kind` None stages a removal.
+    """One change that the next commit will make. `kind` None stages a removal."""
 
-    `since` is the log generation that the digests were put at: the fence looks at every
-    condemnation after it. `base` is the entry that the change was made from.
-    """
-
-    since: int
     kind: str | None = None
     digest: Digest | None = None
     storage: Digest | None = None
-    base: Digest | None = None
     rows: int = 0
     bytes: int = 0
     source: str = ""
-    metadata: dict[str, Any] = {}
 
     @property
-    def object_kind(self) -> Kind | None:
-        return None if self.kind is None else Kind[self.kind]
+    def entry(self) -> Entry | None:
+        """What the tree will hold; None for a removal."""
+        if self.kind is None or self.digest is None:
+            return None
+        return Entry(Kind[self.kind], self.digest, self.storage)
+
+
+class Staging(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`staged.json`: what is staged, and since when.
+
+    `base` is the commit that it was staged on (None: no commit yet); the branch may move between
+    `add` and `commit`, which then merges. `generation` is where the log stood at the first `add`:
+    the fence looks at every condemnation after it.
+    """
+
+    base: Digest | None = None
+    generation: int = 0
+    entries: dict[str, Staged] = {}
 
 
 class Tracked(msgspec.Struct, frozen=True):
@@ -124,8 +134,8 @@ class Workspace:
             )
         return state
 
-    def staged(self) -> dict[str, Staged]:
-        return _read(self._folder / "staged.json", dict[str, Staged], {})
+    def staging(self) -> Staging:
+        return _read(self._folder / "staged.json", Staging, Staging())
 
     def tracked(self) -> dict[str, Tracked]:
         """What was written out, by path relative to the root of the workspace."""
@@ -134,8 +144,8 @@ class Workspace:
     def write_state(self, state: WorkspaceState) -> None:
         _write(self._folder / "workspace.json", state)
 
-    def write_staged(self, staged: Mapping[str, Staged]) -> None:
-        _write(self._folder / "staged.json", dict(sorted(staged.items())))
+    def write_staging(self, staging: Staging) -> None:
+        _write(self._folder / "staged.json", staging)
 
     def write_tracked(self, tracked: Mapping[str, Tracked]) -> None:
         _write(self._folder / "tracked.json", dict(sorted(tracked.items())))

@@ -20,6 +20,7 @@ DONE = 0
 NOTHING_TO_DO = 1  # also: differences found, where --exit-code asked for it
 USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 EXIT_CODES: Mapping[str, int] = MappingProxyType(
     {

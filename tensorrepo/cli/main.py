@@ -1,0 +1,135 @@
+"""Which command was meant, and what does the shell get told?
+
+Commands are loaded when they are called: `tensorrepo --help` needs this table alone, so that it
+answers at once. A failure becomes one message on standard error and an exit code by its kind.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from tensorrepo.cli import output
+from tensorrepo.cli.exits import BROKEN_PIPE, INTERRUPTED, exit_code
+from tensorrepo.repo.errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+START, CHANGE, LOOK, BRANCH, MORE = (
+    "Start", "Change", "Look", "Branch and go back", "Care and settings",
+)  # fmt: skip
+
+# name: (module under tensorrepo.cli, one line of help, panel)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "init": ("start", "Make a repository and a workspace here.", START),
+    "config": ("start", "Show or set your name, address and other settings.", START),
+    "add": ("stage", "Read a file or folder and stage it as a dataset, model or file.", CHANGE),
+    "rm": ("stage", "Stage the removal of an entry.", CHANGE),
+    "mv": ("stage", "Stage another name for an entry; no bytes move.", CHANGE),
+    "restore": ("stage", "Unstage, or stage an entry as it was at another commit.", CHANGE),
+    "commit": ("commit", "Record what is staged.", CHANGE),
+    "merge": ("commit", "Join another branch into this one.", CHANGE),
+    "status": ("look", "Show what is staged, what changed on disk, and where you are.", LOOK),
+    "log": ("history", "Show commits, the newest first.", LOOK),
+    "diff": ("history", "Show what differs between two commits, or since the last one.", LOOK),
+    "show": ("history", "Show one commit, or one entry of it.", LOOK),
+    "ls": ("look", "List the entries of a commit.", LOOK),
+    "cat": ("look", "Print an entry: rows of a dataset, tensors of a model, a file.", LOOK),
+    "stream": ("stream", "Stream a dataset as training would, and show how fast.", LOOK),
+    "branch": ("branches", "List, make, rename or delete branches.", BRANCH),
+    "tag": ("branches", "List, make or delete tags.", BRANCH),
+    "switch": ("branches", "Put the workspace on another branch.", BRANCH),
+    "checkout": ("checkout", "Switch, or write entries as ordinary files.", BRANCH),
+    "export": ("checkout", "Write an entry in a foreign format.", BRANCH),
+    "undo": ("branches", "Take back your last change of this branch.", BRANCH),
+    "redo": ("branches", "Take back the last undo.", BRANCH),
+    "reset": ("branches", "Move this branch to another commit.", BRANCH),
+    "doctor": ("care", "Check the repository, this machine and the workspace.", MORE),
+    "resolve": ("care", "Find out what became of a commit whose outcome was unknown.", MORE),
+    "version": ("care", "Show versions of tensorrepo and what it stands on.", MORE),
+}
+
+
+class LazyCommands(TyperGroup):
+    """A group whose commands are imported when one of them is called, or asked for its help."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's signature
+        """A light stand-in, enough for the list of commands; `resolve_command` loads the real."""
+        if cmd_name not in COMMANDS:
+            return None
+        _, line, panel = COMMANDS[cmd_name]
+        return TyperCommand(cmd_name, help=line, rich_help_panel=panel)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(command.name), rest
+
+
+def load_command(name: str) -> Any:
+    """The real command, from its module. Its docstring is its help, "Examples:" its end."""
+    module = importlib.import_module(f"tensorrepo.cli.{COMMANDS[name][0]}")
+    function: Callable[..., None] = getattr(module, f"{name}_command")
+    text, _, examples = (function.__doc__ or "").partition("Examples:")
+    lines = [line.strip() for line in examples.strip().splitlines()]
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    epilog = "[bold]Examples[/bold]\n\n" + "\n\n".join(f"  {line}" for line in lines if line)
+    single.command(name, help=text, epilog=epilog, no_args_is_help=False)(guarded(function))
+    return typer.main.get_command(single)
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Begin with [bold]tensorrepo init[/bold]. "
+    "[bold]tensorrepo COMMAND --help[/bold] ends in examples.",
+)
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    directory: Annotated[
+        str | None, typer.Option("-C", metavar="DIR", help="Work as if started in DIR.")
+    ] = None,
+) -> None:
+    """Versioned datasets and models: git and lakehouse in one."""
+    context.obj = directory
+
+
+def guarded(function: Callable[..., None]) -> Callable[..., None]:
+    """`function`, its failures told in one message and an exit code by kind."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except Error as error:
+            output.failure(error)
+            raise typer.Exit(exit_code(error)) from None
+        except KeyboardInterrupt:
+            output.note("interrupted: nothing was committed")
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # The reader of a pipe left (`| head`). Python would complain when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(BROKEN_PIPE) from None
+
+    return run
+
+
+def main() -> None:
+    """The entry point of the `tensorrepo` script."""
+    app()

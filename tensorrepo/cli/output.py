@@ -1,0 +1,129 @@
+"""The only module that prints: text, tables, JSON, progress and failures.
+
+Answers go to standard output, everything about the work itself to standard error, so that a pipe
+sees answers alone. Colour and bars appear on a terminal only.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tensorrepo.repo.errors import Error
+
+
+def line(text: str = "") -> None:
+    """One line of the answer, as it is."""
+    sys.stdout.write(text + "\n")
+
+
+def styled(text: str) -> None:
+    """One line of the answer with rich's markup; the caller escapes what a user named."""
+    from rich.console import Console
+
+    Console(highlight=False, soft_wrap=True).print(text)
+
+
+def escape(text: str) -> str:
+    """`text` as it is, inside of markup."""
+    from rich.markup import escape as rich_escape
+
+    return rich_escape(text)
+
+
+def note(text: str) -> None:
+    """A remark about the work, on standard error."""
+    sys.stderr.write(text + "\n")
+
+
+def json_value(value: Any) -> None:
+    """The answer for programs: one JSON document, keys in a fixed order."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def json_lines(values: Iterable[Any]) -> None:
+    """The answer for programs, when it may be long: one JSON document a line."""
+    for value in values:
+        sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+
+
+def raw(data: bytes | memoryview) -> None:
+    """Bytes of the answer, as they are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+    """A table without frames. Columns whose name begins with ">" are aligned to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
+    for name in columns:
+        grid.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
+    for row in rows:
+        grid.add_row(*(escape(str(cell)) for cell in row))
+    wide = Console(highlight=False, soft_wrap=False)
+    if not wide.is_terminal:
+        wide = Console(highlight=False, width=200)
+    wide.print(grid)
+
+
+def failure(error: Error) -> None:
+    """What went wrong, on standard error."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(str(error))}")
+    for conflict in getattr(error, "conflicts", ()):
+        console.print(f"  [red]conflict[/red] {escape(_conflict(conflict))}")
+
+
+def _conflict(conflict: Any) -> str:
+    return f"{conflict.path}: {conflict.reason}"
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar of bytes on a terminal; gives a function that takes the bytes done so far.
+
+    Not on a terminal: nothing, so that logs stay readable.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
+        TransferSpeedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes for people: ``1.5 MiB``."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,1 @@
+"""What the working commands do: one module for each verb of a workspace."""

@@ -1,0 +1,188 @@
+"""How does a change get into the staging area, and out of it?
+
+Objects are stored first, then a lease in the log keeps them from collection, and only then does
+the staging area name them: a crash in between leaves garbage, never a name without its bytes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tensorrepo.repo.append import append
+from tensorrepo.repo.attempt import entry_digests, tree_of
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.names import check_path
+from tensorrepo.repo.records import LogEntry
+from tensorrepo.repo.workspace import Staged, Staging
+from tensorrepo.workspace.session import SPACES, entry_at, full_path
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log import View
+    from tensorrepo.repo.records import Json
+    from tensorrepo.repo.trees import Entry
+    from tensorrepo.workspace.session import Session
+
+LEASE_SECONDS = 14 * 24 * 3600
+
+
+def stage(session: Session, path: str, entry: Entry | None, note: Staged | None = None) -> None:
+    """Put one change into the staging area. Its objects must be durable.
+
+    Args:
+        session: the workspace and its repository.
+        path: in the tree.
+        entry: what the path will hold; None removes it.
+        note: what `status` shows beside it.
+    """
+    check_path(path)
+    workspace = session.here
+    staging = begin_staging(session)
+    shown = note or Staged()
+    change = msgspec.structs.replace(
+        shown,
+        kind=entry.kind.name if entry else None,
+        digest=entry.digest if entry else None,
+        storage=entry.storage if entry else None,
+    )
+    entries = {**staging.entries, path: change}
+    keep_alive(session, [staged.entry for staged in entries.values()])
+    workspace.write_staging(
+        msgspec.structs.replace(staging, entries=dict(sorted(entries.items())))
+    )
+
+
+def begin_staging(session: Session) -> Staging:
+    """The staging area, pinned to where the log and the branch stand when it is empty."""
+    staging = session.here.staging()
+    if staging.entries:
+        return staging
+    head = session.here.state().head
+    if head.branch is None:
+        raise ConflictError(
+            f"HEAD is detached at {head.commit:.12}: a commit here would belong to no branch. Run "
+            "`tensorrepo switch -c NAME` to make one."
+        )
+    view = session.repository.log.refresh()
+    return Staging(view.state.refs.get(f"heads/{head.branch}"), view.generation)
+
+
+def unstage(session: Session, name: str | None) -> list[str]:
+    """Forget what is staged at `name`, or all of it; gives the paths."""
+    staging = session.here.staging()
+    if name is None:
+        gone = list(staging.entries)
+    else:
+        wanted = (name, *(f"{space}/{name}" for space in SPACES))
+        gone = [path for path in wanted if path in staging.entries]
+        if not gone:
+            raise NotFoundError(f"nothing is staged at {name!r}. `tensorrepo status` lists it.")
+    left = {path: change for path, change in staging.entries.items() if path not in gone}
+    clear_staging(session, Staging(staging.base, staging.generation, left))
+    return gone
+
+
+def clear_staging(session: Session, left: Staging) -> None:
+    """Replace the staging area, and give its lease back when nothing is left."""
+    if not left.entries:
+        release(session)
+    session.here.write_staging(left if left.entries else Staging())
+
+
+def remove(session: Session, name: str) -> str:
+    """Stage the removal of an entry; gives its path."""
+    path = _present(session, name)
+    stage(session, path, None)
+    return path
+
+
+def move(session: Session, old: str, new: str) -> tuple[str, str]:
+    """Stage another path for an entry. Nothing is copied: a digest moves."""
+    source = _present(session, old)
+    target = new if "/" in new else f"{source.partition('/')[0]}/{new}"
+    check_path(target)
+    if entry_at(session, target) is not None:
+        raise ConflictError(f"{target} exists already. Remove it first, or choose another name.")
+    entry = entry_at(session, source)
+    stage(session, target, entry, Staged(source=f"was {source}"))
+    stage(session, source, None, Staged(source=f"now {target}"))
+    return source, target
+
+
+def restore(session: Session, name: str, source: str) -> str:
+    """Stage an entry as it is in another commit; gives its path."""
+    revision = session.resolve(source)
+    path = full_path(session.repository, revision.commit.tree, name)
+    found, _, entry = session.find(f"{revision.digest}:{path}")
+    stage(session, path, entry, Staged(source=f"as of {found.digest:.12}"))
+    return path
+
+
+def keep_alive(session: Session, entries: list[Entry | None]) -> None:
+    """Hold one lease on all that is staged: collection keeps it until the commit, or a release."""
+    workspace, state = session.here, session.here.state()
+    digests: list[Digest] = [digest for entry in entries for digest in entry_digests(entry)]
+    lease = state.lease or f"stage-{secrets.token_hex(8)}"
+    now_ns = time.time_ns()
+    txn, actor = secrets.token_hex(16), _holder(session)
+
+    def decide(view: View) -> tuple[LogEntry, ...]:
+        known = view.state.leases.get(lease)
+        if known is not None and set(known.keep) == set(digests):
+            return ()
+        data: dict[str, Json] = {
+            "id": lease,
+            "keep": sorted(set(digests)),
+            "expires": now_ns + LEASE_SECONDS * 10**9,
+        }
+        opened = LogEntry(txn, "lease-open", actor, now_ns, "staged", data=data)
+        if known is None:
+            return (opened,)
+        return (LogEntry(txn, "lease-close", actor, now_ns, data={"id": lease}), opened)
+
+    append(session.repository.log, decide)
+    workspace.write_state(
+        msgspec.structs.replace(state, lease=lease, lease_seconds=now_ns / 10**9)
+    )
+
+
+def release(session: Session) -> None:
+    """Give the lease back; a lease that is gone already is fine."""
+    state = session.here.state()
+    lease, txn, actor = state.lease, secrets.token_hex(16), _holder(session)
+    if lease is None:
+        return
+
+    def decide(view: View) -> tuple[LogEntry, ...]:
+        if lease not in view.state.leases:
+            return ()
+        return (LogEntry(txn, "lease-close", actor, time.time_ns(), data={"id": lease}),)
+
+    append(session.repository.log, decide)
+    forget_lease(session)
+
+
+def forget_lease(session: Session) -> None:
+    """The lease went with a commit."""
+    state = session.here.state()
+    session.here.write_state(msgspec.structs.replace(state, lease=None, lease_seconds=0.0))
+
+
+def _holder(session: Session) -> str:
+    try:
+        return session.author()
+    except InvalidInputError:
+        return "somebody"  # staging needs no name; the commit will
+
+
+def _present(session: Session, name: str) -> str:
+    staging = session.here.staging()
+    for path in (name, *(f"{space}/{name}" for space in SPACES)):
+        if path in staging.entries and staging.entries[path].kind is not None:
+            return path
+    objects = session.repository.objects
+    return full_path(session.repository, tree_of(objects, session.base()), name)
