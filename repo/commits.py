@@ -1,30 +1,59 @@
 """What does a commit say, and how is it stored?
 
+A commit is one msgpack array in canonical form: maps sorted by key, every value in its shortest
+form. What decodes to a commit but is written in any other way is refused, so that one commit has
+one name, and a signature covers all that a reader sees.
+
 Source:
     docs/spec/trees.md, section "Commit".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, digest_from_bytes, parse_digest
+from tensorrepo.repo.names import check_path, check_text, path_key
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.treepages import MAX_ROOT_BYTES
+from tensorrepo.repo.trees import root_links
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
-    from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.objects import Link, ObjectSink, ObjectSource
+    from tensorrepo.repo.trees import Change
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+VERSION = 1
+MAX_PARENTS = 64
+MAX_AUTHOR_BYTES = 1 << 10
+MAX_MESSAGE_BYTES = 64 << 10
+MAX_METADATA_BYTES = 64 << 10
+MAX_METADATA_DEPTH = 32
+MAX_SIGNATURE_BYTES = 16 << 10
+MAX_CHANGED = 256
+MAX_COMMIT_BYTES = 2 << 20
+_MAX_I64 = (1 << 63) - 1
+_MAX_U64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One state of everything, and where it came from.
 
-    `time_ns` (UTC) is information, never an order; `generation` (1 + the largest parent's, so 1
-    for the first) is. `changed` names the paths that differ from the first parent, up to 256 of
-    them, None when there are more.
+    `tree` is the root page of its tree. `generation` is 1 + the largest parent's, 1 without
+    parents. `author` reads ``Name <email>``. `time_ns` (UTC) is information, never an order.
+    `changed` names the paths that differ from the first parent (from the empty tree without
+    parents) in key order; None when there are more than 256. `signature` covers `signed_bytes`.
     """
 
     tree: bytes
@@ -37,18 +66,203 @@ class Commit:
     changed: tuple[str, ...] | None = None
     signature: bytes | None = None
 
+    def __post_init__(self) -> None:
+        _check_lineage(self)
+        _check_author(self.author)
+        check_text(self.message, "commit message", limit_bytes=MAX_MESSAGE_BYTES, lines=True)
+        _check_changed(self.changed)
+        _check_metadata(self.metadata)
+
+
+class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """The array on disk, field by field."""
+
+    version: int
+    tree: bytes
+    parents: list[bytes]
+    generation: int
+    author: str
+    message: str
+    time_ns: int
+    metadata: dict[str, Any]
+    changed: list[str] | None
+    signature: bytes | None
+
+
+_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+_DECODER = msgspec.msgpack.Decoder(_Stored)
+_ARRAY = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
 
 def encode_commit(commit: Commit) -> bytes:
-    raise NotImplementedError
+    return _ENCODER.encode(
+        _Stored(
+            VERSION,
+            commit.tree,
+            [digest_bytes(parent) for parent in commit.parents],
+            commit.generation,
+            commit.author,
+            commit.message,
+            commit.time_ns,
+            dict(commit.metadata),
+            None if commit.changed is None else list(commit.changed),
+            commit.signature,
+        )
+    )
+
+
+def signed_bytes(commit: Commit) -> bytes:
+    """What the signature of `commit` is made over: all of it but the signature."""
+    return encode_commit(replace(commit, signature=None))
 
 
 def decode_commit(payload: Buffer) -> Commit:
-    raise NotImplementedError
+    """Parse a commit; its tree page is checked when it is read.
+
+    Raises:
+        CorruptError: no commit, or not in canonical form.
+        UnsupportedError: a version that this tensorrepo does not know.
+    """
+    if len(payload) > MAX_COMMIT_BYTES:
+        raise CorruptError(f"a commit of {len(payload)} bytes, at most {MAX_COMMIT_BYTES}")
+    try:
+        stored = _decode_stored(payload)
+        commit = Commit(
+            stored.tree,
+            tuple(digest_from_bytes(parent) for parent in stored.parents),
+            stored.generation,
+            stored.author,
+            stored.message,
+            stored.time_ns,
+            stored.metadata,
+            None if stored.changed is None else tuple(stored.changed),
+            stored.signature,
+        )
+    except (msgspec.MsgspecError, InvalidInputError, RecursionError, UnicodeError) as error:
+        raise CorruptError(f"no well-formed commit: {error}") from error
+    if encode_commit(commit) != payload:
+        raise CorruptError("a commit that is not written in the canonical form")
+    return commit
+
+
+def _decode_stored(payload: Buffer) -> _Stored:
+    fields = _ARRAY.decode(payload)
+    version = msgspec.msgpack.decode(fields[0], type=int) if fields else 0
+    if version != VERSION:
+        raise UnsupportedError(
+            f"commit version {version}, this tensorrepo reads {VERSION}. Update it."
+        )
+    return _DECODER.decode(payload)
 
 
 def read_commit(objects: ObjectSource, digest: Digest) -> Commit:
-    raise NotImplementedError
+    """The commit of that name.
+
+    Raises:
+        InvalidInputError: the object is no commit.
+    """
+    envelope = objects.get(digest)
+    if envelope.kind is not Kind.COMMIT:
+        raise InvalidInputError(f"object {digest:.12} is a {envelope.kind.label}, not a commit")
+    try:
+        return decode_commit(envelope.payload)
+    except (CorruptError, UnsupportedError) as error:
+        raise type(error)(f"commit {digest:.12}: {error}") from error
 
 
 def write_commit(objects: ObjectSink, commit: Commit) -> Link:
-    raise NotImplementedError
+    """Store `commit`, linked to its parents and to what its root page names."""
+    links = (*commit.parents, *root_links(commit.tree))
+    return objects.put(Kind.COMMIT, encode_commit(commit), links)
+
+
+def next_generation(parents: Iterable[Commit]) -> int:
+    """Generation of a commit with these parents."""
+    return 1 + max((parent.generation for parent in parents), default=0)
+
+
+def changed_paths(changes: Iterable[Change]) -> tuple[str, ...] | None:
+    """What `Commit.changed` says of `changes` against the first parent; takes 257 at most."""
+    paths = [change.path for change in islice(changes, MAX_CHANGED + 1)]
+    return None if len(paths) > MAX_CHANGED else tuple(sorted(paths, key=path_key))
+
+
+def clean_message(text: str) -> str:
+    """A message as an editor or a shell gave it, with line feeds and no space at line ends."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def _check_lineage(commit: Commit) -> None:
+    if not isinstance(commit.tree, bytes) or not 0 < len(commit.tree) <= MAX_ROOT_BYTES:
+        raise InvalidInputError(f"a commit's tree is a root page of 1 to {MAX_ROOT_BYTES} bytes")
+    for parent in commit.parents:
+        parse_digest(parent)
+    if len(set(commit.parents)) != len(commit.parents) or len(commit.parents) > MAX_PARENTS:
+        raise InvalidInputError(f"a commit has up to {MAX_PARENTS} parents, each once")
+    lowest, highest = (2, _MAX_I64) if commit.parents else (1, 1)
+    if not lowest <= commit.generation <= highest:
+        raise InvalidInputError(
+            f"generation {commit.generation} does not fit {len(commit.parents)} parents"
+        )
+    if not 0 <= commit.time_ns <= _MAX_I64:
+        raise InvalidInputError(f"time {commit.time_ns} ns is not between 1970 and 2262")
+    if commit.signature is not None and not 0 < len(commit.signature) <= MAX_SIGNATURE_BYTES:
+        raise InvalidInputError(f"a signature has 1 to {MAX_SIGNATURE_BYTES} bytes")
+
+
+def _check_author(author: str) -> None:
+    check_text(author, "author", limit_bytes=MAX_AUTHOR_BYTES, lines=False)
+    name, opening, email = author.partition(" <")
+    if not name.strip() or not opening or not email.endswith(">") or {*"<>"} & {*name, *email[:-1]}:
+        raise InvalidInputError(f"an author reads 'Name <email>', got {author!r:.120}")
+
+
+def _check_changed(changed: tuple[str, ...] | None) -> None:
+    if changed is None:
+        return
+    keys = [path_key(check_path(path)) for path in changed]
+    if len(keys) > MAX_CHANGED or keys != sorted(set(keys)):
+        raise InvalidInputError(f"changed paths are up to {MAX_CHANGED}, in key order, each once")
+
+
+def _check_metadata(metadata: Mapping[str, Json]) -> None:
+    if not isinstance(metadata, Mapping):
+        raise InvalidInputError("commit metadata is a mapping from names to JSON values")
+    plain = dict(metadata)
+    _check_json(plain, MAX_METADATA_DEPTH)
+    if (size := len(_ENCODER.encode(plain))) > MAX_METADATA_BYTES:
+        raise InvalidInputError(
+            f"commit metadata takes {size} bytes, at most {MAX_METADATA_BYTES} are allowed; "
+            "commit it as a file instead"
+        )
+
+
+def _check_json(value: object, depth: int) -> None:
+    """Refuse what JSON cannot say, so that metadata means the same in every language."""
+    if isinstance(value, (dict, list, tuple)):
+        if depth == 0:
+            raise InvalidInputError(f"metadata is nested deeper than {MAX_METADATA_DEPTH} levels")
+        for name in value if isinstance(value, dict) else ():
+            _check_string(name)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_json(item, depth - 1)
+    elif type(value) is str:
+        _check_string(value)
+    elif type(value) is float:
+        if not math.isfinite(value):
+            raise InvalidInputError(f"metadata holds {value}, which JSON cannot express")
+    elif type(value) is int:
+        if not -_MAX_I64 - 1 <= value <= _MAX_U64:
+            raise InvalidInputError(f"metadata holds {value}, which takes more than 64 bits")
+    elif value is not None and type(value) is not bool:
+        raise InvalidInputError(f"metadata holds a {type(value).__name__}, which is no JSON value")
+
+
+def _check_string(value: object) -> None:
+    if type(value) is not str:
+        raise InvalidInputError(f"metadata names are text, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"metadata text {value!r:.80} is not valid unicode") from None

@@ -83,8 +83,12 @@ def encode_page(page: Page) -> bytes:
     return bytes(out)
 
 
-def encoded_bytes(items: Iterable[Item]) -> int:
-    """Size of a page of `items`; it never grows when an item is left out."""
+def fits_root(items: Sequence[Item]) -> bool:
+    """Whether a root page can hold `items`; if it can, it can hold any subset of them."""
+    return len(items) * ITEM.size <= MAX_ROOT_BYTES and _encoded_bytes(items) <= MAX_ROOT_BYTES
+
+
+def _encoded_bytes(items: Iterable[Item]) -> int:
     size = HEADER.size
     previous = ""
     for path, entry in items:

@@ -29,7 +29,7 @@ from tensorrepo.repo.treepages import (
     decode_page,
     decode_root,
     encode_page,
-    encoded_bytes,
+    fits_root,
     page_ends,
 )
 
@@ -419,7 +419,7 @@ def _put(objects: ObjectSink, pages: _Pages, page: Page) -> Item:
 
 def _close(objects: ObjectSink, pages: _Pages, level: int, items: list[Item]) -> bytes:
     """The root page over all `items` of `level`: of the lowest level that fits into one."""
-    while encoded_bytes(items) > MAX_ROOT_BYTES:
+    while not fits_root(items):
         ends = page_ends(items, level)
         starts = [0, *ends]
         whole = [*ends, len(items)]
@@ -439,6 +439,6 @@ def _joined(pages: _Pages, level: int, refs: list[Item]) -> list[Item] | None:
     joined: list[Item] = []
     for index in range(len(refs)):
         joined += pages.child(parent, index, joined[-1][0] if joined else "").items
-        if encoded_bytes(joined) > MAX_ROOT_BYTES:
+        if not fits_root(joined):
             return None
     return joined
