@@ -97,6 +97,17 @@ def test_the_rule_lets_pass_what_is_allowed(
     assert rule(Source(path, text)) == []
 
 
+def test_nineteen_of_twenty_functions_fit_on_a_screen() -> None:
+    found = [rules.long_functions(source, 40) for source in sources()]
+    long = [place for places, _ in found for place in places]
+    assert len(long) <= 0.05 * sum(count for _, count in found), "\n".join(long)
+
+
+def test_a_long_function_is_found() -> None:
+    text = 'def f():\n    """Doc."""\n' + "    a = 1\n" * 41
+    assert rules.long_functions(Source("repo/x.py", text), 40) == (["repo/x.py:1: f: 42 lines"], 1)
+
+
 def test_no_module_imports_itself_by_a_detour() -> None:
     assert rules.import_cycles(sources()) == []
 

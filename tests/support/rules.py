@@ -201,6 +201,25 @@ def too_long(source: Source) -> list[str]:
     )
 
 
+def long_functions(source: Source, lines: int) -> tuple[list[str], int]:
+    """Functions of more than `lines` lines without their docstrings, and how many there are."""
+    functions = [
+        node
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    sizes = [(node, _code_lines(node)) for node in functions]
+    long = [source.at(node, f"{node.name}: {size} lines") for node, size in sizes if size > lines]
+    return long, len(functions)
+
+
+def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = node.body[0]
+    documented = ast.get_docstring(node) is not None
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    return (node.end_lineno or 0) - node.lineno + 1 - docstring
+
+
 def code_in_init(source: Source) -> list[str]:
     """Anything but a docstring in an ``__init__.py``; tensorrepo's own holds the public names."""
     if not source.path.endswith("/__init__.py") or source.path == "tensorrepo/__init__.py":

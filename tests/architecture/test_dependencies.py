@@ -1,0 +1,65 @@
+"""What the package imports is what pyproject.toml asks for, and the tested versions are pinned."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from tests.support.sources import ROOT, imports, project, sources
+
+# Where a package is imported by another name than it is installed by.
+INSTALLED_AS = {"PIL": "pillow", "sklearn": "scikit-learn"}
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def _names(requirements: list[str]) -> set[str]:
+    found = (_NAME.match(each) for each in requirements)
+    return {match[0].lower().replace("_", "-") for match in found if match}
+
+
+def _needed() -> set[str]:
+    return _names(project()["project"]["dependencies"])
+
+
+def _extras(*names: str) -> set[str]:
+    extras = project()["project"]["optional-dependencies"]
+    return {each for name in names or extras for each in _names(extras[name])}
+
+
+def _foreign(*, at_load: bool) -> dict[str, str]:
+    """Distribution and one place of each foreign import; `at_load`: made when a module loads."""
+    return {
+        INSTALLED_AS.get(root, root).lower().replace("_", "-"): source.at(each.node, each.full)
+        for source in sources()
+        for each in imports(source)
+        if (root := each.module.split(".")[0]) not in sys.stdlib_module_names
+        and root not in ("tensorrepo", "")
+        and (not at_load or not (each.late or each.typing_only))
+    }
+
+
+def test_what_loads_with_the_package_is_a_dependency() -> None:
+    found = _foreign(at_load=True)
+    assert {place for name, place in found.items() if name not in _needed()} == set()
+
+
+def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
+    found = _foreign(at_load=False)
+    allowed = _needed() | _extras("torch", "images", "demo")
+    assert {place for name, place in found.items() if name not in allowed} == set()
+
+
+def test_every_dependency_is_imported_somewhere() -> None:
+    assert _needed() - set(_foreign(at_load=False)) == set()
+
+
+def test_the_tested_version_of_every_requirement_is_pinned() -> None:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = _names([line for line in lines if not line.startswith("#")])
+    assert (_needed() | _extras() | {"pip", "setuptools"}) - pinned == set()
+
+
+def test_constraints_pin_exact_versions_and_nothing_local() -> None:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pin = re.compile(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*")
+    assert [line for line in lines if not line.startswith("#") and not pin.fullmatch(line)] == []
