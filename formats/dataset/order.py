@@ -73,6 +73,11 @@ class Order(Protocol):
         ...
 
     @property
+    def whole_rows(self) -> int:
+        """Up to which position every band comes equally often."""
+        ...
+
+    @property
     def permuted(self) -> bool:
         """Whether `Located.place` still has to go through the run's own permutation."""
         ...
@@ -117,6 +122,10 @@ class PairedLanes:
     @property
     def rows(self) -> int:
         return int(self.start[-1])
+
+    @property
+    def whole_rows(self) -> int:
+        return self.rows // self.lanes * self.lanes
 
     @property
     def permuted(self) -> bool:
@@ -267,11 +276,9 @@ def paired_lanes(
 
 
 @dataclass(frozen=True, slots=True)
-class Scattered:
-    """The order "global": any row anywhere, for pages that stay loaded or are cheap to reach."""
+class RowOrder:
+    """An order without lanes: row t at position t, unless a subclass shuffles."""
 
-    seed: int
-    epoch: int
     start: NDArray[np.int64]  # first live row of each run; one more: all rows
     bands = 1
     permuted = False
@@ -280,58 +287,51 @@ class Scattered:
     def rows(self) -> int:
         return int(self.start[-1])
 
+    @property
+    def whole_rows(self) -> int:
+        return self.rows
+
     def locate(self, start: int, stop: int, bands: range | None = None) -> Located:  # noqa: ARG002 there is one band
         """The rows at positions ``[start, stop)``."""
         position = np.arange(start, min(stop, self.rows))
-        key = epoch_key(self.seed, self.epoch, Purpose.GLOBAL)
-        return _in_runs(self.start, position, scattered(key, self.rows, position))
+        row = self._rows_at(position) if position.size else position
+        run = np.searchsorted(self.start, row, side="right") - 1
+        return Located(position, np.zeros_like(position), run, row - self.start[run])
+
+    def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
+        return position
 
 
 @dataclass(frozen=True, slots=True)
-class Buffered:
+class Scattered(RowOrder):
+    """The order "global": any row anywhere, for pages that stay loaded or are cheap to reach."""
+
+    seed: int
+    epoch: int
+
+    def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
+        key = epoch_key(self.seed, self.epoch, Purpose.GLOBAL)
+        return scattered(key, self.rows, position)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffered(RowOrder):
     """The order "buffer": storage order cut into windows of rows, each shuffled by itself."""
 
     seed: int
     epoch: int
     window_rows: int
-    start: NDArray[np.int64]  # first live row of each run; one more: all rows
-    bands = 1
-    permuted = False
 
-    @property
-    def rows(self) -> int:
-        return int(self.start[-1])
-
-    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:  # noqa: ARG002 there is one band
-        """The rows at positions ``[start, stop)``."""
-        position = np.arange(start, min(stop, self.rows))
+    def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
         window = position // self.window_rows
         row = np.empty_like(position)
-        for index in range(int(window[0]), int(window[-1]) + 1) if position.size else ():
+        for index in range(int(window[0]), int(window[-1]) + 1):
             begin = index * self.window_rows
             count = min(self.window_rows, self.rows - begin)
-            mine = window == index
             shuffled = _shuffled_window(self.seed, self.epoch, index, count)
+            mine = window == index
             row[mine] = begin + shuffled[position[mine] - begin]
-        return _in_runs(self.start, position, row)
-
-
-@dataclass(frozen=True, slots=True)
-class InStorage:
-    """Storage order: not shuffled."""
-
-    start: NDArray[np.int64]  # first live row of each run; one more: all rows
-    bands = 1
-    permuted = False
-
-    @property
-    def rows(self) -> int:
-        return int(self.start[-1])
-
-    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:  # noqa: ARG002 there is one band
-        """The rows at positions ``[start, stop)``."""
-        position = np.arange(start, min(stop, self.rows))
-        return _in_runs(self.start, position, position)
+        return row
 
 
 def _stride(bands: int) -> int:
@@ -349,13 +349,6 @@ def _joined(pieces: list[Located]) -> Located:
             for name in ("position", "band", "run", "place")
         )
     )
-
-
-def _in_runs(
-    start: NDArray[np.int64], position: NDArray[np.int64], row: NDArray[np.int64]
-) -> Located:
-    run = np.searchsorted(start, row, side="right") - 1
-    return Located(position, np.zeros_like(position), run, row - start[run])
 
 
 @lru_cache(maxsize=2)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.order import (
     Buffered,
-    InStorage,
     PairedLanes,
+    RowOrder,
     Scattered,
     choose_lanes,
     paired_lanes,
@@ -198,23 +198,23 @@ def test_a_position_outside_of_the_order_is_refused(position: int) -> None:
 START = np.array([0, 4, 5, 11, 20])
 
 
-def rows_of(order: Scattered | Buffered | InStorage) -> list[int]:
+def rows_of(order: RowOrder) -> list[int]:
     found = order.locate(0, order.rows)
     return (START[found.run] + found.place).tolist()
 
 
 def test_the_global_order_covers_all_runs() -> None:
-    rows = rows_of(Scattered(5, 0, START))
+    rows = rows_of(Scattered(START, 5, 0))
     assert sorted(rows) == list(range(20))
     assert rows != list(range(20))
 
 
 def test_storage_order_is_storage_order() -> None:
-    assert rows_of(InStorage(START)) == list(range(20))
+    assert rows_of(RowOrder(START)) == list(range(20))
 
 
 def test_a_buffer_is_shuffled_inside_its_windows_only() -> None:
-    rows = rows_of(Buffered(5, 0, 8, START))
+    rows = rows_of(Buffered(START, 5, 0, 8))
     assert [sorted(rows[i : i + 8]) for i in (0, 8, 16)] == [
         list(range(8)), list(range(8, 16)), list(range(16, 20)),
     ]  # fmt: skip
@@ -223,7 +223,7 @@ def test_a_buffer_is_shuffled_inside_its_windows_only() -> None:
 
 @given(st.integers(0, 20), st.integers(0, 25))
 def test_a_buffers_stretch_is_found_without_what_comes_before(start: int, stop: int) -> None:
-    order = Buffered(5, 2, 6, START)
+    order = Buffered(START, 5, 2, 6)
     whole, part = order.locate(0, 20), order.locate(start, stop)
     assert part.run.tolist() == whole.run[start:stop].tolist()
     assert part.place.tolist() == whole.place[start:stop].tolist()
