@@ -90,6 +90,7 @@ class MergeDriver(Protocol):
 
 
 Drivers = Mapping[Kind, MergeDriver]
+_Versions = tuple[Entry | None, Entry | None, Entry | None]  # of one path: base, ours, theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +170,10 @@ def _merge_paths(
 def _merge_path(
     objects: ObjectSink,
     path: str,
-    versions: tuple[Entry | None, Entry | None, Entry | None],
+    versions: _Versions,
     drivers: Drivers,
     context: MergeContext,
-) -> Entry | None | Conflict:
+) -> Entry | Conflict | None:
     base, ours, theirs = versions
     if same_content(ours, theirs):
         # Only the storage differs, if anything: keep what ours did, else take what theirs did.
@@ -190,7 +191,7 @@ def _merge_path(
 def _join(
     objects: ObjectSink,
     path: str,
-    versions: tuple[Entry | None, Entry | None, Entry | None],
+    versions: _Versions,
     drivers: Drivers,
     context: MergeContext,
 ) -> Entry | Conflict:
@@ -211,9 +212,7 @@ def _join(
     return driver.merge(objects, path, comparable, ours, theirs, context)
 
 
-def _conflict(
-    path: str, versions: tuple[Entry | None, Entry | None, Entry | None], reason: str
-) -> Conflict:
+def _conflict(path: str, versions: _Versions, reason: str) -> Conflict:
     base, ours, theirs = (entry.digest if entry is not None else None for entry in versions)
     named = next((entry for entry in (*versions[1:], versions[0]) if entry is not None), None)
     return Conflict(path, named.kind if named else None, base, ours, theirs, reason)

@@ -88,6 +88,11 @@ def fits_root(items: Sequence[Item]) -> bool:
     return len(items) * ITEM.size <= MAX_ROOT_BYTES and _encoded_bytes(items) <= MAX_ROOT_BYTES
 
 
+def exceeds_root(pages: int) -> bool:
+    """Whether that many pages hold more than a root page can, whatever is in them."""
+    return (pages - 1) * MIN_ITEMS * ITEM.size > MAX_ROOT_BYTES  # only the last may be short
+
+
 def _encoded_bytes(items: Iterable[Item]) -> int:
     size = HEADER.size
     previous = ""

@@ -19,9 +19,6 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.names import check_path, folded, path_key
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.treepages import (
-    ITEM,
-    MAX_ROOT_BYTES,
-    MIN_ITEMS,
     Entry,
     Item,
     Page,
@@ -29,6 +26,7 @@ from tensorrepo.repo.treepages import (
     decode_page,
     decode_root,
     encode_page,
+    exceeds_root,
     fits_root,
     page_ends,
 )
@@ -217,7 +215,7 @@ class _Step(NamedTuple):
     path: str
     entry: Entry
     page: Page
-    index: int
+    place: int
 
     def equals(self, other: _Step) -> bool:
         return self.level == other.level and self.entry == other.entry and self.path == other.path
@@ -247,7 +245,7 @@ class _Cursor:
     def expand(self) -> None:
         """Replace the page at the head by what is in it."""
         step = self._ahead.pop()
-        self._push(_read_child(self._objects, step.page, step.index, step.low), step.low)
+        self._push(_read_child(self._objects, step.page, step.place, step.low), step.low)
 
     def _push(self, page: Page, low: str) -> None:
         steps = []
@@ -272,7 +270,7 @@ class _Span(NamedTuple):
     low: str
     last: str
     parent: Page | None  # None: it is the root page
-    index: int
+    place: int
 
 
 class _Pages:
@@ -293,7 +291,7 @@ class _Pages:
         return self._known[digest]
 
     def load(self, span: _Span) -> Page:
-        return self.root if span.parent is None else self.child(span.parent, span.index, span.low)
+        return self.root if span.parent is None else self.child(span.parent, span.place, span.low)
 
     def spans(self, level: int, path: str) -> Iterator[_Span]:
         """Pages of `level` in order, from the one that holds, or would hold, `path`."""
@@ -433,7 +431,7 @@ def _close(objects: ObjectSink, pages: _Pages, level: int, items: list[Item]) ->
 
 def _joined(pages: _Pages, level: int, refs: list[Item]) -> list[Item] | None:
     """All items of the level below `refs`, or None when a root page cannot hold them."""
-    if (len(refs) - 1) * MIN_ITEMS * ITEM.size > MAX_ROOT_BYTES:
+    if exceeds_root(len(refs)):
         return None
     parent = Page(level, tuple(refs))
     joined: list[Item] = []
