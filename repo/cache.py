@@ -1,0 +1,208 @@
+"""Which bytes from far away are already on this machine?
+
+A folder of immutable byte strings by name. Every value carries a checksum of its name and bytes;
+what does not verify is dropped, so a killed writer, a full disk or a curious user cost a download
+and nothing else. There are no locks: files appear by rename and go by unlink, and whoever mapped
+one keeps it. Several processes share one folder.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import re
+import secrets
+import stat
+import time
+from contextlib import suppress
+from struct import Struct
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from tensorrepo.repo.ids import Buffer
+
+# Layout: value | xxh3_64 of name and value | magic. The value comes first, so that a mapped one
+# starts on a memory page. It is a cache: another layout is another magic, and old files are misses.
+TRAILER = Struct("<Q8s")
+assert TRAILER.size == 16
+MAGIC = b"TRCACHE1"
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_MAP_FROM_BYTES = 1 << 20  # smaller values are cheaper to read than to map
+_STALE_SECONDS = 3600.0
+_TOUCH_SECONDS = 600.0  # a use is noted this often: every hit would cost a write
+_LOOKS = 64  # the folder is measured about once for each 1/64 of the limit that is written
+_KEPT = 0.9  # eviction goes down to this share, so that it is not due again at once
+
+
+class DiskCache:
+    """Immutable named byte strings below `root`, the least recently used of which go first.
+
+    Args:
+        root: a folder of its own; it is made, for this user alone. One that belongs to somebody
+            else, or cannot be made, is not used: everything is a miss.
+        limit_bytes: how much of the disk it may take.
+        clock: seconds since the epoch.
+        chance: numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        limit_bytes: int,
+        *,
+        clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.root = root
+        self.limit_bytes = limit_bytes
+        self._clock = clock
+        self._chance = chance
+        self._usable: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"DiskCache({str(self.root)!r}, {self.limit_bytes})"
+
+    def get(self, name: str) -> memoryview | None:
+        """The value under `name`, its checksum verified, or None."""
+        path = self._path(name)
+        if not self._is_usable():
+            return None
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            value = self._verified(fd, name)
+        except (OSError, ValueError):  # cut short while it was read
+            value = None
+        finally:
+            os.close(fd)
+        if value is None:
+            self._drop(path)
+        return value
+
+    def put(self, name: str, parts: Sequence[Buffer]) -> None:
+        """Remember a value. Fails silently: no space and no permission are misses later."""
+        path = self._path(name)
+        views = [memoryview(part).cast("B") for part in parts]
+        size_bytes = sum(view.nbytes for view in views) + TRAILER.size
+        if size_bytes > self.limit_bytes or not self._is_usable():
+            return
+        trailer = TRAILER.pack(_checksum(name, views), MAGIC)
+        with suppress(OSError):
+            self._write(path, [*views, memoryview(trailer)])
+        # Each written byte has the same chance to cause a look at the folder, in whichever of the
+        # processes that share it; a count per process would never come due in short ones.
+        if self._chance() < size_bytes * _LOOKS / self.limit_bytes:
+            self.evict()
+
+    def evict(self) -> None:
+        """Remove the least recently used values above the limit, and what killed writers left."""
+        now = self._clock()
+        found = sorted(self._scan())
+        total_bytes = sum(size for _, size, _ in found)
+        goal_bytes = self.limit_bytes * _KEPT if total_bytes > self.limit_bytes else total_bytes
+        for used, size, path in found:
+            stale = os.path.basename(path).startswith(".") and now - used > _STALE_SECONDS
+            if stale or total_bytes > goal_bytes:
+                self._drop(path)
+                total_bytes -= size
+
+    def _path(self, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise InvalidInputError(f"{name!r:.200} cannot name a cached value")
+        return f"{self.root}/{name[:2]}/{name}"
+
+    def _is_usable(self) -> bool:
+        if self._usable is None:
+            self._usable = _is_private(self.root)
+        return self._usable
+
+    def _verified(self, fd: int, name: str) -> memoryview | None:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size < TRAILER.size:
+            return None
+        stored = memoryview(_load(fd, status.st_size))
+        value = stored[: -TRAILER.size]
+        checksum, magic = TRAILER.unpack(stored[-TRAILER.size :])
+        if magic != MAGIC or checksum != _checksum(name, [value]):
+            return None
+        now = self._clock()
+        if abs(now - status.st_mtime) > _TOUCH_SECONDS:
+            with suppress(OSError):
+                os.utime(fd, (now, now))
+        return value.toreadonly()
+
+    def _write(self, path: str, views: list[memoryview]) -> None:
+        folder = os.path.dirname(path)
+        partial = f"{folder}/.{os.getpid()}-{secrets.token_hex(8)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            fd = os.open(partial, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(folder, 0o700, exist_ok=True)
+            fd = os.open(partial, flags, 0o600)
+        try:
+            with os.fdopen(fd, "wb", buffering=0) as file:
+                for view in views:
+                    _write_all(file.write, view)
+            os.rename(partial, path)
+        except BaseException:
+            self._drop(partial)
+            raise
+
+    def _scan(self) -> Iterator[tuple[float, int, str]]:
+        """Last use, bytes and path of every file."""
+        with suppress(OSError), os.scandir(self.root) as folders:
+            for folder in folders:
+                with suppress(OSError), os.scandir(folder.path) as files:
+                    for file in files:
+                        with suppress(OSError):
+                            status = file.stat(follow_symlinks=False)
+                            yield status.st_mtime, status.st_size, file.path
+
+    def _drop(self, path: str) -> None:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _load(fd: int, size_bytes: int) -> Buffer | mmap.mmap:
+    if size_bytes < _MAP_FROM_BYTES:
+        return os.pread(fd, size_bytes, 0)
+    flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_POPULATE", 0)
+    return mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ)
+
+
+def _checksum(name: str, views: Sequence[memoryview]) -> int:
+    hasher = xxhash.xxh3_64(name.encode())
+    for view in views:
+        hasher.update(view)
+    return hasher.intdigest()
+
+
+def _write_all(write: Callable[[memoryview], int | None], view: memoryview) -> None:
+    while view.nbytes:
+        view = view[write(view) or 0 :]
+
+
+def _is_private(root: Path) -> bool:
+    """Make `root` and see that only this user can write into it: its checksums stop no attacker."""
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = root.stat(follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            return False
+        if status.st_mode & 0o077:
+            root.chmod(0o700)
+    except OSError:
+        return False
+    return True
