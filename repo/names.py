@@ -22,10 +22,12 @@ MAX_REF_BYTES = 1024
 
 # What Windows opens instead of a file, whatever the extension (`nul.txt` is the null device).
 _DEVICES = r"(?:con|prn|aux|nul|com[1-9]|lpt[1-9])(?![^./])"
-_DEVICE = re.compile(_DEVICES, re.IGNORECASE)
+# Without re.ASCII, ignoring case lets the Kelvin sign through as a k.
+_ANY_CASE = re.IGNORECASE | re.ASCII
+_DEVICE = re.compile(_DEVICES, _ANY_CASE)
 _PATH_TEXT = re.compile(r"[A-Za-z0-9._/-]*")
 _SEGMENT = rf"(?!{_DEVICES})[A-Za-z0-9_][A-Za-z0-9._-]{{0,254}}(?<!\.)"
-_PATH = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,{MAX_SEGMENTS - 1}}}", re.IGNORECASE)
+_PATH = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,{MAX_SEGMENTS - 1}}}", _ANY_CASE)
 # Controls, line separators, bidirectional controls and lone surrogates: they deceive whoever
 # reads a terminal, or cannot be stored as UTF-8. Joiners stay: scripts and emoji need them.
 _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
