@@ -60,8 +60,8 @@ format: $(VENV)/.dev ## let ruff format the code and fix what it can
 typecheck: $(VENV)/.dev ## mypy, strict, over the package as it is installed
 	PYTHON=$(CURDIR)/$(BIN)/python .ci/typecheck
 
-docs: $(VENV)/.dev ## build docs/_build/html; a warning is an error
-	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
+docs: $(VENV)/.dev ## build docs/_build/html afresh; a warning is an error
+	$(BIN)/python -m sphinx -E -W --keep-going --quiet -b html docs docs/_build/html
 
 bench: $(VENV)/.dev ## measure; BENCH=benchmarks/bench_core.py runs one file
 	@set -e; for bench in $(or $(BENCH),$(wildcard benchmarks/bench_*.py)); do \
