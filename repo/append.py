@@ -1,5 +1,9 @@
 """How does a transaction get into the log, exactly once or not at all?
 
+Creating a slot that must be absent is the one conditional write that every store offers. Whatever
+the store answers but plain success, the slot itself is read: it holds this transaction, another
+one, or nothing yet. A call that leaves before it knows says so (CommitOutcomeUnknown).
+
 Source:
     docs/spec/log.md, section "Append".
 """
@@ -7,17 +11,46 @@ Source:
 from __future__ import annotations
 
 import random
+import secrets
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from tensorrepo.repo.log import Log, View
+from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.checkpoints import HINT_INTERVAL, Hint, encode_hint
+from tensorrepo.repo.errors import (
+    CommitOutcomeUnknown,
+    ConflictError,
+    Error,
+    NotFoundError,
+    PermissionDenied,
+    RepositoryRewound,
+    StorageError,
+    UnsupportedError,
+)
+from tensorrepo.repo.ids import state_digest
+from tensorrepo.repo.records import (
+    STATE_INTERVAL,
+    LogEntry,
+    Record,
+    encode_record,
+)
+from tensorrepo.repo.segments import write_segment
+from tensorrepo.repo.slots import HINT_KEY, checkpoint_key, slot_key
+from tensorrepo.repo.state import encode_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from tensorrepo.repo.records import LogEntry, Record
+    from tensorrepo.repo.log import Log, Tip, View
+    from tensorrepo.repo.segments import SegmentCommit
+    from tensorrepo.repo.slots import Slot
     from tensorrepo.repo.state import Verdict
+
+FIRST_WAIT_SECONDS = 0.02
+LONGEST_WAIT_SECONDS = 2.0
+HOPELESS_TRIES = 3  # after which an error that will not pass by itself is believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +70,30 @@ class Appended:
     attempts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to try, and what waiting is made of."""
+
+    stop_at: float  # by `clock`
+    attempts: int
+    rng: random.Random
+    sleep: Callable[[float], None]
+    clock: Callable[[], float]
+
+    def is_over(self, tries: int) -> bool:
+        return tries >= self.attempts or self.clock() >= self.stop_at
+
+    def back_off(self, lost: int, append_seconds: float) -> None:
+        """Wait after losing a race for the `lost`-th time: 0 to 4 appends, later to 8."""
+        appends = 4 + 4 * (min(lost, 4) - 1) / 3
+        self.sleep(self.rng.uniform(0, appends * append_seconds))
+
+    def wait_for_store(self, tries: int) -> None:
+        """Wait before asking a store again that gave no answer."""
+        longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0**tries)
+        self.sleep(self.rng.uniform(longest / 2, longest))
+
+
 def append(
     log: Log,
     decide: Callable[[View], tuple[LogEntry, ...]],
@@ -47,6 +104,7 @@ def append(
     rng: random.Random | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
+    commits: Callable[[Slot], Iterable[SegmentCommit]] | None = None,
 ) -> Appended:
     """Append what `decide` returns for the newest view, at most once.
 
@@ -63,19 +121,200 @@ def append(
         rng: chance for the back-off.
         sleep: waits so many seconds.
         clock: seconds from any start, never going back.
+        commits: the commits that a record introduced, to write segments with; None: writes none.
 
     Raises:
         ConflictError: nothing was written, and nothing will be: the race was lost too often, or
             an entry would be void.
-        CommitOutcomeUnknown: the record may be in the log, or may yet land.
+        CommitOutcomeUnknown: the record may be in the log, or may yet land. Also raised from
+            whatever else ends the call before the store has answered, KeyboardInterrupt too.
+        PermissionDenied: the store can only be read.
         UnsupportedError: the repository needs a newer version to be written.
     """
-    raise NotImplementedError
+    if log.backend.guarantee is Guarantee.READ_ONLY:
+        raise PermissionDenied(f"{log.backend.url} can only be read")
+    patience = Patience(clock() + deadline_seconds, attempts, rng or random.Random(), sleep, clock)
+    with _notes(log) as note:
+        for attempt in range(1, attempts + 1):
+            began = clock()
+            before = log.refresh_tip()
+            _refuse_if_read_only(log, before)
+            entries = decide(before.view)
+            if not entries:
+                return Appended(before.view, None, (), attempt)
+            draft = _draft(log, before, entries, allow_void=allow_void)
+            note(draft)
+            after = _create(log, before, draft, patience)
+            if after is not None:
+                log.accept(after.tip)
+                _publish(log, before, after.tip, commits)
+                return Appended(after.tip.view, after.slot.record, after.verdicts, attempt)
+            if patience.is_over(attempt):
+                break
+            patience.back_off(attempt, clock() - began)
+    raise ConflictError(
+        f"{log.backend.url}: lost the race for the next log record {attempt} times in "
+        f"{deadline_seconds:.0f} s or less; nothing was written. Others commit faster: try again."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A record as it will be read, and the log after it."""
+
+    slot: Slot
+    tip: Tip
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def txns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(entry.txn for entry in self.slot.record.entries))
+
+
+def _refuse_if_read_only(log: Log, tip: Tip) -> None:
+    reason = tip.view.state.read_only_reason
+    if reason is not None:
+        raise UnsupportedError(f"{log.backend.url}: {reason}")
+
+
+def _draft(log: Log, before: Tip, entries: tuple[LogEntry, ...], *, allow_void: bool) -> _Draft:
+    """The record of `entries` after `before`, judged as every reader will judge it.
+
+    The slot is created only right behind `before`, so this verdict is the final one: what would
+    be void is not written at all.
+    """
+    view = before.view
+    gen = view.generation + 1
+    state = None if gen % STATE_INTERVAL else state_digest(encode_state(view.state))
+    data = encode_record(Record(gen, view.digest, state, entries))
+    slot = log.slots.parse(gen, view.digest, data)
+    tip, verdicts = log.add(before, slot)
+    void = [f"{verdict.kind}: {verdict.reason}" for verdict in verdicts if not verdict.applied]
+    if void and not allow_void:
+        raise ConflictError(f"{log.backend.url}: nothing was written. {'; '.join(void)}")
+    return _Draft(slot, tip, verdicts)
+
+
+def _create(log: Log, before: Tip, draft: _Draft, patience: Patience) -> _Draft | None:
+    """Put the draft into its slot. None: somebody else's record is there, and stays.
+
+    Raises:
+        CommitOutcomeUnknown: leaving, for whatever reason, without knowing.
+    """
+    gen = draft.slot.record.gen
+    try:
+        found = _settle(log, gen, draft, patience)
+    except BaseException as error:
+        raise CommitOutcomeUnknown(
+            f"{log.backend.url}: whether transaction {draft.txns[0]} is in log record {gen} is "
+            f"not known ({type(error).__name__}: {error}). It may be, or may yet come to be: do "
+            f"not repeat it, run `tensorrepo resolve {draft.txns[0]}`.",
+            txn=draft.txns[0],
+            generation=gen,
+        ) from error
+    if found == draft.slot.data:
+        return draft
+    slot = log.slots.parse(gen, before.view.digest, found)
+    if not any(slot.record.has_txn(txn) for txn in draft.txns):
+        return None
+    # The same transaction from an earlier call: its record counts, not ours.
+    tip, verdicts = log.add(before, slot)
+    return _Draft(slot, tip, verdicts)
+
+
+def _settle(log: Log, gen: int, draft: _Draft, patience: Patience) -> bytes:
+    """Try until slot `gen` holds something, and return that."""
+    key, data = slot_key(gen), draft.slot.data
+    absent = True
+    tries = 0
+    while True:
+        error = None
+        try:
+            # Only what was seen to be absent is sent again, and always the same bytes: whichever
+            # of these writes lands, and however late, the slot holds this record once.
+            if absent and log.backend.create(key, [data]):
+                return data
+        except Error as failure:
+            error = failure
+        try:
+            return log.backend.read(key)
+        except NotFoundError:
+            absent = True
+        except Error as failure:
+            absent, error = False, failure
+        tries += 1
+        if patience.is_over(tries) or (tries >= HOPELESS_TRIES and _is_lasting(error)):
+            raise error or StorageError(f"{key} stays absent after {tries} creates")
+        patience.wait_for_store(tries)
+
+
+def _is_lasting(error: Error | None) -> bool:
+    """Whether the store says that asking again is of no use: no permission, no space."""
+    transient = isinstance(error, StorageError) and error.transient
+    return error is not None and not transient
+
+
+@contextmanager
+def _notes(log: Log) -> Iterator[Callable[[_Draft], None]]:
+    """Notes in `pending/`, which stay behind only when the outcome is unknown."""
+    noted: set[str] = set()
+    pending = log.pending
+
+    def note(draft: _Draft) -> None:
+        for txn in draft.txns if pending is not None else ():
+            noted.add(txn)
+            pending.write(txn, draft.slot.record.gen)
+
+    try:
+        yield note
+    except CommitOutcomeUnknown:
+        noted.clear()
+        raise
+    finally:
+        for txn in noted:
+            _forget(log, txn)
+
+
+def _forget(log: Log, txn: str) -> None:
+    try:
+        if log.pending is not None:
+            log.pending.remove(txn)
+    except Error as error:
+        log.report(f"the outcome of {txn} is known, but its note stays: {error}")
+
+
+def _publish(
+    log: Log,
+    before: Tip,
+    after: Tip,
+    commits: Callable[[Slot], Iterable[SegmentCommit]] | None,
+) -> None:
+    """Write the caches that record `after` completes. The commit stands whether or not it works."""
+    gen = after.view.generation
+    try:
+        if after.checkpoint == gen:
+            log.backend.create(checkpoint_key(gen), [encode_state(before.view.state)])
+        if gen == 1 or gen % HINT_INTERVAL == 0:
+            log.backend.overwrite(HINT_KEY, [encode_hint(Hint(gen, after.checkpoint))])
+        if commits is not None and gen % log.segment_records == 0:
+            run = list(log.slots_between(gen - log.segment_records + 1, gen + 1))
+            write_segment(log.slots, run, commits)
+    except Error as error:
+        log.report(f"record {gen} is written; a cache beside it is not: {error}")
+
+
+Outcome = Literal["landed", "lost", "unknown"]
 
 
 def resolve(
-    log: Log, txn: str, generation: int, *, settle: bool
-) -> Literal["landed", "lost", "unknown"]:
+    log: Log,
+    txn: str,
+    generation: int,
+    *,
+    settle: bool,
+    actor: str = "tensorrepo resolve",
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> Outcome:
     """What became of a transaction whose outcome was unknown.
 
     Args:
@@ -84,8 +323,46 @@ def resolve(
         generation: as CommitOutcomeUnknown named it.
         settle: where its slot is still empty, fill it with a noop, for a definite answer: else
             the answer is "unknown", because a write in flight may still land.
+        actor: who is said to have written that noop.
+        clock_ns: the time it is said to have been written at.
 
     Returns:
         "landed": it is in the log and applied. "lost": it is not and never will be, or is void.
+
+    Raises:
+        RepositoryRewound: the log ends before the slot could have been tried.
     """
-    raise NotImplementedError
+    if settle and log.slots.read(slot_key(generation)) is None:
+        _fill(log, generation, actor, clock_ns)
+    outcome = _outcome(log, txn, generation)
+    if outcome != "unknown":
+        _forget(log, txn)
+    return outcome
+
+
+def _outcome(log: Log, txn: str, generation: int) -> Outcome:
+    if log.slots.read(slot_key(generation)) is None:
+        head = log.refresh().generation
+        if head < generation - 1:
+            raise RepositoryRewound(
+                f"{log.backend.url}: transaction {txn} was tried in log record {generation}, but "
+                f"the log ends with {head}. An older copy was put in its place."
+            )
+        return "unknown" if head < generation else _outcome(log, txn, generation)
+    for record, verdicts in log.judged(generation, generation + 1):
+        mine = [v for v in verdicts if v.txn == txn]
+        return "landed" if record.has_txn(txn) and any(v.applied for v in mine) else "lost"
+    return "lost"
+
+
+def _fill(log: Log, generation: int, actor: str, clock_ns: Callable[[], int]) -> None:
+    """Put a noop into slot `generation`, if that is the next one. Silent when it did not work."""
+    noop = LogEntry(f"settle-{secrets.token_hex(12)}", "noop", actor, clock_ns())
+
+    def decide(view: View) -> tuple[LogEntry, ...]:
+        return (noop,) if view.generation + 1 == generation else ()
+
+    try:
+        append(log, decide)
+    except CommitOutcomeUnknown:
+        _forget(log, noop.txn)

@@ -11,24 +11,54 @@ faster and may be lost, late or wrong at any time.
     log/void/<gen:020d>.json       says that slot gen is no record and counts as an empty one
     log/hint                       a lower bound of the newest generation
 
+`append` writes to it.
+
 Source:
-    docs/spec/log.md
+    docs/spec/log.md, sections "Reading" and "Keys".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import logging
+import threading
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from tensorrepo.repo.state import State
+from tensorrepo.repo.checkpoints import (
+    MAX_PREFETCH,
+    PROBE_SLOTS,
+    Base,
+    Hint,
+    decode_hint,
+    hint_keys,
+    is_due,
+    load_base,
+    newest_base,
+)
+from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, RepositoryRewound
+from tensorrepo.repo.fold import Folding
+from tensorrepo.repo.ids import record_digest, state_digest
+from tensorrepo.repo.pending import Pending
+from tensorrepo.repo.records import STATE_INTERVAL, genesis_digest
+from tensorrepo.repo.remembered import Memory, Remembered
+from tensorrepo.repo.segments import read_run
+from tensorrepo.repo.slots import HINT_KEY, IDENTITY_KEY, Slots, slot_key
+from tensorrepo.repo.state import State, encode_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.records import Record, Update
+    from tensorrepo.repo.slots import Slot
+    from tensorrepo.repo.state import Verdict
+
+MAX_WINDOW: Final = 256  # slots read at once: at most 16 MiB
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +73,26 @@ class View:
     state: State
 
 
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """A view with what the next checkpoint depends on.
+
+    Attributes:
+        view: the repository at some generation.
+        checkpoint: generation of the last checkpoint that was due, 0 before the first. Whether
+            it was written is not known: that is best effort.
+        checkpoint_bytes: its size.
+        since_bytes: size of the records from `checkpoint` on.
+    """
+
+    view: View
+    checkpoint: int = 0
+    checkpoint_bytes: int = 0
+    since_bytes: int = 0
+
+
 class Log:
-    """The log of one repository. Thread-safe; picklable (caches stay behind)."""
+    """The log of one repository. Thread-safe; pickled, it leaves behind what it has read."""
 
     def __init__(
         self,
@@ -54,9 +102,11 @@ class Log:
         *,
         pending: Path | None = None,
         memory: Path | None = None,
+        hint: bytes | None = None,
         segment_records: int = 4096,
         cache_bytes: int = 8 << 20,
         workers: int | None = None,
+        report: Callable[[str], None] = _LOGGER.warning,
     ) -> None:
         """Nothing is read yet.
 
@@ -66,27 +116,266 @@ class Log:
             read_bulk: `decode_ref_updates` of the payload of that ref-updates object.
             pending: folder of the workspace where unresolved transactions are written down.
             memory: folder where this client remembers how far it read, to notice a rewind.
+            hint: bytes of `log/hint`, when they were read together with `repo.json`
+                (`read_opening`), which saves the first `refresh` a round trip.
             segment_records: length of a segment; 4,096 but for tests.
             cache_bytes: how many bytes of records to keep.
             workers: reads in flight; None chooses by the backend (1 on a local disk).
+            report: is told of caches that could not be used or written.
         """
-        raise NotImplementedError
+        self.backend = backend
+        self.identity = identity
+        self.read_bulk = read_bulk
+        self.pending = None if pending is None else Pending(pending)
+        self.memory = None if memory is None else Memory(memory)
+        self.segment_records = segment_records
+        self.report = report
+        self._hint = hint
+        self._cache_bytes = cache_bytes
+        self._workers = workers
+        self._start()
 
-    def refresh(self) -> View:
-        """The newest view. Cheap when nothing happened: probes forward from the last one."""
-        raise NotImplementedError
+    def _start(self) -> None:
+        self.slots = Slots(self.backend, workers=self._workers, cache_bytes=self._cache_bytes)
+        self._lock = threading.Lock()
+        self._tip: Tip | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        left_behind = {"slots", "_lock", "_tip"}
+        return {name: value for name, value in vars(self).items() if name not in left_behind}
+
+    def __setstate__(self, held: dict[str, object]) -> None:
+        vars(self).update(held)
+        self._start()
 
     @property
     def latest(self) -> View | None:
         """The newest view that this object has seen, without reading anything."""
-        raise NotImplementedError
+        return None if self._tip is None else self._tip.view
+
+    def refresh(self) -> View:
+        """The newest view. Cheap when nothing happened: probes forward from the last one.
+
+        Raises:
+            CorruptError: a slot is no record and not marked, or one is missing.
+            RepositoryRewound: the past is shorter or different than it was.
+        """
+        return self.refresh_tip().view
+
+    def refresh_tip(self) -> Tip:
+        """As `refresh`, with what an append must know beside the view."""
+        known = self._tip
+        return self.accept(self._open() if known is None else self._follow(known))
+
+    def accept(self, tip: Tip) -> Tip:
+        """Take `tip`, which is in the chain, for the newest that was seen, unless it is not."""
+        with self._lock:
+            newer = self._tip is None or self._tip.view.generation < tip.view.generation
+            if newer:
+                self._tip = tip
+        if newer and self.memory is not None and tip.view.generation:
+            self._remember(self.memory, tip.view)
+        return tip
 
     def record(self, gen: int) -> Record:
-        raise NotImplementedError
+        """Record `gen`, chained to the one before it."""
+        return self.slot(gen).record
+
+    def slot(self, gen: int) -> Slot:
+        """Slot `gen`, chained to the one before it."""
+        return self.slots.parse(gen, self._digest_of(gen - 1), self.slots.slot_bytes(gen))
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
-        """Records ``[start, stop)``, their chain verified."""
-        raise NotImplementedError
+        """Records ``[start, stop)``, their chain verified, from segments where there are some.
+
+        Raises:
+            NotFoundError: the log has not that many.
+        """
+        for slot in self.slots_between(start, stop):
+            yield slot.record
+
+    def slots_between(self, start: int, stop: int) -> Iterator[Slot]:
+        """Slots ``[start, stop)``, as `records`."""
+        if start < 1:
+            raise NotFoundError(f"{self.backend.url}: log records begin at 1, not {start}")
+        previous = self._digest_of(start - 1)
+        while start < stop:
+            run = read_run(
+                self.slots,
+                start,
+                stop,
+                previous,
+                segment_records=self.segment_records,
+                report=self.report,
+            )
+            if not run:
+                raise NotFoundError(f"{self.backend.url} has no log record {start}")
+            yield from run
+            start += len(run)
+            previous = run[-1].digest
 
     def view_at(self, gen: int) -> View:
-        raise NotImplementedError
+        """The repository after record `gen`."""
+        known = self._tip
+        if known is not None and known.view.generation == gen:
+            return known.view
+        if gen == 0:
+            return self._beginning().view
+        base = newest_base(self.slots, self.report, at_most=gen)
+        tip = self._beginning() if base is None else _tip_of(base)
+        return self._add_all(tip, self.slots_between(tip.view.generation + 1, gen + 1))[0].view
+
+    def judged(self, start: int, stop: int) -> Iterator[tuple[Record, tuple[Verdict, ...]]]:
+        """Records ``[start, stop)`` with what became of their entries."""
+        tip = Tip(self.view_at(start - 1))
+        for slot in self.slots_between(start, stop):
+            tip, verdicts = self.add(tip, slot)
+            yield slot.record, verdicts
+
+    def add(self, tip: Tip, slot: Slot) -> tuple[Tip, tuple[Verdict, ...]]:
+        """`tip` after the slot that follows it, and the verdicts on its entries."""
+        return self._add_all(tip, [slot])
+
+    def _digest_of(self, gen: int) -> Digest:
+        if gen == 0:
+            return genesis_digest(self.identity)
+        return record_digest(self.slots.slot_bytes(gen))
+
+    def _beginning(self) -> Tip:
+        return Tip(View(0, genesis_digest(self.identity), State()))
+
+    def _open(self) -> Tip:
+        """The newest tip, knowing nothing: two round trips when hint and checkpoint are right."""
+        data, self._hint = self._hint, None
+        hint = decode_hint(self.slots.read(HINT_KEY) if data is None else data)
+        seen = None if self.memory is None else self.memory.load(self.identity)
+        keys = [] if hint is None else hint_keys(hint)
+        keys += [] if seen is None else [slot_key(seen.generation)]
+        known = self.slots.read_many(keys) if keys else {}
+        if seen is not None:
+            self._check_past(seen, known[slot_key(seen.generation)])
+        if hint is not None and known[slot_key(hint.generation)] is None:
+            hint = None  # its slot is absent: garbage, or the store lost its end
+        base = self._base_for(hint, known)
+        tip = self._beginning() if base is None else _tip_of(base)
+        ahead = 0 if hint is None else hint.generation - tip.view.generation
+        window = min(max(ahead, 0) + PROBE_SLOTS, MAX_PREFETCH + PROBE_SLOTS)
+        return self._advance(tip, known, window, jump=True)
+
+    def _base_for(self, hint: Hint | None, known: Mapping[str, bytes | None]) -> Base | None:
+        """The checkpoint to begin with: the hint's, or the newest; None for the beginning."""
+        base = None
+        if hint is not None and not hint.checkpoint and hint.generation <= STATE_INTERVAL:
+            return None
+        if hint is not None and hint.checkpoint:
+            base = self._hinted_base(hint, known)
+        return newest_base(self.slots, self.report) if base is None else base
+
+    def _hinted_base(self, hint: Hint, known: Mapping[str, bytes | None]) -> Base | None:
+        try:
+            return load_base(self.slots, hint.checkpoint, known)
+        except Error as error:
+            self.report(f"skipping a checkpoint: {error}")
+            return None
+
+    def _follow(self, tip: Tip) -> Tip:
+        """The newest tip from an older one; also reads its slot again, to notice a rewind."""
+        gen = tip.view.generation
+        known = self.slots.read_many([slot_key(max(gen, 1)), slot_key(gen + 1)])
+        if gen:
+            self._check_past(Remembered(gen, tip.view.digest), known[slot_key(gen)])
+        return tip if known[slot_key(gen + 1)] is None else self._advance(tip, known, 1)
+
+    def _advance(
+        self, tip: Tip, known: Mapping[str, bytes | None], window: int, *, jump: bool = False
+    ) -> Tip:
+        """Probe forward in doubling windows, the first of `window` slots.
+
+        `known` holds what was read already. With `jump`, a log that goes on and on is left for
+        its newest checkpoint: only for a reader that has verified nothing yet.
+        """
+        while True:
+            start = tip.view.generation + 1
+            values = self.slots.run(start, start + window, known)
+            tip, _ = self._add_all(tip, self.slots.chain(start, tip.view.digest, values))
+            if len(values) < window:
+                return tip
+            if jump and window >= STATE_INTERVAL:
+                jump = False
+                base = newest_base(self.slots, self.report)
+                if base is not None and base.start > tip.view.generation + 1:
+                    tip = _tip_of(base)
+            window = min(2 * window, MAX_WINDOW)
+            known = {}
+
+    def _add_all(self, tip: Tip, slots: Iterable[Slot]) -> tuple[Tip, tuple[Verdict, ...]]:
+        """`tip` after `slots`, and the verdicts on the last of them."""
+        folding = Folding(tip.view.state)
+        digest = tip.view.digest
+        verdicts: tuple[Verdict, ...] = ()
+        for slot in slots:
+            tip = self._count(tip, slot, folding)
+            verdicts = folding.add(slot.record, partial(self._bulk, slot.record.gen))
+            digest = slot.digest
+        return replace(tip, view=View(folding.generation, digest, folding.state())), verdicts
+
+    def _count(self, tip: Tip, slot: Slot, folding: Folding) -> Tip:
+        """Check the fold against a record that states it; see whether a checkpoint is due."""
+        gen, stated = slot.record.gen, slot.record.state
+        if stated is not None and gen != tip.checkpoint:
+            state = folding.state()
+            encoded = encode_state(state)
+            # A version that does not know all that happened cannot fold as the writer did.
+            if state.read_only_reason is None and state_digest(encoded) != stated:
+                raise CorruptError(
+                    f"{self.backend.url}: log record {gen} states that the records before it add "
+                    f"up to {stated:.12}, here they add up to {state_digest(encoded):.12}. One "
+                    "of the two versions of tensorrepo is wrong: update it, run `tensorrepo fsck`."
+                )
+            if is_due(gen, tip.since_bytes, tip.checkpoint_bytes):
+                tip = replace(tip, checkpoint=gen, checkpoint_bytes=len(encoded), since_bytes=0)
+        return replace(tip, since_bytes=tip.since_bytes + len(slot.data))
+
+    def _bulk(self, gen: int, digest: Digest) -> tuple[Update, ...]:
+        try:
+            return self.read_bulk(digest)
+        except (NotFoundError, CorruptError) as error:
+            raise CorruptError(
+                f"{self.backend.url}: log record {gen} names ref updates {digest:.12}, which "
+                f"cannot be read: {error}. Restore that object from a copy of the repository."
+            ) from error
+
+    def _check_past(self, seen: Remembered, found: bytes | None) -> None:
+        if found is not None and record_digest(found) == seen.digest:
+            return
+        now = "is gone" if found is None else f"now has digest {record_digest(found):.12}"
+        raise RepositoryRewound(
+            f"{self.backend.url}: log record {seen.generation}, seen before with digest "
+            f"{seen.digest:.12}, {now}. An older copy was put in its place, or somebody changed "
+            "the past: find out who, then run `tensorrepo doctor --accept-rewind`."
+        )
+
+    def _remember(self, memory: Memory, view: View) -> None:
+        try:
+            memory.save(self.identity, Remembered(view.generation, view.digest))
+        except Error as error:
+            self.report(f"cannot remember how far {self.backend.url} was read: {error}")
+
+
+def read_opening(backend: Backend) -> tuple[bytes, bytes | None]:
+    """`repo.json` and the hint in one round trip: `identity` and `hint` of a Log.
+
+    Raises:
+        NotFoundError: there is no repository.
+    """
+    slots = Slots(backend, workers=None, cache_bytes=0)
+    found = slots.read_many([IDENTITY_KEY, HINT_KEY])
+    identity = found[IDENTITY_KEY]
+    if identity is None:
+        raise NotFoundError(f"there is no repository at {backend.url}. `tensorrepo init` makes one")
+    return identity, found[HINT_KEY]
+
+
+def _tip_of(base: Base) -> Tip:
+    view = View(base.start - 1, base.previous, base.state)
+    return Tip(view, base.start, base.bytes)

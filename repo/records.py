@@ -52,7 +52,7 @@ KINDS: Final = frozenset(
     }
 )
 
-_TXN = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_TXN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -240,6 +240,11 @@ def is_digest(value: object) -> bool:
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
+def is_txn(value: str) -> bool:
+    """Whether `value` can name a transaction; such a name is a safe file name, too."""
+    return _TXN.fullmatch(value) is not None
+
+
 def genesis_digest(identity: bytes) -> Digest:
     """What record 1 names as `previous`: the name of `repo.json`, of which `identity` is all."""
     return record_digest(identity)
@@ -299,7 +304,7 @@ _OPTIONAL = frozenset({"bulk", "data", "signature"})
 def _entry_problem(raw: Any) -> str | None:
     if not _has_members(raw, _REQUIRED, _OPTIONAL):
         return f"an entry has {sorted(_REQUIRED)} and optionally {sorted(_OPTIONAL)}"
-    if not isinstance(raw["txn"], str) or not _TXN.fullmatch(raw["txn"]):
+    if not isinstance(raw["txn"], str) or not is_txn(raw["txn"]):
         return f"txn must match {_TXN.pattern}, found {raw['txn']!r:.80}"
     if not isinstance(raw["kind"], str) or not _KIND.fullmatch(raw["kind"]):
         return f"kind must match {_KIND.pattern}, found {raw['kind']!r:.80}"
