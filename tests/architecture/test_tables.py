@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 
@@ -10,15 +11,22 @@ import pytest
 from tensorrepo.api.errors import HTTP_STATUSES
 from tensorrepo.cli.exits import EXIT_CODES, exit_code
 from tensorrepo.repo.errors import NotFoundError, error_classes
-from tests.support.sources import ROOT, imports, sources
+from tests.support.sources import ROOT, dotted, sources
 
 ROW = re.compile(r"^\| `(?P<name>\w+)` \| `(?P<kind>[\w-]+)` \| (?P<exit>\d+) \| (?P<http>\d+) \|")
 
 
+def _defines_an_error(node: ast.AST) -> bool:
+    known = {"Error", *(each.__name__ for each in error_classes())}
+    return isinstance(node, ast.ClassDef) and any(
+        dotted(base).rsplit(".", 1)[-1] in known for base in node.bases
+    )
+
+
 def _kinds() -> dict[str, set[str]]:
-    # A class is only known once its module is loaded: load whoever may define one.
+    # A class is only known once its module is loaded: load whoever defines one.
     for source in sources():
-        if any(each.full.startswith("tensorrepo.repo.errors") for each in imports(source)):
+        if any(_defines_an_error(node) for node in ast.walk(source.tree)):
             importlib.import_module(source.module)
     kinds: dict[str, set[str]] = {}
     for each in error_classes():

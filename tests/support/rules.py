@@ -26,8 +26,8 @@ PRINT = ("tensorrepo/cli/output.py",)
 UNPICKLE_RESTRICTED = ("formats/exchange/torch.py",)
 LOAD_BY_NAME = ("tensorrepo/__init__.py", "tensorrepo/cli/main.py")
 TOUCH_STORAGE = (
-    "formats/*/write.py",
-    "formats/*/read.py",
+    "formats/*/*write.py",
+    "formats/*/*read.py",
     "formats/*/stream.py",
     "formats/*/merge.py",  # a merge driver reads both sides' manifests and writes the joined one
     "formats/*/diff.py",  # a diff reads the manifests of two versions
