@@ -28,7 +28,7 @@ from tensorrepo.repo.store import ObjectWriter
 from tensorrepo.repo.trees import Entry, iterate
 from tensorrepo.repo.workspace import Staged, Tracked, changed_files, describe_files
 from tensorrepo.workspace.session import entry_at
-from tensorrepo.workspace.staging import begin_staging, stage
+from tensorrepo.workspace.staging import begin_staging, change, stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.ids import Digest
     from tensorrepo.workspace.session import Session
+
+
+SMALL_FILE_BYTES = 1 << 20
 
 
 class Mode(Enum):
@@ -94,7 +97,7 @@ def add(session: Session, request: Request, progress: Callable[[int], None]) -> 
     if request.space == "files":
         return _add_files(session, request)
     existing = _existing(session, request)
-    writer = ObjectWriter(session.repository.objects, session.repository.log.refresh().state.graves)
+    writer = _writer(session)
     try:
         adder = _add_dataset if request.space == "datasets" else _add_model
         entry, added = adder(session, request, existing, writer, progress)
@@ -103,7 +106,8 @@ def add(session: Session, request: Request, progress: Callable[[int], None]) -> 
         writer.abort()
         raise
     if added.changed:
-        stage(session, request.path, entry, Staged(rows=added.rows, bytes=added.bytes, source=str(source)))
+        shown = change(entry, rows=added.rows, size_bytes=added.bytes, source=str(source))
+        stage(session, {request.path: shown})
         _track(session, request, entry)
     return [added]
 
@@ -196,43 +200,49 @@ def _add_files(session: Session, request: Request) -> list[Added]:
     """Store a file, or each file of a folder, as it is."""
     source = request.source
     if source.is_dir():
-        parts = {
-            f"{request.name}/{name}": source / name for name in sorted(describe_files(source))
-        }
+        parts = {f"{request.name}/{name}": source / name for name in sorted(describe_files(source))}
         if not parts:
             raise InvalidInputError(f"{source} is an empty folder: there is nothing to add")
     else:
         parts = {request.name: source}
     requests = [Request(place, "files", name, request.mode) for name, place in parts.items()]
     existing = [_existing(session, one) for one in requests]
-    writer = ObjectWriter(session.repository.objects, session.repository.log.refresh().state.graves)
-    staged = []
-    for one, old in zip(requests, existing, strict=True):
-        entry = Entry(Kind.BLOB, _put_file(writer, one.source))
-        staged.append((one, entry, old is None or old.digest != entry.digest))
+    writer = _writer(session)
+    entries = [Entry(Kind.BLOB, _put_file(writer, one.source)) for one in requests]
     writer.flush()
-    for one, entry, changed in staged:
+    changes: dict[str, Staged] = {}
+    added = []
+    for one, old, entry in zip(requests, existing, entries, strict=True):
+        size = one.source.stat().st_size
+        changed = old is None or old.digest != entry.digest
+        added.append(Added(one.path, 0, size, changed))
         if changed:
-            size = one.source.stat().st_size
-            stage(session, one.path, entry, Staged(bytes=size, source=str(one.source)))
-    return [
-        Added(one.path, 0, one.source.stat().st_size, changed) for one, _, changed in staged
-    ]
+            changes[one.path] = change(entry, size_bytes=size, source=str(one.source))
+    if changes:
+        stage(session, changes)
+    return added
 
 
 def _put_file(writer: ObjectWriter, path: Path) -> Digest:
+    """Store a file as one blob; a large one is mapped, so that memory stays small."""
     try:
+        size = path.stat().st_size
+        if size <= SMALL_FILE_BYTES:
+            return writer.put(Kind.BLOB, path.read_bytes()).digest
         with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                return writer.put(Kind.BLOB, b"").digest
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                link = writer.put(Kind.BLOB, memoryview(mapped))
-                writer.flush()
-                return link.digest
+            # Not closed by hand: the writer looks at the map until `flush`, then it goes by itself.
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        link = writer.put(Kind.BLOB, memoryview(mapped))
+        writer.flush()
     except PermissionError as error:
         raise PermissionDenied(f"{path}: permission denied. Check who may read it.") from error
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
+    return link.digest
+
+
+def _writer(session: Session) -> ObjectWriter:
+    return ObjectWriter(session.repository.objects, session.repository.log.refresh().state.graves)
 
 
 def _is_unchanged(session: Session, request: Request) -> bool:
@@ -263,4 +273,3 @@ def _track(session: Session, request: Request, entry: Entry) -> None:
     files = describe_files(session.here.root / path)
     now = Tracked(tracked.entry, entry.digest, tracked.format, files)
     session.here.write_tracked({**session.here.tracked(), path: now})
-

@@ -10,7 +10,7 @@ from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.revisions import Revision, resolve, split_path
 from tensorrepo.repo.trees import Entry, iterate, lookup
-from tensorrepo.repo.workspace import Head, Staging, Workspace, find_workspace
+from tensorrepo.repo.workspace import Head, Workspace, find_workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,9 @@ class Session:
         return revision, full, entry
 
 
-def open_session(machine: Machine, url: str | None = None, *, folder: Path | None = None) -> Session:
+def open_session(
+    machine: Machine, url: str | None = None, *, folder: Path | None = None
+) -> Session:
     """The session of a command.
 
     Args:
@@ -137,8 +139,13 @@ def _exists(repository: Repository, root: bytes, path: str) -> bool:
 
 def entry_at(session: Session, path: str) -> Entry | None:
     """The entry at `path` as staged, else as the commit that staging builds on has it."""
-    staging: Staging = session.here.staging()
+    staging = session.here.staging()
     if path in staging.entries:
         return staging.entries[path].entry
+    return base_entry(session, path)
+
+
+def base_entry(session: Session, path: str) -> Entry | None:
+    """The entry at `path` in the commit that staging builds on."""
     objects = session.repository.objects
     return lookup(objects, tree_of(objects, session.base()), path)

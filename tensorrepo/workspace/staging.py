@@ -21,6 +21,8 @@ from tensorrepo.repo.workspace import Staged, Staging
 from tensorrepo.workspace.session import SPACES, entry_at, full_path
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
     from tensorrepo.repo.records import Json
@@ -30,28 +32,21 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 14 * 24 * 3600
 
 
-def stage(session: Session, path: str, entry: Entry | None, note: Staged | None = None) -> None:
-    """Put one change into the staging area. Its objects must be durable.
+def change(entry: Entry | None, *, rows: int = 0, size_bytes: int = 0, source: str = "") -> Staged:
+    """A staged change to `entry` (None removes), with what `status` shows beside it."""
+    if entry is None:
+        return Staged(source=source)
+    return Staged(entry.kind.name, entry.digest, entry.storage, rows, size_bytes, source)
 
-    Args:
-        session: the workspace and its repository.
-        path: in the tree.
-        entry: what the path will hold; None removes it.
-        note: what `status` shows beside it.
-    """
-    check_path(path)
-    workspace = session.here
+
+def stage(session: Session, changes: Mapping[str, Staged]) -> None:
+    """Put changes into the staging area, by path. Their objects must be durable."""
+    for path in changes:
+        check_path(path)
     staging = begin_staging(session)
-    shown = note or Staged()
-    change = msgspec.structs.replace(
-        shown,
-        kind=entry.kind.name if entry else None,
-        digest=entry.digest if entry else None,
-        storage=entry.storage if entry else None,
-    )
-    entries = {**staging.entries, path: change}
+    entries = {**staging.entries, **changes}
     keep_alive(session, [staged.entry for staged in entries.values()])
-    workspace.write_staging(
+    session.here.write_staging(
         msgspec.structs.replace(staging, entries=dict(sorted(entries.items())))
     )
 
@@ -81,7 +76,7 @@ def unstage(session: Session, name: str | None) -> list[str]:
         gone = [path for path in wanted if path in staging.entries]
         if not gone:
             raise NotFoundError(f"nothing is staged at {name!r}. `tensorrepo status` lists it.")
-    left = {path: change for path, change in staging.entries.items() if path not in gone}
+    left = {path: staged for path, staged in staging.entries.items() if path not in gone}
     clear_staging(session, Staging(staging.base, staging.generation, left))
     return gone
 
@@ -96,7 +91,7 @@ def clear_staging(session: Session, left: Staging) -> None:
 def remove(session: Session, name: str) -> str:
     """Stage the removal of an entry; gives its path."""
     path = _present(session, name)
-    stage(session, path, None)
+    stage(session, {path: change(None)})
     return path
 
 
@@ -108,8 +103,8 @@ def move(session: Session, old: str, new: str) -> tuple[str, str]:
     if entry_at(session, target) is not None:
         raise ConflictError(f"{target} exists already. Remove it first, or choose another name.")
     entry = entry_at(session, source)
-    stage(session, target, entry, Staged(source=f"was {source}"))
-    stage(session, source, None, Staged(source=f"now {target}"))
+    moved = change(entry, source=f"was {source}")
+    stage(session, {target: moved, source: change(None, source=f"now {target}")})
     return source, target
 
 
@@ -118,7 +113,7 @@ def restore(session: Session, name: str, source: str) -> str:
     revision = session.resolve(source)
     path = full_path(session.repository, revision.commit.tree, name)
     found, _, entry = session.find(f"{revision.digest}:{path}")
-    stage(session, path, entry, Staged(source=f"as of {found.digest:.12}"))
+    stage(session, {path: change(entry, source=f"as of {found.digest:.12}")})
     return path
 
 
@@ -145,9 +140,7 @@ def keep_alive(session: Session, entries: list[Entry | None]) -> None:
         return (LogEntry(txn, "lease-close", actor, now_ns, data={"id": lease}), opened)
 
     append(session.repository.log, decide)
-    workspace.write_state(
-        msgspec.structs.replace(state, lease=lease, lease_seconds=now_ns / 10**9)
-    )
+    workspace.write_state(msgspec.structs.replace(state, lease=lease, lease_seconds=now_ns / 10**9))
 
 
 def release(session: Session) -> None:

@@ -1,0 +1,129 @@
+"""`doctor`, `resolve`, `version`."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from tensorrepo._version import VERSION
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, RepoOption, session_of
+from tensorrepo.repo import append
+from tensorrepo.repo.errors import CommitOutcomeUnknown
+from tensorrepo.repo.pending import Pending
+from tensorrepo.workspace.doctor import examine
+
+PACKAGES = (
+    "blake3", "fsspec", "msgspec", "numpy", "obstore", "pillow", "pyarrow", "simplejpeg", "torch",
+    "typer", "xxhash", "zstandard",
+)  # fmt: skip
+CORRUPT = 5
+
+
+def doctor_command(
+    context: typer.Context,
+    repo: RepoOption = None,
+    void: Annotated[
+        int | None,
+        typer.Option(
+            "--void", metavar="GEN", help="Mark slot GEN of the log, which is no record, as empty."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the repository, this machine and the workspace: what works, what does not, what to do.
+
+    Reads the log and every object of the newest commits, and verifies them; probes what the store
+    can promise; looks for commits whose outcome is unknown.
+
+    Examples:
+        tensorrepo doctor
+        tensorrepo doctor --repo s3://bucket/team
+    """
+    session = session_of(context, repo)
+    if void is not None:
+        session.repository.log.void(void)
+        output.line(f"slot {void} of the log counts as empty from now on")
+        return
+    findings = list(examine(session))
+    if as_json:
+        output.json_value([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            mark = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}[finding.level]
+            output.line(f"{mark} {finding.what}: {finding.found}")
+            if finding.advice:
+                output.line(f"        {finding.advice}")
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(CORRUPT)
+
+
+def resolve_command(
+    context: typer.Context,
+    settle: Annotated[
+        bool,
+        typer.Option("--settle", help="Fill an empty slot, so that the answer is a definite one."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find out what became of a commit whose outcome was unknown.
+
+    A commit ends so when the store did not answer. It may be in the log, or may land later;
+    --settle makes sure of one of the two.
+
+    Examples:
+        tensorrepo resolve
+        tensorrepo resolve --settle
+    """
+    session = session_of(context)
+    pending = Pending(session.here.folder / "pending")
+    answers = []
+    for one in pending.unresolved():
+        answer = append.resolve(session.repository.log, one.txn, one.generation, settle=settle)
+        answers.append({"txn": one.txn, "generation": one.generation, "outcome": answer})
+    if as_json:
+        output.json_value(answers)
+    elif not answers:
+        output.line("nothing is unresolved")
+    else:
+        for told in answers:
+            output.line(f"record {told['generation']} ({told['txn']:.12}): {told['outcome']}")
+    unknown = [told for told in answers if told["outcome"] == "unknown"]
+    if unknown:
+        raise CommitOutcomeUnknown(
+            f"{len(unknown)} outcomes are still unknown; --settle makes them definite",
+            txn=str(unknown[0]["txn"]),
+            generation=int(str(unknown[0]["generation"])),
+        )
+
+
+def version_command(as_json: JsonOption = False) -> None:
+    """Show versions of tensorrepo and what it stands on.
+
+    Examples:
+        tensorrepo version
+        tensorrepo version --json
+    """
+    found = {
+        "tensorrepo": VERSION,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        **{name: _version_of(name) for name in PACKAGES},
+    }
+    if as_json:
+        output.json_value(found)
+        return
+    output.line(f"tensorrepo {VERSION}")
+    for name, text in list(found.items())[1:]:
+        output.line(f"  {name} {text or 'not installed'}")
+
+
+def _version_of(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

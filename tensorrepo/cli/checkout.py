@@ -1,0 +1,112 @@
+"""`checkout`, `export`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.branches import describe_head, report_update
+from tensorrepo.cli.common import JsonOption, RepoOption, place, session_of
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.refs import BRANCHES
+from tensorrepo.workspace.checkout import Written, checkout_paths, export, switch
+
+if TYPE_CHECKING:
+    from tensorrepo.workspace.session import Session
+
+
+def checkout_command(
+    context: typer.Context,
+    ref: Annotated[str, typer.Argument(help="A branch, tag or commit.")],
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH]...", help="Entries to write out.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="DIR", help="Write them into DIR.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite files that were changed.")
+    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Carry staged changes over.")] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Write clean tracked files anew as REF has them.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Switch to a branch or a commit; with PATHs: write entries as ordinary files.
+
+    Writing files does not move the branch. What is written is tracked: `status` tells when it was
+    changed, and `add` knows its name. A changed file is never overwritten without --force.
+
+    Examples:
+        tensorrepo checkout cleaning
+        tensorrepo checkout v1
+        tensorrepo checkout main photos
+        tensorrepo checkout v1 datasets/photos models/classifier --to old/
+    """
+    session = session_of(context)
+    with session.here.locked():
+        if paths:
+            folder = place(context, to) if to is not None else None
+            with output.progress(f"writing {', '.join(paths)}", None) as told:
+                written = checkout_paths(session, ref, paths, to=folder, force=force, progress=told)
+            _report(session, written, as_json=as_json)
+            return
+        if to is not None:
+            raise InvalidInputError("--to needs the PATHs to write")
+        revision = session.resolve(ref)
+        is_branch = revision.ref is not None and revision.ref.startswith(BRANCHES)
+        head = switch(session, ref, detach=not is_branch, keep=keep)
+        if revision.warning:
+            output.note(f"warning: {revision.warning}")
+        output.line(describe_head(head))
+        if update:
+            report_update(session)
+
+
+def export_command(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME[@REF]", help="The entry.")],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="Where to write it.")],
+    format_name: Annotated[
+        str | None, typer.Option("--format", help="The format; else told by PATH's suffix.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what is at PATH.")] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write an entry in a foreign format. It is not tracked.
+
+    Examples:
+        tensorrepo export photos --to photos.parquet
+        tensorrepo export photos@v1 --format images --to /tmp/photos
+        tensorrepo export classifier --to model.safetensors
+    """
+    session = session_of(context, repo)
+    with output.progress(f"writing {name}", None) as told:
+        written = export(session, name, place(context, to), format_name, force=force, progress=told)
+    _report(session, [written], as_json=as_json)
+
+
+def _report(session: Session, written: list[Written], *, as_json: bool) -> None:
+    if as_json:
+        output.json_value(
+            [
+                {
+                    "entry": one.entry,
+                    "path": str(one.path),
+                    "format": one.format,
+                    "files": one.files,
+                    "bytes": one.bytes,
+                }
+                for one in written
+            ]
+        )
+        return
+    for one in written:
+        inside = session.workspace and one.path.is_relative_to(session.workspace.root)
+        shown = one.path.relative_to(session.here.root) if inside else one.path
+        count = f"{one.files} file{'s' if one.files != 1 else ''}"
+        output.line(f"wrote {shown} ({one.format}, {count}, {output.bytes_text(one.bytes)})")

@@ -1,0 +1,183 @@
+"""`status`, `ls`, `cat`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, RepoOption, session_of
+from tensorrepo.cli.exits import NOTHING_TO_DO
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.revisions import split_path
+from tensorrepo.repo.trees import iterate
+from tensorrepo.workspace.describe import describe_entry, preview
+from tensorrepo.workspace.status import Status, status
+
+if TYPE_CHECKING:
+    from tensorrepo.workspace.status import StagedChange
+
+
+def status_command(
+    context: typer.Context,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 when not clean.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is staged, what changed on disk, and where you are.
+
+    Examples:
+        tensorrepo status
+        tensorrepo status --exit-code && echo clean
+    """
+    found = status(session_of(context))
+    if as_json:
+        output.json_value(_status_json(found))
+    else:
+        _show_status(found)
+    if exit_code and not found.clean:
+        raise typer.Exit(NOTHING_TO_DO)
+
+
+def ls_command(
+    context: typer.Context,
+    place: Annotated[
+        str, typer.Argument(metavar="[REF[:PATH]]", help="A commit, or a folder of it.")
+    ] = "",
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the entries of a commit.
+
+    Examples:
+        tensorrepo ls
+        tensorrepo ls v1
+        tensorrepo ls main:models
+    """
+    session = session_of(context, repo)
+    ref, path = split_path(place or ("HEAD" if session.workspace else "main"))
+    revision = session.resolve(ref)
+    objects = session.repository.objects
+    prefix = f"{path.strip('/')}/" if path else ""
+    found = [
+        describe_entry(objects, at, entry)
+        for at, entry in iterate(objects, revision.commit.tree)
+        if at.startswith(prefix) or at == prefix.rstrip("/")
+    ]
+    if as_json:
+        output.json_value([asdict(one) for one in found])
+        return
+    rows = [
+        (one.path, one.kind, one.shape, output.bytes_text(one.bytes), f"{one.digest:.12}")
+        for one in found
+    ]
+    if rows:
+        output.table(("path", "kind", "content", ">bytes", "digest"), rows)
+
+
+def cat_command(
+    context: typer.Context,
+    entry: Annotated[str, typer.Argument(metavar="[REF:]PATH", help="The entry.")],
+    rows: Annotated[int, typer.Option("--rows", help="How many rows of a dataset.")] = 10,
+    start: Annotated[int, typer.Option("--start", help="The first of them.")] = 0,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print an entry: rows of a dataset, tensors of a model, the bytes of a file.
+
+    Examples:
+        tensorrepo cat photos --rows 3
+        tensorrepo cat v1:models/classifier
+        tensorrepo cat files/README.md
+    """
+    session = session_of(context, repo)
+    _, path, found = session.find(entry)
+    objects = session.repository.objects
+    if found.kind is Kind.BLOB:
+        output.raw(objects.get(found.digest).payload)
+        return
+    shown = preview(objects, path, found, start=start, rows=rows)
+    if as_json:
+        output.json_lines(shown.records)
+    else:
+        output.table(shown.columns, shown.rows)
+
+
+def _show_status(found: Status) -> None:
+    place = (
+        f"On branch {found.head.branch}" if found.head.branch
+        else f"HEAD is detached at {found.head.commit:.12}"
+    )  # fmt: skip
+    output.line(f"{place}, {f'at {found.tip:.12}' if found.tip else 'no commit yet'}")
+    output.line(f"Repository {found.url}")
+    if found.moved:
+        output.line(f"The branch moved by {found.moved} since you staged; `commit` will merge.")
+    for one in found.pending:
+        output.line(
+            f"A commit's outcome is unknown (record {one.generation}): run `tensorrepo resolve`."
+        )
+    if found.staged:
+        output.line("\nStaged for the next commit:")
+        for change in found.staged:
+            output.line(f"  {change.what:9} {change.path}{_amount(change)}")
+        _show_lease(found)
+    if found.tracked:
+        output.line("\nChanged on disk (`tensorrepo add PATH` stages it):")
+        for tracked in found.tracked:
+            count = len(tracked.files)
+            output.line(f"  {tracked.path} ({count} file{'s' if count != 1 else ''})")
+    if found.outdated:
+        output.line("\nWritten out from another version:")
+        for path in found.outdated:
+            output.line(f"  {path}")
+    if found.clean:
+        output.line("\nNothing is staged, and nothing changed on disk.")
+
+
+def _show_lease(found: Status) -> None:
+    if found.lease_age_seconds is None:
+        return
+    days = found.lease_age_seconds / 86400
+    if found.lease_expired:
+        output.line(
+            f"  The lease on these is {days:.0f} days old and may have been collected: "
+            "`commit` will say what to add again."
+        )
+    elif days >= 1:
+        output.line(f"  (kept by a lease renewed {days:.0f} days ago)")
+
+
+def _amount(change: StagedChange) -> str:
+    staged = change.staged
+    parts = [f"{staged.rows:,} rows"] if staged.rows else []
+    parts += [output.bytes_text(staged.bytes)] if staged.bytes else []
+    parts += [staged.source] if staged.source and not staged.rows and not staged.bytes else []
+    return f"  ({', '.join(parts)})" if parts else ""
+
+
+def _status_json(found: Status) -> dict[str, object]:
+    return {
+        "url": found.url,
+        "branch": found.head.branch,
+        "commit": found.tip,
+        "detached": found.head.branch is None,
+        "moved": found.moved,
+        "staged": [
+            {
+                "path": one.path,
+                "change": one.what,
+                "digest": one.staged.digest,
+                "rows": one.staged.rows,
+                "bytes": one.staged.bytes,
+            }
+            for one in found.staged
+        ],
+        "changed": [{"path": one.path, "files": one.files} for one in found.tracked],
+        "outdated": list(found.outdated),
+        "lease_age_seconds": found.lease_age_seconds,
+        "pending": [{"txn": one.txn, "generation": one.generation} for one in found.pending],
+        "clean": found.clean,
+    }

@@ -1,0 +1,162 @@
+"""`add`, `rm`, `mv`, `restore`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, place, session_of
+from tensorrepo.formats.exchange.registry import parse_options
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.workspace.add import Added, Mode, Request, add, tracked_request
+from tensorrepo.workspace.staging import move, remove, restore, unstage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tensorrepo.workspace.session import Session
+
+
+def add_command(
+    context: typer.Context,
+    path: Annotated[str, typer.Argument(help="A file or folder.")],
+    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Add as a dataset.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Add as a model.")] = None,
+    file: Annotated[str | None, typer.Option(metavar="NAME", help="Add as it is.")] = None,
+    append: Annotated[bool, typer.Option("--append", help="Add its rows to NAME.")] = False,
+    sync: Annotated[bool, typer.Option("--sync", help="Make NAME what PATH is now.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Start NAME anew.")] = False,
+    format_name: Annotated[
+        str | None, typer.Option("--format", help="Its format; else told by suffix and content.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a file or folder, store it, and stage it for the next commit.
+
+    Datasets: a folder of images (a folder for each class), Parquet, CSV, JSON lines, npy, npz,
+    IDX (as MNIST), Arrow. Models: safetensors, PyTorch checkpoints, npz. A name that exists needs
+    --append, --sync or --replace. What `checkout` wrote knows its name, and means --sync.
+
+    Examples:
+        tensorrepo add photos/ --dataset photos
+        tensorrepo add more.parquet --dataset users --append
+        tensorrepo add model.safetensors --model classifier
+        tensorrepo add README.md --file README.md
+        tensorrepo add data.csv --dataset table -o delimiter=";"
+    """
+    session = session_of(context)
+    modes = {Mode.APPEND: append, Mode.SYNC: sync, Mode.REPLACE: replace}
+    request = _request(
+        session,
+        place(context, path),
+        {"datasets": dataset, "models": model, "files": file},
+        [mode for mode, wanted in modes.items() if wanted],
+        format_name,
+        parse_options(option or []),
+    )
+    with session.here.locked(), output.progress(f"adding {request.path}", None) as told:
+        added = add(session, request, told)
+    if as_json:
+        output.json_value([asdict(one) for one in added])
+        return
+    for one in added:
+        _report(one)
+
+
+def rm_command(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Entries to remove.")],
+) -> None:
+    """Stage the removal of an entry. Files that `checkout` wrote stay on disk.
+
+    Examples:
+        tensorrepo rm datasets/photos
+        tensorrepo rm old-model
+    """
+    session = session_of(context)
+    with session.here.locked():
+        for name in names:
+            output.line(f"removes {remove(session, name)}")
+
+
+def mv_command(
+    context: typer.Context,
+    old: Annotated[str, typer.Argument(help="The entry.")],
+    new: Annotated[str, typer.Argument(help="Its new name.")],
+) -> None:
+    """Stage another name for an entry. No bytes move.
+
+    Examples:
+        tensorrepo mv photos pictures
+        tensorrepo mv models/best models/champion
+    """
+    session = session_of(context)
+    with session.here.locked():
+        source, target = move(session, old, new)
+    output.line(f"renames {source} to {target}")
+
+
+def restore_command(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(help="An entry; with --staged none means all.")
+    ] = None,
+    staged: Annotated[bool, typer.Option("--staged", help="Unstage it.")] = False,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="REF", help="Stage it as it was at REF.")
+    ] = None,
+) -> None:
+    """Unstage changes, or stage an entry as it was at another commit.
+
+    Examples:
+        tensorrepo restore --staged
+        tensorrepo restore --staged photos
+        tensorrepo restore photos --source HEAD~2
+    """
+    session = session_of(context)
+    if staged == (source is not None):
+        raise InvalidInputError("give either --staged (unstage), or NAME --source REF")
+    with session.here.locked():
+        if staged:
+            for path in unstage(session, name):
+                output.line(f"unstaged {path}")
+        elif name is None or source is None:
+            raise InvalidInputError("--source needs the NAME of an entry")
+        else:
+            output.line(f"staged {restore(session, name, source)} as of {source}")
+
+
+def _request(
+    session: Session,
+    source: Path,
+    names: dict[str, str | None],
+    modes: list[Mode],
+    format_name: str | None,
+    options: dict[str, object],
+) -> Request:
+    given = [(space, name) for space, name in names.items() if name is not None]
+    if len(given) > 1 or len(modes) > 1:
+        raise InvalidInputError(
+            "give one of --dataset, --model, --file, and one of --append, --sync, --replace"
+        )
+    if not given:
+        return tracked_request(session, source)
+    space, name = given[0]
+    mode = modes[0] if modes else Mode.NEW
+    return Request(source, space, name.removeprefix(f"{space}/"), mode, format_name, options)
+
+
+def _report(added: Added) -> None:
+    for note in added.notes:
+        output.note(f"note: {note}")
+    if not added.changed:
+        output.line(f"{added.path} is unchanged")
+        return
+    rows = f"{added.rows:,} rows, " if added.rows else ""
+    output.line(f"staged {added.path} ({rows}{output.bytes_text(added.bytes)} read)")

@@ -1,0 +1,90 @@
+"""`init` and `config`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.common import started_in
+from tensorrepo.connect import (
+    CONFIG_KEYS,
+    read_config,
+    write_config,
+)
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.workspace import find_workspace
+from tensorrepo.workspace.start import start_workspace
+
+
+def init_command(
+    context: typer.Context,
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", help="Where the repository is to lie.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Make a workspace inside of another one.")
+    ] = False,
+) -> None:
+    """Make a repository at URL and a workspace here, on branch main.
+
+    Without URL the repository lies in .tensorrepo/store. Where there is a repository at URL
+    already, only the workspace is made: that is how a second person joins.
+
+    Examples:
+        tensorrepo init
+        tensorrepo init s3://bucket/team
+        tensorrepo init /mnt/data/repository
+    """
+    made = start_workspace(started_in(context), url, force=force)
+    what = "Made a repository at" if made.created else "Joined the repository at"
+    output.line(f"{what} {made.repository.url}")
+    output.line(f"Workspace {made.workspace.root} is on branch main.")
+
+
+def config_command(
+    context: typer.Context,
+    key: Annotated[str | None, typer.Argument(help="Such as user.name.")] = None,
+    value: Annotated[str | None, typer.Argument(help="What to set it to.")] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Of this workspace alone, not of your user.")
+    ] = False,
+    unset: Annotated[bool, typer.Option("--unset", help="Forget the setting.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Show or set your name, address and other settings.
+
+    Without a value the setting is printed, without a key all of them.
+
+    Examples:
+        tensorrepo config user.name "Ada Lovelace"
+        tensorrepo config user.email ada@example.org
+        tensorrepo config --local cache.limit 50GB
+    """
+    here = started_in(context)
+    file = here.config_file
+    if local:
+        workspace = find_workspace(here.cwd)
+        if workspace is None:
+            raise NotFoundError("--local needs a workspace: run `tensorrepo init` first")
+        file = workspace.folder / "config.json"
+    settings = read_config(file)
+    if key is None:
+        output.json_value(settings) if as_json else _show(settings)
+        return
+    if key not in CONFIG_KEYS:
+        raise InvalidInputError(f"no setting {key!r}; there are {', '.join(CONFIG_KEYS)}")
+    if unset:
+        write_config(file, {name: held for name, held in settings.items() if name != key})
+    elif value is not None:
+        write_config(file, {**settings, key: value})
+    elif key in settings:
+        output.json_value(settings[key]) if as_json else output.line(settings[key])
+    else:
+        raise typer.Exit(1)
+
+
+def _show(settings: dict[str, str]) -> None:
+    for key, value in sorted(settings.items()):
+        output.line(f"{key} = {value}")

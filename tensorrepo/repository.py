@@ -1,0 +1,196 @@
+"""The repository, as the SDK shows it: a small handle whose verbs are functions elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo import connect
+from tensorrepo.compare import Comparison, compare
+from tensorrepo.dataset import Dataset
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.model.read import open_model
+from tensorrepo.model import Model
+from tensorrepo.repo import append, combine, refs
+from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.history import walk
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.revisions import Revision, resolve
+from tensorrepo.repo.transaction import begin
+from tensorrepo.repo.trees import Entry, iterate, lookup
+from tensorrepo.transaction import Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from tensorrepo.repo import repository as core
+    from tensorrepo.repo.commits import Commit
+    from tensorrepo.repo.ids import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One commit of a history."""
+
+    digest: Digest
+    commit: Commit
+
+
+class Repository:
+    """A repository at one URL. Picklable: another process opens the URL again.
+
+    `ref` arguments are branches, tags, digests (8 digits or more) and ``~n``, ``^n``, ``@{n}``.
+    """
+
+    def __init__(
+        self,
+        opened: core.Repository,
+        storage_options: Mapping[str, str],
+        author: str | None,
+        machine: connect.Machine,
+        reopen: Callable[..., Repository],
+    ) -> None:
+        self.core = opened
+        self._reopen = reopen
+        self._storage_options = dict(storage_options)
+        self._author = author
+        self._machine = machine
+
+    @property
+    def url(self) -> str:
+        return self.core.url
+
+    @property
+    def id(self) -> str:
+        """What tells this repository from every other, wherever it is copied to."""
+        return self.core.id
+
+    @property
+    def author(self) -> str:
+        """``Name <email>`` of commits. Raises InvalidInputError when nobody told."""
+        return self._author or connect.author(self._machine)
+
+    def branches(self) -> dict[str, Digest]:
+        """Names of branches, and the commits they stand at."""
+        return self._refs(refs.BRANCHES)
+
+    def tags(self) -> dict[str, Digest]:
+        """Names of tags, and the commits they name."""
+        return self._refs(refs.TAGS)
+
+    def resolve(self, ref: str) -> Revision:
+        """The commit that `ref` names. Raises NotFoundError with near names."""
+        return resolve(self.core, ref)
+
+    def log(self, ref: str = "main", *, limit: int | None = None) -> list[Log]:
+        """Commits that lead to `ref`, the newest first."""
+        history = walk(self.core.objects, [self.resolve(ref).digest])
+        return [Log(digest, commit) for digest, commit in islice(history, limit)]
+
+    def diff(self, old: str, new: str, paths: Iterable[str] = ()) -> Comparison:
+        """What differs between two commits: entries, columns and rows, tensors."""
+        return compare(
+            self.core.objects,
+            self.resolve(old).commit.tree,
+            self.resolve(new).commit.tree,
+            tuple(paths),
+        )
+
+    def entries(self, ref: str = "main", prefix: str = "") -> dict[str, Entry]:
+        """Paths and what lies at them, in one commit."""
+        tree = self.resolve(ref).commit.tree
+        return dict(iterate(self.core.objects, tree, prefix))
+
+    def dataset(self, name: str, ref: str = "main") -> Dataset:
+        """A dataset as it is in the commit that `ref` names now.
+
+        Raises:
+            NotFoundError: no such ref, or no dataset of that name in it.
+        """
+        revision, path, entry = self._entry(name, ref, "datasets", Kind.DATASET)
+        return Dataset(self, path, revision.digest, open_dataset(self.core.objects, entry.digest))
+
+    def model(self, name: str, ref: str = "main") -> Model:
+        """A model as it is in the commit that `ref` names now; tensors are read when asked for."""
+        revision, path, entry = self._entry(name, ref, "models", Kind.MODEL)
+        return Model(self, path, revision.digest, open_model(self.core.objects, entry))
+
+    def file(self, name: str, ref: str = "main") -> bytes:
+        """Content of a file."""
+        _, _, entry = self._entry(name, ref, "files", Kind.BLOB)
+        return bytes(self.core.objects.get(entry.digest).payload)
+
+    def transaction(
+        self, branch: str = "main", message: str = "", *, unchanged: Iterable[str] = ()
+    ) -> Transaction:
+        """A change of `branch`, to be used in a ``with``: commits at its end, nothing on an error.
+
+        Args:
+            branch: what to commit to; the first commit makes it.
+            message: of the commit.
+            unchanged: paths that the change relies on: if others change them, it conflicts.
+        """
+        return Transaction(self, begin(self.core, branch, unchanged=unchanged), message)
+
+    def create_branch(self, name: str, ref: str = "main") -> None:
+        refs.create_branch(self.core, name, self.resolve(ref).digest, actor=self.author)
+
+    def delete_branch(self, name: str) -> None:
+        refs.delete_ref(self.core, refs.BRANCHES + name, actor=self.author)
+
+    def create_tag(self, name: str, ref: str = "main", *, note: str = "") -> None:
+        """Name a commit for ever: a tag never moves."""
+        refs.create_tag(self.core, name, self.resolve(ref).digest, actor=self.author, note=note)
+
+    def merge(
+        self, ref: str, into: str = "main", *, message: str | None = None, strategy: str = "fail"
+    ) -> combine.MergeOutcome:
+        """Bring the history of `ref` into a branch: one merge commit, or nothing.
+
+        Raises:
+            ConflictError: `conflicts` names paths and reasons. Nothing changed.
+        """
+        other = self.resolve(ref)
+        return combine.merge(
+            self.core,
+            into,
+            other.digest,
+            author=self.author,
+            message=message or f"Merge {ref} into {into}",
+            strategy=strategy,
+        )
+
+    def undo(self, branch: str = "main") -> refs.Move:
+        """Take back your last change of a branch."""
+        return refs.undo(self.core, branch, actor=self.author)
+
+    def status_of(self, txn: str, generation: int) -> str:
+        """What became of a commit whose outcome was unknown: "landed", "lost" or "unknown"."""
+        return append.resolve(self.core.log, txn, generation, settle=False)
+
+    def close(self) -> None:
+        self.core.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(self._reopen, storage_options=self._storage_options, author=self._author), (
+            self.url,
+        )
+
+    def __repr__(self) -> str:
+        return f"Repository({self.url!r}, id={self.id:.8})"
+
+    def _refs(self, space: str) -> dict[str, Digest]:
+        found = self.core.log.refresh().state.refs.items()
+        return {ref.removeprefix(space): at for ref, at in sorted(found) if ref.startswith(space)}
+
+    def _entry(self, name: str, ref: str, space: str, kind: Kind) -> tuple[Revision, str, Entry]:
+        revision = self.resolve(ref)
+        path = name if name.startswith(space + "/") else f"{space}/{name}"
+        entry = lookup(self.core.objects, revision.commit.tree, path)
+        if entry is None or entry.kind is not kind:
+            there = [at for at, _ in iterate(self.core.objects, revision.commit.tree, space + "/")]
+            listed = f"there are {', '.join(there[:8])}" if there else f"there are no {space}"
+            raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref}); {listed}")
+        return revision, path, entry

@@ -1,0 +1,295 @@
+"""How do entries become ordinary files, and how does the workspace change its branch?
+
+Files are written beside their place and moved there when they are whole. A file that somebody
+changed is never overwritten without being told to.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.exchange.registry import default_format, export_dataset, export_model
+from tensorrepo.formats.exchange.registry import suffix_of
+from tensorrepo.formats.model.read import open_model
+from tensorrepo.repo.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+)
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.refs import BRANCHES, create_branch
+from tensorrepo.repo.trees import iterate, lookup
+from tensorrepo.repo.workspace import Head, Tracked, changed_files, describe_files
+from tensorrepo.workspace.session import full_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.trees import Entry
+    from tensorrepo.workspace.session import Session
+
+RESERVED = (".tensorrepo", ".git")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One entry that was written out."""
+
+    entry: str
+    path: Path
+    format: str
+    files: int
+    bytes: int
+
+
+def switch(
+    session: Session, name: str, *, create: bool = False, detach: bool = False, keep: bool = False
+) -> Head:
+    """Put the workspace on a branch, or detached at a commit. No data is written.
+
+    Args:
+        session: the workspace.
+        name: a branch; with `detach` any revision.
+        create: make the branch at HEAD first.
+        detach: stand at the commit instead of on a branch.
+        keep: carry staged changes over, else they make it a ConflictError.
+    """
+    workspace = session.here
+    if workspace.staging().entries and not keep:
+        raise ConflictError(
+            "changes are staged. Commit them, unstage them with `tensorrepo restore --staged`, or "
+            "carry them over with --keep."
+        )
+    head = _target(session, name, create=create, detach=detach)
+    workspace.set_head(head)
+    return head
+
+
+def _target(session: Session, name: str, *, create: bool, detach: bool) -> Head:
+    if create:
+        tip = session.tip()
+        if tip is not None:
+            create_branch(session.repository, name, tip, actor=session.author())
+        return Head(branch=name)
+    revision = session.resolve(name)
+    if detach or revision.ref is None or not revision.ref.startswith(BRANCHES):
+        if not detach and revision.ref is None:
+            raise InvalidInputError(
+                f"{name!r} is a commit, not a branch: use --detach, or checkout"
+            )
+        return Head(commit=revision.digest)
+    return Head(branch=revision.ref.removeprefix(BRANCHES))
+
+
+def checkout_paths(
+    session: Session,
+    ref: str,
+    names: Iterable[str],
+    *,
+    to: Path | None = None,
+    force: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[Written]:
+    """Write entries of a commit as ordinary files, and track them.
+
+    Args:
+        session: the workspace.
+        ref: the commit.
+        names: paths of entries, or folders of them (``datasets``).
+        to: the folder to write into; None: the workspace's root.
+        force: overwrite files that were changed since they were written.
+        progress: told the bytes done so far.
+    """
+    workspace = session.here
+    revision = session.resolve(ref)
+    root = revision.commit.tree
+    folder = workspace.root if to is None else to.resolve()
+    if not folder.is_relative_to(workspace.root):
+        raise InvalidInputError(
+            f"{folder} is outside of the workspace: `tensorrepo export` writes there"
+        )
+    paths = [path for name in names for path in _entries(session, root, name)]
+    written = []
+    for path in dict.fromkeys(paths):
+        entry = lookup(session.repository.objects, root, path)
+        assert entry is not None, "_entries gives paths that exist"
+        target, format_name = _place(session.repository.objects, entry, folder / path)
+        _refuse_changed(session, target, force=force)
+        written.append(_write(session, path, entry, target, format_name, progress))
+        _remember(session, path, entry, target, format_name)
+    return written
+
+
+def update_tracked(session: Session) -> tuple[list[Written], list[str]]:
+    """Write clean tracked paths anew as HEAD has them; gives those written, and those skipped."""
+    workspace = session.here
+    written, skipped = [], []
+    tip = session.resolve("HEAD")
+    for path, tracked in workspace.tracked().items():
+        entry = lookup(session.repository.objects, tip.commit.tree, tracked.entry)
+        if entry is None or entry.digest == tracked.digest:
+            continue
+        if changed_files(workspace.root, path, tracked):
+            skipped.append(path)
+            continue
+        target = workspace.root / path
+        written.append(
+            _write(session, tracked.entry, entry, target, tracked.format, lambda _: None)
+        )
+        _remember(session, tracked.entry, entry, target, tracked.format)
+    return written, skipped
+
+
+def write_entry(
+    objects: ObjectSource,
+    entry: Entry,
+    target: Path,
+    format_name: str,
+    progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Write one entry at `target`, which must not exist, in a foreign format."""
+    if entry.kind is Kind.DATASET:
+        export_dataset(open_dataset(objects, entry.digest), target, format_name, progress=progress)
+    elif entry.kind is Kind.MODEL:
+        export_model(open_model(objects, entry), target, format_name, progress=progress)
+    elif entry.kind is Kind.BLOB:
+        target.write_bytes(objects.get(entry.digest).payload)
+    else:
+        raise InvalidInputError(f"a {entry.kind.label} cannot be written as files")
+
+
+def replace_path(partial: Path, target: Path) -> None:
+    """Put what was written whole in the place of what was there."""
+    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    if target.is_symlink() or target.exists():
+        target.rename(old)
+    partial.rename(target)
+    if old.is_dir() and not old.is_symlink():
+        shutil.rmtree(old)
+    else:
+        old.unlink(missing_ok=True)
+
+
+def _write(
+    session: Session,
+    path: str,
+    entry: Entry,
+    target: Path,
+    format_name: str,
+    progress: Callable[[int], None],
+) -> Written:
+    _refuse_links(session.here.root, target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkout-") as scratch:
+            partial = Path(scratch) / target.name
+            write_entry(session.repository.objects, entry, partial, format_name, progress)
+            replace_path(partial, target)
+    except PermissionError as error:
+        raise PermissionDenied(f"cannot write {target}: {error.strerror}") from error
+    except (NotADirectoryError, FileExistsError) as error:
+        raise ConflictError(f"cannot write {target}: a file is in the way") from error
+    except OSError as error:
+        raise StorageError(f"cannot write {target}: {error.strerror}") from error
+    files = describe_files(target)
+    return Written(path, target, format_name, len(files), sum(size for size, _ in files.values()))
+
+
+def _entries(session: Session, root: bytes, name: str) -> list[str]:
+    wanted = name.strip("/")
+    if wanted in ("", "."):
+        return [path for path, _ in iterate(session.repository.objects, root)]
+    below = [path for path, _ in iterate(session.repository.objects, root, wanted + "/")]
+    return below or [full_path(session.repository, root, wanted)]
+
+
+def _place(objects: ObjectSource, entry: Entry, place: Path) -> tuple[Path, str]:
+    """Where an entry goes and in which format: what `add` would read back as the same rows."""
+    if entry.kind is Kind.DATASET:
+        format_name = default_format(open_dataset(objects, entry.digest).schema)
+        return place.with_name(place.name + suffix_of(format_name)), format_name
+    if entry.kind is Kind.MODEL:
+        format_name = "snapshot" if open_model(objects, entry).files else "safetensors"
+        return place.with_name(place.name + suffix_of(format_name)), format_name
+    return place, "file"
+
+
+def _refuse_changed(session: Session, target: Path, *, force: bool) -> None:
+    if force or not (target.exists() or target.is_symlink()):
+        return
+    path = target.relative_to(session.here.root).as_posix()
+    tracked = session.here.tracked().get(path)
+    if tracked is None:
+        raise ConflictError(
+            f"{target} exists and was not written by tensorrepo. Move it away, or overwrite it with "
+            "--force."
+        )
+    changed = changed_files(session.here.root, path, tracked)
+    if changed:
+        first = next(iter(changed)) or target.name
+        raise ConflictError(
+            f"{target} was changed on disk ({first}: {changed[next(iter(changed))]}). Stage it with "
+            f"`tensorrepo add {path}`, or overwrite it with --force."
+        )
+
+
+def _refuse_links(root: Path, target: Path) -> None:
+    """Never write through a link, nor into the folders of version control."""
+    relative = target.relative_to(root)
+    if any(part.startswith(RESERVED) for part in relative.parts):
+        raise InvalidInputError(
+            f"{relative} lies in a folder that version control keeps for itself"
+        )
+    place = root
+    for part in relative.parts[:-1]:
+        place = place / part
+        if place.is_symlink():
+            raise ConflictError(f"{place} is a link: nothing is written through links. Remove it.")
+
+
+def _remember(session: Session, path: str, entry: Entry, target: Path, format_name: str) -> None:
+    workspace = session.here
+    key = target.relative_to(workspace.root).as_posix()
+    tracked = Tracked(path, entry.digest, format_name, describe_files(target))
+    workspace.write_tracked({**workspace.tracked(), key: tracked})
+
+
+def export(
+    session: Session,
+    name: str,
+    target: Path,
+    format_name: str | None,
+    *,
+    force: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Written:
+    """Write ``NAME[@REF]`` in a foreign format, untracked.
+
+    `format_name` None: told by the target's suffix, else the entry's usual one.
+    """
+    entry_name, _, ref = name.partition("@")
+    _, path, entry = session.find(f"{ref}:{entry_name}" if ref else entry_name)
+    objects = session.repository.objects
+    chosen = format_name or _place(objects, entry, target)[1]
+    if (target.exists() or target.is_symlink()) and not force:
+        raise ConflictError(f"{target} exists. Choose another place, or overwrite it with --force.")
+    if not target.parent.is_dir():
+        raise NotFoundError(f"there is no folder {target.parent} to write into")
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as scratch:
+            partial = Path(scratch) / target.name
+            write_entry(objects, entry, partial, chosen, progress)
+            replace_path(partial, target)
+    except PermissionError as error:
+        raise PermissionDenied(f"cannot write {target}: {error.strerror}") from error
+    files = describe_files(target)
+    return Written(path, target, chosen, len(files), sum(size for size, _ in files.values()))

@@ -1,0 +1,135 @@
+"""What is an entry, in a line, in detail, and in its first rows?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.model.read import Model, open_model
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects import Kind
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.trees import Entry
+
+SHOWN_BYTES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """An entry for people. `bytes` is what its content takes when decoded."""
+
+    path: str
+    kind: str
+    shape: str
+    bytes: int
+    digest: Digest
+    details: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "kind": self.kind,
+            "content": self.shape,
+            "bytes": self.bytes,
+            "digest": self.digest,
+            "details": list(self.details),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Rows to print: `rows` as text under `columns`, `records` as JSON values."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    records: list[dict[str, Any]]
+
+
+def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> Description:
+    """What lies at `path`."""
+    if entry.kind is Kind.DATASET:
+        return _describe_dataset(path, entry, open_dataset(objects, entry.digest))
+    if entry.kind is Kind.MODEL:
+        return _describe_model(path, entry, open_model(objects, entry))
+    size = objects.get(entry.digest).payload.nbytes if entry.kind is Kind.BLOB else 0
+    kind = "file" if entry.kind is Kind.BLOB else entry.kind.label
+    return Description(path, kind, f"{size:,} bytes", size, entry.digest)
+
+
+def preview(objects: ObjectSource, path: str, entry: Entry, *, start: int, rows: int) -> Preview:
+    """Some rows of a dataset, or all tensors of a model."""
+    if entry.kind is Kind.DATASET:
+        return _preview_dataset(open_dataset(objects, entry.digest), start, rows)
+    if entry.kind is Kind.MODEL:
+        return _preview_model(open_model(objects, entry))
+    raise InvalidInputError(f"{path} is a {entry.kind.label}, which has no rows to print")
+
+
+def value_text(value: Any) -> str:
+    """One value in a cell: short ones whole, arrays and bytes by their kind."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        inside = " ".join(str(item) for item in value.ravel()[:4])
+        more = " ..." if value.size > 4 else ""
+        return f"{value.dtype}{list(value.shape)} {inside}{more}"
+    if isinstance(value, (bytes, memoryview)):
+        return f"{len(value):,} bytes {bytes(value[:8]).hex()}"
+    text = str(value).replace("\n", " ")
+    return text if len(text) <= SHOWN_BYTES else text[: SHOWN_BYTES - 3] + "..."
+
+
+def value_json(value: Any) -> Any:
+    """One value for programs: arrays as nested lists, bytes as hex."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (bytes, memoryview)):
+        return bytes(value).hex()
+    return value
+
+
+def _describe_dataset(path: str, entry: Entry, dataset: Dataset) -> Description:
+    columns = tuple(
+        f"{column.name}: {column.type}{' or null' if column.nullable else ''}"
+        for column in dataset.schema.columns
+    )
+    shape = f"{len(dataset):,} rows x {len(columns)} columns"
+    return Description(path, "dataset", shape, dataset.bytes, entry.digest, columns)
+
+
+def _describe_model(path: str, entry: Entry, model: Model) -> Description:
+    specs = [(name, model.spec(name)) for name in model.keys()]
+    details = [f"{name}: {spec.dtype}{list(spec.shape)}" for name, spec in specs]
+    details += [f"file {name}" for name in model.files]
+    details += [f"{name} = {value}" for name, value in model.metrics.items()]
+    total = sum(spec.bytes for _, spec in specs)
+    shape = f"{len(specs):,} tensors"
+    return Description(path, "model", shape, total, entry.digest, tuple(details))
+
+
+def _preview_dataset(dataset: Dataset, start: int, rows: int) -> Preview:
+    stop = min(start + max(rows, 0), len(dataset))
+    names = dataset.schema.names
+    records = [dataset[at] for at in range(min(start, stop), stop)]
+    text = [
+        (str(start + number), *(value_text(record[name]) for name in names))
+        for number, record in enumerate(records)
+    ]
+    plain = [{name: value_json(record[name]) for name in names} for record in records]
+    return Preview((">row", *names), text, plain)
+
+
+def _preview_model(model: Model) -> Preview:
+    specs = [(name, model.spec(name)) for name in model.keys()]
+    text = [(name, str(spec.dtype), str(list(spec.shape)), f"{spec.bytes:,}") for name, spec in specs]
+    plain = [
+        {"name": name, "dtype": str(spec.dtype), "shape": list(spec.shape), "bytes": spec.bytes}
+        for name, spec in specs
+    ]
+    return Preview(("tensor", "dtype", "shape", ">bytes"), text, plain)

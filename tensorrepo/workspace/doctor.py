@@ -1,0 +1,123 @@
+"""What works here, what does not, and what to do about it?"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.probe import probe
+from tensorrepo.repo.errors import Error, InvalidInputError
+from tensorrepo.repo.fence import closure
+from tensorrepo.repo.pending import Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tensorrepo.workspace.session import Session
+
+LOW_SPACE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `level` is "ok", "warning" or "error"."""
+
+    what: str
+    level: str
+    found: str
+    advice: str = ""
+
+
+def examine(session: Session) -> Iterator[Finding]:
+    """Look at everything, one finding after the other; an error of one check stops none."""
+    checks: tuple[tuple[str, Callable[[Session], Finding]], ...] = (
+        ("repository", _repository),
+        ("store", _store),
+        ("space", _space),
+        ("log", _log),
+        ("objects", _objects),
+        ("author", _author),
+        ("workspace", _workspace),
+    )
+    for what, check in checks:
+        try:
+            yield check(session)
+        except InvalidInputError as error:
+            yield Finding(what, "warning", str(error))
+        except Error as error:
+            yield Finding(what, "error", str(error))
+
+
+def _repository(session: Session) -> Finding:
+    repository = session.repository
+    return Finding("repository", "ok", f"{repository.url}, id {repository.id:.12}")
+
+
+def _store(session: Session) -> Finding:
+    backend = session.repository.backend
+    if backend.guarantee is Guarantee.READ_ONLY:
+        return Finding("store", "ok", "read-only")
+    guarantee = probe(backend)
+    if guarantee is Guarantee.ATOMIC:
+        return Finding("store", "ok", "creates are atomic: any number of writers is safe")
+    return Finding(
+        "store",
+        "warning",
+        "creates are not atomic here: one process may write at a time",
+        "Use a local disk, S3, GCS or Azure where several people or jobs commit.",
+    )
+
+
+def _space(session: Session) -> Finding:
+    root = session.repository.backend.local_root
+    if root is None:
+        return Finding("space", "ok", "not on this machine")
+    free = shutil.disk_usage(root).free
+    level = "ok" if free > LOW_SPACE_BYTES else "warning"
+    advice = "" if level == "ok" else "A commit needs room for what it adds: free some."
+    return Finding("space", level, f"{free / 2**30:.1f} GiB free", advice)
+
+
+def _log(session: Session) -> Finding:
+    log = session.repository.log
+    view = log.refresh()
+    void = 0
+    for _, verdicts in log.judged(1, view.generation + 1):
+        void += sum(not verdict.applied for verdict in verdicts)
+    reason = view.state.read_only_reason
+    if reason:
+        return Finding("log", "warning", f"{view.generation} records; {reason}")
+    note = f", {void} entries without effect (`tensorrepo log --void`)" if void else ""
+    return Finding("log", "ok", f"{view.generation} records, their chain is whole{note}")
+
+
+def _objects(session: Session) -> Finding:
+    """Every object that a ref leads to is there; all but chunks and packs are read and verified."""
+    state = session.repository.log.refresh().state
+    store = session.repository.objects
+    count = 0
+    for digest in closure(store, sorted(set(state.refs.values())), state.supersedes):
+        store.describe(digest)
+        count += 1
+    return Finding("objects", "ok", f"{count:,} reachable, all there")
+
+
+def _author(session: Session) -> Finding:
+    return Finding("author", "ok", session.author())
+
+
+def _workspace(session: Session) -> Finding:
+    if session.workspace is None:
+        return Finding("workspace", "ok", "none: the repository was named by its URL")
+    unresolved = Pending(session.workspace.folder / "pending").unresolved()
+    if unresolved:
+        return Finding(
+            "workspace",
+            "warning",
+            f"{len(unresolved)} commits whose outcome is unknown",
+            "Run `tensorrepo resolve`.",
+        )
+    staged = len(session.workspace.staging().entries)
+    return Finding("workspace", "ok", f"{session.workspace.root}, {staged} changes staged")

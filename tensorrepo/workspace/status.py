@@ -1,0 +1,125 @@
+"""Where does this workspace stand, and what would the next commit hold?"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.history import ahead_behind, walk
+from tensorrepo.repo.pending import Pending
+from tensorrepo.repo.workspace import changed_files
+from tensorrepo.workspace.session import base_entry, entry_at
+from tensorrepo.workspace.staging import LEASE_SECONDS
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.pending import Unresolved
+    from tensorrepo.repo.workspace import Head, Staged
+    from tensorrepo.workspace.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChange:
+    """One staged change: `what` is "new", "modified" or "deleted"."""
+
+    path: str
+    what: str
+    staged: Staged
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedChange:
+    """A path that `checkout` wrote, and which of its files differ now: name -> what happened."""
+
+    path: str
+    entry: str
+    files: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `tensorrepo status` tells.
+
+    Attributes:
+        head: branch or detached commit.
+        tip: the commit that HEAD stands at; None on a branch without commits.
+        moved: commits that others made on the branch since the first `add`.
+        staged: what the next commit holds.
+        tracked: written paths whose files changed on disk.
+        outdated: written paths whose entry differs in the tip.
+        lease_age_seconds: since the lease on what is staged was renewed; None without one.
+        pending: appends whose outcome is unknown.
+    """
+
+    url: str
+    head: Head
+    tip: Digest | None
+    moved: int
+    staged: tuple[StagedChange, ...]
+    tracked: tuple[TrackedChange, ...]
+    outdated: tuple[str, ...]
+    lease_age_seconds: float | None
+    pending: tuple[Unresolved, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Nothing staged, and nothing changed on disk."""
+        return not self.staged and not self.tracked
+
+    @property
+    def lease_expired(self) -> bool:
+        return self.lease_age_seconds is not None and self.lease_age_seconds > LEASE_SECONDS
+
+
+def status(session: Session) -> Status:
+    """Look at the workspace and at its branch."""
+    workspace = session.here
+    state, staging, tip = workspace.state(), workspace.staging(), session.tip()
+    moved = 0
+    if staging.entries and tip is not None and tip != staging.base:
+        moved = _behind(session, staging.base, tip)
+    return Status(
+        url=session.repository.url,
+        head=state.head,
+        tip=tip,
+        moved=moved,
+        staged=tuple(_staged(session, path, one) for path, one in staging.entries.items()),
+        tracked=tuple(_changed(session)),
+        outdated=tuple(_outdated(session)),
+        lease_age_seconds=time.time() - state.lease_seconds if state.lease else None,
+        pending=Pending(workspace.folder / "pending").unresolved(),
+    )
+
+
+def _behind(session: Session, base: Digest | None, tip: Digest) -> int:
+    objects = session.repository.objects
+    if base is None:
+        return sum(1 for _ in walk(objects, [tip]))
+    return ahead_behind(objects, base, tip)[1]
+
+
+def _staged(session: Session, path: str, staged: Staged) -> StagedChange:
+    if staged.entry is None:
+        return StagedChange(path, "deleted", staged)
+    before = base_entry(session, path)
+    return StagedChange(path, "new" if before is None else "modified", staged)
+
+
+def _changed(session: Session) -> list[TrackedChange]:
+    workspace = session.here
+    found = []
+    for path, tracked in workspace.tracked().items():
+        files = changed_files(workspace.root, path, tracked)
+        if files:
+            found.append(TrackedChange(path, tracked.entry, files))
+    return found
+
+
+def _outdated(session: Session) -> list[str]:
+    found = []
+    for path, tracked in session.here.tracked().items():
+        entry = entry_at(session, tracked.entry)
+        if entry is None or entry.digest != tracked.digest:
+            found.append(path)
+    return found
