@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,10 +34,20 @@ from tests.support.reference_tree import clashing, reference_root
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tensorrepo.repo.objects import Link
+
 SMALL = {"MIN_ITEMS": 3, "MAX_ITEMS": 9, "_END_MASK": 3, "MAX_ROOT_BYTES": 400}
 OBJECTS = MemoryObjects()
 BLOBS = [OBJECTS.put(Kind.BLOB, bytes([i])).digest for i in range(8)]
 MANY = {f"files/part-{i:05d}.bin": Entry(Kind.BLOB, BLOBS[i % 8]) for i in range(20_000)}
+
+
+class CountingObjects(MemoryObjects):
+    puts = 0
+
+    def put(self, *args: Any, **named: Any) -> Link:
+        self.puts += 1
+        return super().put(*args, **named)
 
 
 @pytest.fixture
@@ -173,6 +184,22 @@ class TestClashes:
         assert bool(clashes(OBJECTS, root, edits)) == clashing(wanted)
 
 
+def ends_small_page(path: str) -> bool:
+    return blake3(path.encode()).digest()[0] & SMALL["_END_MASK"] == 0
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_clash_with_the_first_path_of_an_untouched_page_is_seen() -> None:
+    """`p/a` ends a page and goes; `p` takes its place as the end, right before `p/b`."""
+    names = [f"p{number}" for number in range(200)]
+    name = next(n for n in names if ends_small_page(n) and ends_small_page(f"{n}/a"))
+    paths = ["a1", "a2", f"{name}/a", *(f"{name}/b{number}" for number in range(30))]
+    root = update(OBJECTS, EMPTY_TREE, dict.fromkeys(paths, blob(0)))
+    assert decode_root(root).items[0][0] == f"{name}/a"
+    with pytest.raises(InvalidInputError, match="cannot be an entry and a folder"):
+        update(OBJECTS, root, {f"{name}/a": None, name: blob(0)})
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
@@ -260,6 +287,13 @@ class TestCost:
         root = update(OBJECTS, many, edits)
         assert len(OBJECTS.reads) <= 9
         assert root == reference_root(OBJECTS, applied(MANY, edits))
+
+    def test_an_update_that_changes_nothing_stores_nothing(self, many: bytes) -> None:
+        objects = CountingObjects()
+        objects.stored, objects.links = dict(OBJECTS.stored), dict(OBJECTS.links)
+        same = dict(sorted(MANY.items())[100:110])
+        assert update(objects, many, same) == many
+        assert objects.puts == 0
 
     def test_a_lookup_reads_one_page_a_level(self, many: bytes) -> None:
         OBJECTS.reads.clear()
