@@ -18,7 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 import tensorrepo
-from tests.support.pages import blocks, headings, pages
+from tests.support.pages import blocks, headings, pages, sections
 from tests.support.sources import ROOT, sources
 
 TUTORIAL = ROOT / "docs/tutorial.md"
@@ -53,6 +53,20 @@ def test_every_command_has_its_section_and_every_section_its_command() -> None:
         if heading.startswith("tensorrepo ")
     ]
     assert sorted(documented) == _commands()
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_every_option_of_a_command_is_named_in_its_section(command: str) -> None:
+    loaded: Any = importlib.import_module("tensorrepo.cli.main").load_command(command)
+    text = sections(CLI_PAGE)[f"tensorrepo {command}"]
+    shared = {"--json", "--repo", "--help"}  # said once, at the top of the page
+    missing = [
+        option.opts
+        for option in loaded.params
+        if option.param_type_name == "option" and not shared & set(option.opts)
+        if not any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for name in option.opts)
+    ]
+    assert missing == []
 
 
 @pytest.mark.parametrize("command", _commands())

@@ -57,6 +57,12 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def sections(page: Path) -> dict[str, str]:
+    """The text under each heading, up to the next heading of any level."""
+    parts = _HEADING.split(page.read_text("utf-8"))
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
 def headings(page: Path) -> list[str]:
     outside = _FENCE.sub("", page.read_text("utf-8"))
     return [heading.replace("`", "") for heading in _HEADING.findall(outside)]
