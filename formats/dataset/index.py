@@ -183,6 +183,8 @@ def decode_index(payload: Buffer, what: str) -> PageIndex:
     chunks = _decode_chunks(section_array(sections, CHUNKS, np.dtype("u1"), what), what)
     if len(tags) != TAG_BYTES * len(entries) or len(chunk_of) != len(entries):
         raise CorruptError(f"{what}: {len(entries)} entries, but not as many tags and chunks")
+    if chunks.count(None) > 1:
+        raise CorruptError(f"{what}: more than one inline chunk")
     if len(entries) and int(chunk_of.max()) >= len(chunks):
         raise CorruptError(f"{what}: a page lies in a chunk that is not listed")
     columns = []
@@ -229,3 +231,88 @@ def _decode_chunks(raw: NDArray[np.uint8], what: str) -> tuple[Digest | None, ..
     digests = raw.reshape(-1, DIGEST_BYTES)
     names = [row.tobytes() for row in digests]
     return tuple(None if name == _INLINE_DIGEST else digest_from_bytes(name) for name in names)
+
+
+# ------------------------------------------------------------------------------ whole columns
+
+
+def join_indexes(
+    column_id: str,
+    storage: Storage,
+    indexes: Sequence[tuple[PageIndex, Mapping[Digest, Link]]],
+    fragment_rows: Sequence[NDArray[np.uint32]],
+) -> ColumnIndex:
+    """All pages of one column, from the page indexes that cover the dataset in order.
+
+    Args:
+        column_id: which column.
+        storage: how the schema says it is stored.
+        indexes: each with links that know its chunks.
+        fragment_rows: per index the rows of each fragment that it covers.
+
+    Raises:
+        CorruptError: pages do not add up to the fragments, or a chunk is not linked.
+        UnsupportedError: pages that are stored in another form than the schema says.
+    """
+    pages = [_pages_of(column_id, storage, index) for index, _ in indexes]
+    chunks: list[Link | memoryview] = []
+    chunk_of = [np.zeros(0, np.uint32)]
+    for part, (index, links) in zip(pages, indexes, strict=True):
+        chunk_of.append(part.chunk + np.uint32(len(chunks)))
+        chunks += [_place(chunk, index, links) for chunk in index.chunks]
+    entries = np.concatenate([np.zeros(0, PAGE_ENTRY), *(part.entries for part in pages)])
+    tags = np.concatenate([np.zeros((0, TAG_BYTES), np.uint8), *(part.tags for part in pages)])
+    first_row = np.zeros(len(entries) + 1, np.int64)
+    np.cumsum(entries["rows"], out=first_row[1:])
+    rows = np.concatenate([np.zeros(0, np.uint32), *fragment_rows]).astype(np.int64)
+    fragment = _fragments(entries, first_row, rows)
+    return ColumnIndex(
+        column_id,
+        storage,
+        entries,
+        tags,
+        first_row,
+        np.concatenate(chunk_of),
+        tuple(chunks),
+        fragment,
+    )
+
+
+def _pages_of(column_id: str, storage: Storage, index: PageIndex) -> ColumnPages:
+    for column in index.columns:
+        if column.id == column_id:
+            if column.storage != storage:
+                raise UnsupportedError(
+                    f"column {column_id} is stored as {column.storage}, the schema says {storage}: "
+                    "this version cannot convert it. Update tensorrepo."
+                )
+            return column
+    raise UnsupportedError(f"column {column_id} was added later. Update tensorrepo to read it.")
+
+
+def _place(
+    chunk: Digest | None, index: PageIndex, links: Mapping[Digest, Link]
+) -> Link | memoryview:
+    if chunk is None:
+        return index.inline
+    if chunk not in links:
+        raise CorruptError(f"a page index names chunk {chunk:.12}, which its object does not link")
+    return links[chunk]
+
+
+def _fragments(
+    entries: NDArray[Any], first_row: NDArray[np.int64], rows: NDArray[np.int64]
+) -> NDArray[np.uint32]:
+    """The fragment of every page; proves that pages cover each fragment without gap or overlap."""
+    starts = first_row[:-1] - entries["first_row"]  # where the fragment of each page begins
+    bounds = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(rows, out=bounds[1:])
+    fragment = np.searchsorted(bounds, starts, side="right") - 1
+    covered = np.isin(bounds[:-1], first_row[:-1]).all() if len(rows) else not len(entries)
+    right = (starts == bounds[np.clip(fragment, 0, len(rows))]).all() and (
+        entries["rows"] > 0
+    ).all()
+    inside = (first_row[1:] <= bounds[np.clip(fragment + 1, 0, len(rows))]).all()
+    if not (covered and right and inside) or first_row[-1] != bounds[-1]:
+        raise CorruptError(f"pages of {first_row[-1]} rows do not cover fragments of {bounds[-1]}")
+    return fragment.astype(np.uint32)

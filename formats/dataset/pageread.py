@@ -1,0 +1,205 @@
+"""The verified pages and rows of one column.
+
+A page is proved before anything of it is returned. Bytes mapped from a local disk are compared
+with their xxh3, once per page and process: that finds damage. Bytes that come from a store are
+compared with their truncated BLAKE3, which a hostile store cannot forge, and the last ones read
+are kept. Single rows of large fixed pages in a store are read exactly, with their row sums.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dataset.page import decode_page, verify_page
+from tensorrepo.formats.dataset.values import ColumnValues, concat
+from tensorrepo.repo.errors import CorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.index import ColumnIndex
+    from tensorrepo.repo.objects import ObjectSource
+
+READ_THREADS = 16
+AHEAD_BYTES = 32 << 20  # read ahead of a scan
+
+
+class PageCache:
+    """The pages last read from a store, decoded, within a limit in bytes. Thread-safe."""
+
+    def __init__(self, limit_bytes: int = 64 << 20) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._pages: OrderedDict[tuple[str, int], tuple[ColumnValues, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: tuple[str, int]) -> ColumnValues | None:
+        with self._lock:
+            found = self._pages.get(key)
+            if found is None:
+                return None
+            self._pages.move_to_end(key)
+            return found[0]
+
+    def put(self, key: tuple[str, int], values: ColumnValues, size: int) -> None:
+        with self._lock:
+            if key in self._pages or size > self._limit_bytes:
+                return
+            self._pages[key] = values, size
+            self._bytes += size
+            while self._bytes > self._limit_bytes:
+                self._bytes -= self._pages.popitem(last=False)[1][1]
+
+
+class PageReader:
+    """Reads pages of one column. Thread-safe: what it remembers is only ever added to."""
+
+    def __init__(
+        self, objects: ObjectSource, index: ColumnIndex, name: str, cache: PageCache
+    ) -> None:
+        self.index = index
+        self._objects = objects
+        self._name = name
+        self._cache = cache
+        self._verified = np.zeros(index.pages, np.bool_)
+
+    def bytes(self, page: int) -> memoryview:
+        """The stored bytes of one page, proved; read-only.
+
+        Raises:
+            CorruptError: names column, page and object.
+        """
+        view = self._mapped(page)
+        return self._fetched(page) if view is None else view
+
+    def values(self, page: int) -> ColumnValues:
+        """All rows of one page: read-only views where it is not compressed."""
+        view = self._mapped(page)
+        if view is not None:
+            return self._decoded(page, view)
+        key = (self.index.id, page)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._decoded(page, self._fetched(page))
+            self._cache.put(key, found, int(self.index.entries["raw_bytes"][page]))
+        return found
+
+    def rows(self, rows: NDArray[np.int64]) -> ColumnValues:
+        """Rows in the order asked for, as a copy; each lies in ``[0, index.rows)``."""
+        if not len(rows):
+            return empty_values(self.index)
+        ordered, inverse = np.unique(rows, return_inverse=True)
+        found = self._sorted_rows(ordered)
+        if len(ordered) == len(rows) and bool((rows[1:] > rows[:-1]).all()):
+            return found
+        return found.take(inverse)
+
+    def range(self, start: int, stop: int) -> list[ColumnValues]:
+        """Rows ``[start, stop)`` page by page, as views."""
+        if start >= stop:
+            return []
+        first = self.index.first_row
+        low = int(np.searchsorted(first, start, "right")) - 1
+        high = int(np.searchsorted(first, stop, "left"))
+        pieces = []
+        for page, values in zip(range(low, high), self.scan(range(low, high)), strict=True):
+            begin = int(first[page])
+            pieces.append(values.slice(max(0, start - begin), min(values.rows, stop - begin)))
+        return pieces
+
+    def scan(self, pages: Sequence[int]) -> Iterator[ColumnValues]:
+        """The values of many pages, in order; those in a store are read ahead in parallel."""
+        if len(pages) < 2 or self._mapped(pages[0]) is not None:
+            yield from map(self.values, pages)
+            return
+        with ThreadPoolExecutor(READ_THREADS, "read") as threads:
+            for some in self._portions(pages):
+                yield from threads.map(self.values, some)
+
+    def _portions(self, pages: Sequence[int]) -> Iterator[list[int]]:
+        """Pages in portions of about AHEAD_BYTES, for memory's sake."""
+        portion: list[int] = []
+        size = 0
+        for page in pages:
+            portion.append(page)
+            size += int(self.index.entries["stored_bytes"][page])
+            if size >= AHEAD_BYTES:
+                yield portion
+                portion, size = [], 0
+        if portion:
+            yield portion
+
+    def _sorted_rows(self, rows: NDArray[np.int64]) -> ColumnValues:
+        pages, starts = np.unique(self.index.page_of(rows), return_index=True)
+        stops = np.append(starts[1:], len(rows))
+        pieces: list[ColumnValues] = []
+        for page, values, start, stop in zip(
+            pages.tolist(),
+            self.scan(pages.tolist()),
+            starts.tolist(),
+            stops.tolist(),
+            strict=True,
+        ):
+            pieces.append(values.take(rows[start:stop] - self.index.first_row[page]))
+        return concat(pieces)
+
+    # -------------------------------------------------------------------------- one page
+
+    def _mapped(self, page: int) -> memoryview | None:
+        """A page that lies in memory or on a local disk, proved; None elsewhere."""
+        index = self.index
+        chunk = index.chunks[index.chunk[page]]
+        payload = chunk if isinstance(chunk, memoryview) else self._objects.map(chunk)
+        if payload is None:
+            return None
+        start = int(index.entries["offset"][page])
+        stop = start + int(index.entries["stored_bytes"][page])
+        # Read-only: the map is private but shared by all readers of this process.
+        view = payload[start:stop].toreadonly()
+        if not self._verified[page]:
+            try:
+                verify_page(view, index.entries[page])
+            except CorruptError as error:
+                raise self._located(page, error) from error
+            self._verified[page] = True
+        return view
+
+    def _fetched(self, page: int) -> memoryview:
+        index = self.index
+        chunk = index.chunks[index.chunk[page]]
+        assert not isinstance(chunk, memoryview), "inline pages are in memory"
+        start = int(index.entries["offset"][page])
+        stop = start + int(index.entries["stored_bytes"][page])
+        try:
+            data = self._objects.read_checked(chunk, start, stop, index.tags[page].tobytes())
+        except CorruptError as error:
+            raise self._located(page, error) from error
+        return memoryview(data).toreadonly()
+
+    def _decoded(self, page: int, data: memoryview) -> ColumnValues:
+        try:
+            return decode_page(data, self.index.entries[page], self.index.storage)
+        except CorruptError as error:
+            raise self._located(page, error) from error
+
+    def _located(self, page: int, error: CorruptError) -> CorruptError:
+        chunk = self.index.chunks[self.index.chunk[page]]
+        place = "the metadata" if isinstance(chunk, memoryview) else f"chunk {chunk.digest:.12}"
+        rows = self.index.first_row[page : page + 2].tolist()
+        return CorruptError(
+            f"column {self._name!r}, page {page} (rows {rows[0]} to {rows[-1]}) in {place}: {error}"
+        )
+
+
+def empty_values(index: ColumnIndex) -> ColumnValues:
+    """No rows of a column."""
+    entry: Any = np.zeros((), index.entries.dtype)
+    entry["raw_bytes"] = 64
+    return decode_page(memoryview(bytes(64)), entry, index.storage)
