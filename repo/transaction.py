@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.attempt import (
@@ -99,20 +100,20 @@ class Transaction:
             CommitExpired: a staged object was collected.
         """
         base = tree_of(self.objects, self.base)
-        if update(self.objects, base, self.staged) == base:
+        mine = update(self.objects, base, self.staged)
+        if mine == base:
             return None
-        attempt = Attempt(
-            self, self._compose, message, author, clock(), dict(metadata or {}), closes_lease
-        )
-        return attempt.run()
+        compose = partial(self._compose, mine)
+        return Attempt(
+            self, compose, message, author, clock(), dict(metadata or {}), closes_lease
+        ).run()
 
     def abort(self) -> None:
         """Forget it. What was stored so far is garbage, and harmless."""
         self.objects.abort()
 
-    def _compose(self, tip: Digest | None) -> bytes:
-        """The staged change on top of `tip`, by a three-way merge when the branch moved."""
-        mine = update(self.objects, tree_of(self.objects, self.base), self.staged)
+    def _compose(self, mine: bytes, tip: Digest | None) -> bytes:
+        """The staged tree `mine` on top of `tip`, by a three-way merge when the branch moved."""
         if tip == self.base:
             return mine
         generation = generation_of(self.objects, tip)

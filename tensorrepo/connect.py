@@ -148,6 +148,11 @@ def author(machine: Machine, workspace_config: Path | None = None) -> str:
     return f"{name} <{email}>"
 
 
+def world(environment: Mapping[str, str]) -> tuple[int, int]:
+    """(rank, world size) as torchrun and others set them; (0, 1) where nobody did."""
+    return int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
+
+
 def parse_size(text: str | int) -> int:
     """Bytes: ``"64MB"`` is 64 * 10**6, ``"64MiB"`` 64 * 2**20, a number is itself."""
     if isinstance(text, int):

@@ -170,6 +170,10 @@ class Repository:
         """What became of a commit whose outcome was unknown: "landed", "lost" or "unknown"."""
         return append.resolve(self.core.log, txn, generation, settle=False)
 
+    def world(self) -> tuple[int, int]:
+        """(rank, world size) of this process in a distributed job; (0, 1) outside of one."""
+        return connect.world(self._machine.environment)
+
     def close(self) -> None:
         self.core.close()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorrepo import connect
-from tensorrepo.formats.exchange.registry import read_dataset
+from tensorrepo.formats.exchange import registry
 from tensorrepo.repository import Repository
 
 if TYPE_CHECKING:
@@ -63,9 +63,4 @@ def read(path: str | Path, format: str | None = None, **options: object) -> Read
         format: its format; None: told by suffix and content.
         options: of that format; `tensorrepo add --help` lists them.
     """
-    return read_dataset(Path(path), format, **options)
-
-
-def world() -> tuple[int, int]:
-    """(rank, world size) of this process in a distributed job; (0, 1) outside of one."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return registry.read(Path(path), format, **options)

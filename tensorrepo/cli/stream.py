@@ -10,12 +10,11 @@ import typer
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
-from tensorrepo.connect import parse_size
+from tensorrepo.connect import parse_size, world
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.stream import stream
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
-from tensorrepo.sdk import world
 
 ORDERS = {"pages": "pages", "global": "global", "buffer": "buffer", "no": False}
 
@@ -52,7 +51,7 @@ def stream_command(
     _, path, entry = session.find(name)
     if entry.kind is not Kind.DATASET:
         raise InvalidInputError(f"{path} is a {entry.kind.label}: only datasets stream")
-    rank, size = world()
+    rank, size = world(session.machine.environment)
     dataset = open_dataset(session.repository.objects, entry.digest)
     reader = stream(
         dataset,

@@ -1,0 +1,168 @@
+"""A dataset at a commit, as the SDK shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo import connect
+from tensorrepo.formats.dataset.stream import Stream, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from tensorrepo.formats.dataset.read import Dataset as StoredDataset
+    from tensorrepo.formats.dataset.schema import Schema
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repository import Repository
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Dataset:
+    """A dataset of one commit: it never changes, and its rows are read when they are asked for.
+
+    ``ds[7]`` is a row, ``ds[10:20]`` and ``ds[[3, 1]]`` are columns of several, ``ds["label"]`` is
+    a column, to be indexed likewise.
+    """
+
+    repository: Repository
+    path: str
+    commit: Digest
+    stored: StoredDataset
+
+    @property
+    def name(self) -> str:
+        return self.path.removeprefix("datasets/")
+
+    @property
+    def digest(self) -> Digest:
+        """What the dataset is, in whatever commit."""
+        return self.stored.digest
+
+    @property
+    def schema(self) -> Schema:
+        return self.stored.schema
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.stored[index]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Rows in order, read in large pieces."""
+        for batch in self.stream(batch_size=256, shuffle=False, rank=0, world_size=1):
+            names = tuple(batch)
+            for at in range(len(batch)):
+                yield {name: batch[name][at] for name in names}
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows as one Arrow table."""
+        return self.stored.to_arrow(columns)
+
+    def to_batches(
+        self, columns: Sequence[str] | None = None, *, max_bytes: int | str = "64MB"
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows as Arrow batches of bounded bytes."""
+        return self.stored.to_batches(columns, max_bytes=connect.parse_size(max_bytes))
+
+    def to_numpy(self, columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """Columns as arrays; ragged and binary ones as lists."""
+        return self.stored.to_numpy(columns)
+
+    def to_torch(self, columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """Columns as torch tensors, where they have one shape and are numbers."""
+        import torch
+
+        found = self.to_numpy(columns)
+        return {
+            name: torch.from_numpy(values) if hasattr(values, "dtype") else values
+            for name, values in found.items()
+        }
+
+    def torch(self, columns: Sequence[str] | None = None) -> TorchDataset:
+        """For torch's own `DataLoader`: rows by number, right with any number of workers."""
+        return TorchDataset(self, tuple(columns) if columns is not None else None)
+
+    def stream(
+        self,
+        *,
+        batch_size: int,
+        columns: Sequence[str] | None = None,
+        shuffle: str | bool = "pages",
+        window: int | str = "512MB",
+        seed: int = 0,
+        epoch: int = 0,
+        transform: Callable[[Any], Any] | None = None,
+        output: str = "numpy",
+        last: str = "short",
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Stream:
+        """Batches for training, fetched and verified ahead.
+
+        Args:
+            batch_size: rows of a step, over all ranks.
+            columns: which; None means all.
+            shuffle: "pages" mixes pages within `window`, "global" rows over everything, "buffer"
+                rows within windows; False keeps the order.
+            window: decoded bytes to shuffle in, for the whole job.
+            seed: of the order; with `epoch` and the dataset it says all of it.
+            epoch: the first one; `set_epoch` goes on.
+            transform: called with every batch, in order.
+            output: "numpy", "torch" or "arrow".
+            last: what to do with a last, short step: "short" or "drop".
+            rank: of this process; None reads RANK.
+            world_size: how many share the steps; None reads WORLD_SIZE.
+        """
+        told_rank, told_world = self.repository.world()
+        made = stream(
+            self.stored,
+            batch_size=batch_size,
+            columns=columns,
+            shuffle=shuffle,
+            window_bytes=connect.parse_size(window),
+            seed=seed,
+            epoch=epoch,
+            transform=transform,
+            output=output,
+            last=last,
+            rank=told_rank if rank is None else rank,
+            world=told_world if world_size is None else world_size,
+        )
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.repository, self.path, self.commit)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.schema.names)
+        return f"<dataset {self.name}: {len(self):,} rows of {names}, commit {self.commit:.12}>"
+
+
+class TorchDataset:
+    """A map-style dataset: what torch's `DataLoader` asks for, without importing torch."""
+
+    def __init__(self, dataset: Dataset, columns: tuple[str, ...] | None) -> None:
+        self.dataset = dataset
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = self.dataset[int(index)]
+        return {name: row[name] for name in self.columns or row}
+
+    def __getitems__(self, indices: Iterable[int]) -> list[dict[str, Any]]:
+        """A whole batch in one read: torch calls this where it is there."""
+        wanted = list(indices)
+        found = self.dataset.stored[wanted]
+        names = self.columns or tuple(found)
+        return [{name: found[name][at] for name in names} for at in range(len(wanted))]
+
+
+def _reopen(repository: Repository, path: str, commit: Digest) -> Dataset:
+    return repository.dataset(path, commit)

@@ -1,0 +1,115 @@
+"""A model at a commit, as the SDK shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.exchange.safetensors import save_safetensors
+from tensorrepo.formats.model.diff import diff_models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from tensorrepo.formats.model.diff import ModelDiff
+    from tensorrepo.formats.model.manifest import Edge
+    from tensorrepo.formats.model.read import Model as StoredModel
+    from tensorrepo.formats.model.read import TensorSpec
+    from tensorrepo.formats.model.selection import Index
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repository import Repository
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Model:
+    """A model of one commit. Tensors are read, and verified, when they are asked for."""
+
+    repository: Repository
+    path: str
+    commit: Digest
+    stored: StoredModel
+
+    @property
+    def name(self) -> str:
+        return self.path.removeprefix("models/")
+
+    @property
+    def digest(self) -> Digest:
+        """What the model is, wherever and however it is stored."""
+        return self.stored.entry.digest
+
+    def keys(self) -> tuple[str, ...]:
+        """Names of tensors, sorted."""
+        return self.stored.keys()
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.stored
+
+    def __getitem__(self, name: str) -> Any:
+        """One tensor as a read-only array."""
+        return self.stored[name]
+
+    def spec(self, name: str) -> TensorSpec:
+        """Type, shape and bytes of a tensor, without reading it."""
+        return self.stored.spec(name)
+
+    def slice(self, name: str, index: Index) -> Any:
+        """``model[name][index]``, of which only the parts that it touches are read."""
+        return self.stored.slice(name, index)
+
+    def load(self, names: Iterable[str] | None = None, *, output: str = "numpy") -> dict[str, Any]:
+        """Tensors by name, all of them without `names`. `output`: "numpy" or "torch"."""
+        return self.stored.load(names, output="torch" if output == "torch" else "numpy")
+
+    def load_into(self, module: Any) -> None:
+        """Set the parameters and buffers of a torch module to the tensors of this model."""
+        module.load_state_dict(self.load(output="torch"))
+
+    def save(self, path: str | Path) -> None:
+        """Write all tensors as one safetensors file; as it was, when it came from one."""
+        save_safetensors(self.stored, Path(path))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of files that came along."""
+        return tuple(sorted([*self.stored.files, *self.stored.originals]))
+
+    def file(self, name: str) -> bytes:
+        """Content of one of them."""
+        return b"".join(bytes(chunk) for chunk in self.stored.file_chunks(name))
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return self.stored.metrics
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.stored.metadata
+
+    def lineage(self) -> tuple[Edge, ...]:
+        """What it was made from."""
+        return self.stored.lineage
+
+    def diff(self, other: Model) -> ModelDiff:
+        """What `other` has changed: tensors added, removed, reshaped, changed and by how much."""
+        return diff_models(self.stored.objects, self.stored.entry, other.stored.entry)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.repository, self.path, self.commit)
+
+    def __repr__(self) -> str:
+        size = self.stored.size_bytes
+        return (
+            f"<model {self.name}: {len(self)} tensors, {size:,} bytes, commit {self.commit:.12}>"
+        )
+
+
+def _reopen(repository: Repository, path: str, commit: Digest) -> Model:
+    return repository.model(path, commit)

@@ -1,0 +1,229 @@
+"""A change of a branch, as the SDK shows it: used in a ``with``, committed at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.dataset import Dataset
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema import Schema
+from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.exchange.base import Reading
+from tensorrepo.formats.model.manifest import Edge
+from tensorrepo.formats.model.write import write_model
+from tensorrepo.model import Model
+from tensorrepo.repo.attempt import tree_of
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.revisions import split_path
+from tensorrepo.repo.trees import Entry, iterate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from tensorrepo.formats.dataset.schema import InputBatch
+    from tensorrepo.formats.dataset.types import TypeLike
+    from tensorrepo.repo.attempt import Committed
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.transaction import Transaction as CoreTransaction
+    from tensorrepo.repository import Repository
+
+
+@dataclass(slots=True, repr=False)
+class DatasetDraft:
+    """A dataset in a transaction: rows can be appended."""
+
+    transaction: Transaction
+    path: str
+    schema: Schema
+    rows: int = 0
+
+    def append(self, rows: Reading | InputBatch | Iterable[InputBatch]) -> Self:
+        """Add rows behind those that are there. They are stored at once, in bounded memory.
+
+        Args:
+            rows: a dict of columns, an Arrow table or batch, a list of row dicts, what
+                `tensorrepo.read` opened, or an iterable of these. Pass many small batches as one
+                iterable: each call makes a fragment of its own.
+
+        Raises:
+            InvalidInputError: a row does not fit; names row, column, expected and found. Rows of
+                earlier calls stay.
+        """
+        core = self.transaction.core
+        entry = core.entry(self.path)
+        base = open_dataset(core.objects, entry.digest) if entry else None
+        link = write_dataset(core.objects, self.schema, _batches(rows), base=base)
+        core.stage(self.path, Entry(Kind.DATASET, link.digest))
+        self.rows = len(open_dataset(core.objects, link.digest))
+        return self
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        return f"<dataset {self.path} in a transaction: {self.rows:,} rows>"
+
+
+@dataclass(slots=True, repr=False)
+class Transaction:
+    """See `Repository.transaction`. `commit` is the commit made, None before and when nothing
+    changed; `onto` in it tells that the branch had moved.
+    """
+
+    repository: Repository
+    core: CoreTransaction
+    message: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    commit: Committed | None = None
+
+    def create_dataset(self, name: str, columns: Mapping[str, TypeLike] | Schema) -> DatasetDraft:
+        """A new dataset without rows.
+
+        Args:
+            name: by the path grammar; may have folders.
+            columns: name to type: ``{"image": Image("png"), "label": ClassLabel(names)}``, numpy
+                dtypes for scalars, or a schema.
+
+        Raises:
+            ConflictError: there is one of that name.
+        """
+        path = _full("datasets", name)
+        if self.core.entry(path) is not None:
+            raise ConflictError(f"{path} exists: use `dataset({name!r})` to change it")
+        schema = columns if isinstance(columns, Schema) else Schema.of(columns)
+        link = write_dataset(self.core.objects, schema, ())
+        self.core.stage(path, Entry(Kind.DATASET, link.digest))
+        return DatasetDraft(self, path, schema)
+
+    def dataset(self, name: str) -> DatasetDraft:
+        """An existing dataset, to append to."""
+        path = _full("datasets", name)
+        entry = self.core.entry(path)
+        if entry is None or entry.kind is not Kind.DATASET:
+            raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
+        found = open_dataset(self.core.objects, entry.digest)
+        return DatasetDraft(self, path, found.schema.without_ids(), len(found))
+
+    def save_model(
+        self,
+        name: str,
+        tensors: Mapping[str, Any],
+        *,
+        parent: str | None = None,
+        files: Mapping[str, bytes | Path] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        trained_on: Iterable[Any] = (),
+    ) -> None:
+        """Store a model, over the one of that name if there is one.
+
+        Args:
+            name: by the path grammar.
+            tensors: a state dict: names to torch tensors or numpy arrays. Tensors whose content
+                the branch has already are not stored again.
+            parent: what it was tuned from, as ``REF:models/NAME``.
+            files: such as a config or a tokenizer: content, or where it lies.
+            metadata: JSON.
+            metrics: JSON, such as ``{"accuracy": 0.91}``.
+            trained_on: datasets, or streams of them: digest, commit and the position that a stream
+                reached are kept with the model.
+        """
+        path = _full("models", name)
+        lineage = [_edge_of(source) for source in trained_on]
+        if parent is not None:
+            lineage.insert(0, self._parent_edge(parent))
+        entry = write_model(
+            self.core.objects,
+            tensors,
+            files=files,
+            metadata=metadata,
+            metrics=metrics,
+            lineage=lineage,
+            known=self._placements(),
+        )
+        self.core.stage(path, entry)
+
+    def save_file(self, name: str, content: bytes | Path) -> None:
+        """Store a file as it is."""
+        data = content.read_bytes() if isinstance(content, Path) else content
+        link = self.core.objects.put(Kind.BLOB, data)
+        self.core.stage(_full("files", name), Entry(Kind.BLOB, link.digest))
+
+    def remove(self, path: str) -> None:
+        """Leave an entry out of the commit. `path` is whole: ``datasets/fashion``."""
+        if self.core.entry(path) is None:
+            raise NotFoundError(f"no {path} in branch {self.core.branch!r}")
+        self.core.remove(path)
+
+    def abort(self) -> None:
+        """Commit nothing."""
+        self.core.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.commit = self.core.commit(
+                    self.message or _usual_message(self.core.staged),
+                    author=self.repository.author,
+                    metadata=self.metadata,
+                )
+        finally:
+            self.core.abort()
+
+    def __repr__(self) -> str:
+        return f"<transaction on {self.core.branch!r}: {len(self.core.staged)} changes>"
+
+    def _parent_edge(self, parent: str) -> Edge:
+        ref, path = split_path(parent)
+        if path is None:
+            raise InvalidInputError(f"parent {parent!r}: expected REF:models/NAME")
+        model = self.repository.model(path.removeprefix("models/"), ref)
+        return Edge("parent", model.path, model.digest, model.commit)
+
+    def _placements(self) -> tuple[Digest, ...]:
+        tree = tree_of(self.core.objects, self.core.base)
+        committed = [entry for _, entry in iterate(self.core.objects, tree, "models/")]
+        staged = [entry for entry in self.core.staged.values() if entry is not None]
+        known = [entry.storage for entry in (*committed, *staged) if entry.storage is not None]
+        return tuple(dict.fromkeys(known))
+
+
+def _edge_of(source: Any) -> Edge:
+    """What a model was trained on: a dataset, or a stream of one, or a model it came from."""
+    if isinstance(source, Model):
+        return Edge("derived_from", source.path, source.digest, source.commit)
+    if isinstance(source, Dataset):
+        return Edge("trained_on", source.path, source.digest, source.commit)
+    dataset = getattr(source, "dataset", None)
+    if not isinstance(dataset, Dataset):
+        raise InvalidInputError(f"trained_on takes datasets and streams, got {type(source).__name__}")
+    state = source.state_dict()
+    details = {key: state[key] for key in ("seed", "epoch", "position") if key in state}
+    return Edge("trained_on", dataset.path, dataset.digest, dataset.commit, details)
+
+
+def _batches(rows: Reading | InputBatch | Iterable[InputBatch]) -> Iterable[InputBatch]:
+    if isinstance(rows, Reading):
+        return rows.batches
+    one_batch = hasattr(rows, "schema") or hasattr(rows, "keys")
+    if one_batch or (isinstance(rows, list) and all(hasattr(row, "keys") for row in rows)):
+        return (rows,)  # type: ignore[return-value]  # told apart by what it offers, just above
+    return rows  # type: ignore[return-value]
+
+
+def _usual_message(staged: Mapping[str, Any]) -> str:
+    return f"Change {', '.join(sorted(staged)[:5])}" if staged else "Change nothing"
+
+
+def _full(space: str, name: str) -> str:
+    return name if name.startswith(f"{space}/") else f"{space}/{name}"
