@@ -261,7 +261,9 @@ def _notes(log: Log) -> Iterator[Callable[[_Draft], None]]:
     pending = log.pending
 
     def note(draft: _Draft) -> None:
-        for txn in draft.txns if pending is not None else ():
+        if pending is None:
+            return
+        for txn in draft.txns:
             noted.add(txn)
             pending.write(txn, draft.slot.record.gen)
 

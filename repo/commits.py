@@ -147,7 +147,9 @@ def decode_commit(payload: Buffer) -> Commit:
 
 def _decode_stored(payload: Buffer) -> _Stored:
     fields = _ARRAY.decode(payload)
-    version = msgspec.msgpack.decode(fields[0], type=int) if fields else 0
+    if not fields:
+        raise CorruptError("no well-formed commit: an empty array")
+    version = msgspec.msgpack.decode(fields[0], type=int)
     if version != VERSION:
         raise UnsupportedError(
             f"commit version {version}, this tensorrepo reads {VERSION}. Update it."

@@ -183,7 +183,7 @@ class Log:
 
     def slot(self, gen: int) -> Slot:
         """Slot `gen`, chained to the one before it."""
-        return self.slots.parse(gen, self._digest_of(gen - 1), self.slots.slot_bytes(gen))
+        return self.slots.parse(gen, self.digest_of(gen - 1), self.slots.slot_bytes(gen))
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Records ``[start, stop)``, their chain verified, from segments where there are some.
@@ -198,7 +198,7 @@ class Log:
         """Slots ``[start, stop)``, as `records`."""
         if start < 1:
             raise NotFoundError(f"{self.backend.url}: log records begin at 1, not {start}")
-        previous = self._digest_of(start - 1)
+        previous = self.digest_of(start - 1)
         while start < stop:
             run = read_run(
                 self.slots,
@@ -236,7 +236,8 @@ class Log:
         """`tip` after the slot that follows it, and the verdicts on its entries."""
         return self._add_all(tip, [slot])
 
-    def _digest_of(self, gen: int) -> Digest:
+    def digest_of(self, gen: int) -> Digest:
+        """What record ``gen + 1`` must name as its `previous`."""
         if gen == 0:
             return genesis_digest(self.identity)
         return record_digest(self.slots.slot_bytes(gen))

@@ -251,7 +251,7 @@ def genesis_digest(identity: bytes) -> Digest:
 
 
 def _check_json(value: object, depth: int) -> None:
-    if depth < 0:
+    if depth == 0 and isinstance(value, (Mapping, list, tuple)):
         raise InvalidInputError(f"nests deeper than {MAX_NESTING}")
     if isinstance(value, Mapping):
         for name, member in value.items():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tensorrepo.repo.backends.base import Guarantee, StoredKey
 from tensorrepo.repo.backends.disk import TEMPORARY, Disk, Staged, explain, split
-from tensorrepo.repo.backends.flights import Flights
+from tensorrepo.repo.backends.flights import ThreadFlights
 from tensorrepo.repo.backends.keys import byte_views, check_key, check_length, check_prefix
 from tensorrepo.repo.backends.mounts import mount_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, StorageError
@@ -189,7 +189,7 @@ class LocalUploads:
         self._backend = backend
         self._disk = disk
         self._lock = threading.Lock()
-        self._flights = Flights(_SYNC_THREADS, _UNSYNCED_BYTES, "tensorrepo-sync")
+        self._flights = ThreadFlights(_SYNC_THREADS, _UNSYNCED_BYTES, "tensorrepo-sync")
         self._small: list[tuple[str, Staged]] = []
         self._staged: dict[str, Staged] = {}
         self._created: dict[str, bool] = {}
