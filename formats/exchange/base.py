@@ -1,0 +1,164 @@
+"""What is every importer and exporter, so that one registry and one test suite serve them all?
+
+A format is a record of functions. `read` opens a path and answers with a `Reading`: the schema is
+known at once, the rows come as batches of bounded bytes while they are asked for. `write` takes a
+dataset and a path that does not exist yet. Nothing here is read twice, and nothing unpickles.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from errno import EINVAL
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.errors import (
+    Error,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.schema import InputBatch, Schema
+
+BATCH_BYTES = 8 << 20  # of one batch, unless a single row is larger
+# zlib never expands more than this, so a header that promises more than file bytes times this lies.
+DEFLATE_LIMIT = 1032
+MAX_NOTES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where rows came from, as lineage notes it."""
+
+    path: str
+    format: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A foreign file or folder, opened.
+
+    `rows` is None when only reading tells; `bytes` counts what is stored on the disk. `batches` can
+    be walked once, and raises `InvalidInputError` at the row where the source turns out damaged.
+    `notes` say what a user should know: files passed over, splits found.
+    """
+
+    schema: Schema
+    rows: int | None
+    bytes: int
+    batches: Iterator[InputBatch]
+    origin: Origin
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a format: `parse` takes what the SDK gives or the text of the command line."""
+
+    name: str
+    meaning: str
+    parse: Callable[[object], object] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A path whose format is asked for. `head` begins its content, of gzip the content inside.
+
+    `names` are a folder's ordinary files, the first of them when there are very many.
+    """
+
+    path: Path
+    head: bytes
+    names: tuple[PurePath, ...] = ()
+    is_folder: bool = False
+    bytes: int = 0
+    gzipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One foreign format. `matches` looks at content and names, and claims only what is certain."""
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    matches: Callable[[Candidate], bool]
+    read: Callable[..., Reading]
+    write: Callable[..., None]
+    read_options: tuple[Option, ...] = ()
+    write_options: tuple[Option, ...] = ()
+
+
+@contextmanager
+def refusals(path: object, what: str, *damaged: type[Exception]) -> Iterator[None]:
+    """Tell a damaged file from a missing one and from a failing disk.
+
+    Args:
+        path: what is being read.
+        what: the format, as a sentence calls it: "gzip file".
+        damaged: further exceptions by which a decoder says that the bytes are wrong.
+    """
+    wrong: tuple[type[Exception], ...] = (EOFError, zlib.error, *damaged)
+    try:
+        yield
+    except Error:
+        raise
+    except wrong as problem:
+        raise damage(path, f"not a readable {what}: {_sentence(problem)}") from problem
+    except FileNotFoundError as problem:
+        raise NotFoundError(f"{path}: no such file") from problem
+    except PermissionError as problem:
+        raise PermissionDenied(f"{path}: permission denied. Check who may read it.") from problem
+    except OSError as problem:
+        # Decoders raise it without a number; a lying offset makes the system call invalid.
+        if problem.errno in (None, EINVAL):
+            raise damage(path, f"not a readable {what}: {_sentence(problem)}") from problem
+        raise StorageError(f"{path}: {problem.strerror}") from problem
+
+
+def damage(path: object, what: str) -> InvalidInputError:
+    """The error for a source that cannot be used: says where it is and what is wrong with it."""
+    return InvalidInputError(f"{path}: {what}")
+
+
+def file_bytes(path: Path) -> int:
+    with refusals(path, "file"):
+        return path.stat().st_size
+
+
+def shorten_notes(notes: list[str]) -> tuple[str, ...]:
+    """At most `MAX_NOTES` lines, the last one counting the rest."""
+    if len(notes) <= MAX_NOTES:
+        return tuple(notes)
+    kept = notes[: MAX_NOTES - 1]
+    return (*kept, f"and {len(notes) - len(kept)} more")
+
+
+def parse_flag(value: object) -> bool:
+    """A yes-or-no option."""
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if str(value).lower() not in words:
+        raise InvalidInputError(f"expected true or false, got {value!r}")
+    return words[str(value).lower()]
+
+
+def parse_names(value: object) -> tuple[str, ...]:
+    """A list of names: a sequence, or one text with commas."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(","))
+    if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
+        raise InvalidInputError(f"expected a list of names, got {value!r}")
+    return tuple(value)
+
+
+def _sentence(problem: Exception) -> str:
+    lines = str(problem).splitlines()
+    return (lines[0] if lines else type(problem).__name__).rstrip(".")

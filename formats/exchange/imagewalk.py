@@ -1,0 +1,159 @@
+"""Which images are in a folder, in which order, and is each one whole?
+
+The walk honours `.tensorrepoignore`, leaves out hidden files and does not follow links to folders.
+Its order is that of paths compared part by part, so that two walks meet the same rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensorrepo.formats.exchange.base import damage, refusals
+from tensorrepo.formats.exchange.ignore import Ignore
+from tensorrepo.formats.exchange.imagebytes import HEAD_BYTES, codec_of, examine
+from tensorrepo.repo.errors import InvalidInputError
+
+CLASSES_FILE = "classes.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """One image file: `relative` to the folder, with slashes, and as the system calls it."""
+
+    relative: str
+    path: str
+    bytes: int
+    codec: str
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return tuple(self.relative.split("/")[:-1])
+
+
+@dataclass(slots=True)
+class Place:
+    """What one folder holds itself, without the folders in it."""
+
+    rows: int = 0
+    bytes: int = 0
+    codecs: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a first walk over a folder finds: folders with images, and what is passed over."""
+
+    places: Mapping[tuple[str, ...], Place]
+    passed_over: tuple[str, ...]
+    damaged: frozenset[str]
+
+
+def survey_folder(path: Path, ignore: Ignore, *, examined: bool) -> Survey:
+    """Count the images of every folder; with `examined` read each one to find damaged ones."""
+    places: dict[tuple[str, ...], Place] = {}
+    passed_over: list[str] = []
+    damaged: set[str] = set()
+    for image in walk_images(path, ignore, passed_over):
+        if examined and (problem := _problem(image)):
+            damaged.add(image.relative)
+            passed_over.append(f"{image.relative} {problem}")
+            continue
+        place = places.setdefault(image.folders, Place())
+        place.rows += 1
+        place.bytes += image.bytes
+        place.codecs.add(image.codec)
+    return Survey(places, tuple(passed_over), frozenset(damaged))
+
+
+def walk_images(path: Path, ignore: Ignore, passed_over: list[str]) -> Iterator[ImageFile]:
+    """Every image below `path` in the order of paths; what else there is goes to `passed_over`."""
+    for relative, entry in _walk(path, ignore, passed_over):
+        if relative == CLASSES_FILE:
+            continue
+        with refusals(entry.path, "image"):
+            codec = codec_of(read_head(entry.path)) if entry.is_file() else None
+            if codec is None:
+                passed_over.append(f"{relative} is no image")
+                continue
+            stored = entry.stat().st_size
+        yield ImageFile(_unicode(path, relative), entry.path, stored, codec)
+
+
+def _walk(
+    path: Path, ignore: Ignore, passed_over: list[str]
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Files below `path`, folder after folder, names in order. Links to folders could be circles.
+
+    Only one folder's names are in memory for each level, so a walk over millions stays small.
+    """
+    stack = [_entries(str(path))]
+    parents = [""]
+    while stack:
+        entry = next(stack[-1], None)
+        if entry is None:
+            stack.pop()
+            parents.pop()
+            continue
+        relative = parents[-1] + entry.name
+        is_folder = entry.is_dir()
+        if entry.name.startswith(".") or ignore.leaves_out(relative, is_folder=is_folder):
+            continue
+        if not is_folder:
+            yield relative, entry
+        elif entry.is_symlink():
+            passed_over.append(f"{relative} is a link to a folder, which is not followed")
+        else:
+            stack.append(_entries(entry.path))
+            parents.append(f"{relative}/")
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    with refusals(folder, "folder"), os.scandir(folder) as entries:
+        return iter(sorted(entries, key=lambda entry: entry.name))
+
+
+def read_head(path: str) -> bytes:
+    with refusals(path, "image"), open(path, "rb", buffering=0) as file:
+        return file.read(HEAD_BYTES)
+
+
+def _unicode(path: Path, relative: str) -> str:
+    try:
+        relative.encode()
+    except UnicodeEncodeError as problem:
+        raise damage(
+            path, f"holds a file whose name is not UTF-8: {os.fsencode(relative)!r}. Rename it."
+        ) from problem
+    return relative
+
+
+def read_whole(image: ImageFile) -> bytes:
+    """The bytes of one image file.
+
+    Raises:
+        InvalidInputError: it is cut short, or is no longer in the format that it was found in.
+    """
+    with refusals(image.path, "image"):
+        data = Path(image.path).read_bytes()
+    try:
+        codec = examine(data).codec
+    except InvalidInputError as problem:
+        raise damage(
+            image.path, f"{problem}. Mend or remove it, or skip such images: damaged=skip"
+        ) from problem
+    if codec != image.codec:
+        raise damage(image.path, f"was {image.codec} and became {codec} while it was being read")
+    return data
+
+
+def _problem(image: ImageFile) -> str:
+    with refusals(image.path, "image"):
+        data = Path(image.path).read_bytes()
+    try:
+        examine(data)
+    except InvalidInputError as problem:
+        return str(problem)
+    return ""

@@ -1,0 +1,136 @@
+"""Read and write JSON lines: one object a line, a key for each column.
+
+Types are inferred from the first lines (1 MiB) and then enforced, with line and column in the
+error. What no column type holds (objects, lists of text or of lists) becomes a column of JSON. A
+key that only later lines have is an error; one that a line lacks is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from tensorrepo.formats.dataset.schema import Column, Json, Schema
+from tensorrepo.formats.exchange.base import (
+    Candidate,
+    Origin,
+    Reading,
+    damage,
+    file_bytes,
+    refusals,
+)
+from tensorrepo.formats.exchange.csv import is_text, open_text
+from tensorrepo.formats.exchange.tables import has_table_files, table_files
+from tensorrepo.repo.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.schema import Batch
+
+SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+BLOCK_BYTES = 1 << 20
+MAX_LINE_BYTES = 64 << 20
+Line = tuple[Path, int, dict[str, Any]]
+
+
+def read_jsonl(path: Path) -> Reading:
+    """A file of JSON lines, or all those of a folder."""
+    files = table_files(path, SUFFIXES)
+    first = next(_blocks(files[:1]), [])
+    if not first:
+        raise damage(files[0], "holds no JSON objects")
+    schema = _infer(path, first)
+    stored = sum(map(file_bytes, files))
+    return Reading(
+        schema=schema,
+        rows=None,
+        bytes=stored,
+        batches=(_batch(schema, block) for block in _blocks(files)),
+        origin=Origin(str(path), "jsonl", len(files), stored),
+    )
+
+
+def matches_jsonl(candidate: Candidate) -> bool:
+    if candidate.is_folder:
+        return has_table_files(candidate, SUFFIXES)
+    return candidate.path.name.lower().endswith(SUFFIXES) and is_text(candidate.head)
+
+
+def _blocks(files: Sequence[Path]) -> Iterator[list[Line]]:
+    """Lines in groups of bounded bytes."""
+    block: list[Line] = []
+    held = 0
+    for file in files:
+        with refusals(file, "file of JSON lines"), open_text(file) as stream:
+            number = 0
+            while text := stream.readline(MAX_LINE_BYTES):
+                number += 1
+                if text.strip():
+                    block.append((file, number, _object(file, number, text)))
+                    held += len(text)
+                if held >= BLOCK_BYTES:
+                    yield block
+                    block, held = [], 0
+    if block:
+        yield block
+
+
+def _object(file: Path, number: int, text: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise damage(f"{file}, line {number}", f"is not a JSON object: {problem}") from problem
+
+
+def _infer(path: Path, block: Sequence[Line]) -> Schema:
+    names = list(dict.fromkeys(name for _, _, row in block for name in row))
+    if not names:
+        raise damage(path, "its objects have no keys, so there are no columns")
+    return Schema(tuple(_column(name, [row.get(name) for _, _, row in block]) for name in names))
+
+
+def _column(name: str, values: list[Any]) -> Column:
+    """The type of a column from its first values; all null: text."""
+    with suppress(UnsupportedError, pa.ArrowException, OverflowError):
+        inferred = pa.array(values).type
+        if pa.types.is_null(inferred):
+            inferred = pa.string()
+        (column,) = Schema.from_arrow(pa.schema([pa.field(name, inferred)])).columns
+        return column
+    return Column(name, Json(), nullable=True)
+
+
+def _batch(schema: Schema, block: Sequence[Line]) -> Batch:
+    for file, number, row in block:
+        for name in row:
+            if name not in schema:
+                raise damage(f"{file}, line {number}", f"has a new key {name!r}")
+    return {column.name: _values(column, block) for column in schema.columns}
+
+
+def _values(column: Column, block: Sequence[Line]) -> Sequence[Any] | pa.Array:
+    values = [row.get(column.name) for _, _, row in block]
+    if isinstance(column.type, Json):
+        return values
+    arrow = Schema((column,)).to_arrow().field(0).type
+    try:
+        return pa.array(values, arrow)
+    except (pa.ArrowException, OverflowError):
+        _blame(column, arrow, block)
+        raise
+
+
+def _blame(column: Column, arrow: pa.DataType, block: Sequence[Line]) -> None:
+    """Raise for the line whose value does not fit."""
+    for file, number, row in block:
+        try:
+            pa.array([row.get(column.name)], arrow)
+        except (pa.ArrowException, OverflowError) as problem:
+            raise damage(
+                f"{file}, line {number}, column {column.name!r}",
+                f"{row.get(column.name)!r:.80} is no {arrow}, the type of the first lines",
+            ) from problem

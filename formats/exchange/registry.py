@@ -1,0 +1,405 @@
+"""Which foreign format is this path in, and who reads and writes it?
+
+Content decides where it can; the suffix decides for text, which has no mark of its own. What is not
+recognised is refused with the list of what would be.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.dataset.schema import Schema
+from tensorrepo.formats.exchange.arraysout import write_idx, write_npy, write_npz
+from tensorrepo.formats.exchange.arrow import SUFFIXES as ARROW_SUFFIXES
+from tensorrepo.formats.exchange.arrow import matches_arrow, read_arrow
+from tensorrepo.formats.exchange.base import (
+    BATCH_BYTES,
+    Candidate,
+    Format,
+    Option,
+    Reading,
+    damage,
+    parse_flag,
+    parse_names,
+    refusals,
+)
+from tensorrepo.formats.exchange.csv import SUFFIXES as CSV_SUFFIXES
+from tensorrepo.formats.exchange.csv import matches_csv, read_csv
+from tensorrepo.formats.exchange.idx import matches_idx, read_idx
+from tensorrepo.formats.exchange.images import is_image, matches_images, read_images
+from tensorrepo.formats.exchange.imagesout import images_suit, reads_back, write_images
+from tensorrepo.formats.exchange.jsonl import SUFFIXES as JSONL_SUFFIXES
+from tensorrepo.formats.exchange.jsonl import matches_jsonl, read_jsonl
+from tensorrepo.formats.exchange.npy import matches_npy, matches_npz, read_npy, read_npz
+from tensorrepo.formats.exchange.output import Table
+from tensorrepo.formats.exchange.parquet import SUFFIXES as PARQUET_SUFFIXES
+from tensorrepo.formats.exchange.parquet import matches_parquet, read_parquet
+from tensorrepo.formats.exchange.tablesout import (
+    write_arrow,
+    write_csv,
+    write_jsonl,
+    write_parquet,
+)
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HEAD_BYTES = 1028  # the longest header of an IDX file
+_TEXT = frozenset({"csv", "jsonl"})
+_PICKLES = frozenset({".pkl", ".pickle", ".joblib"})
+_MAX_NAMES = 2000  # files of a folder that are looked at to recognise it
+_COLUMNS = Option("columns", "only these columns, in this order", parse_names)
+_SPLIT = Option("split", "only this split: train, test, ...")
+_COMPRESS = Option("compress", "compress the file", parse_flag)
+_DELIMITER = Option("delimiter", "between cells")
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        "images",
+        "folder of image files, one folder for each class",
+        (),
+        matches_images,
+        read_images,
+        write_images,
+        (
+            _SPLIT,
+            Option("labels", "what names the class: folder (the first), parent (the last), none"),
+            Option("damaged", "images cut short: raise or skip"),
+        ),
+    ),
+    Format(
+        "idx",
+        "IDX files as MNIST's, gzipped or not: a file, or a folder with one for each column",
+        (".idx", ".idx.gz", "-ubyte", "-ubyte.gz"),
+        matches_idx,
+        read_idx,
+        write_idx,
+        (_SPLIT, Option("class_names", "what the numbers in column label mean", parse_names)),
+        (Option("split", "begins the names of the files"), _COMPRESS),
+    ),
+    Format(
+        "parquet",
+        "Parquet file, or a folder of them",
+        PARQUET_SUFFIXES,
+        matches_parquet,
+        read_parquet,
+        write_parquet,
+        (_COLUMNS,),
+        (Option("compression", "zstd, snappy, gzip, lz4 or none"),),
+    ),
+    Format(
+        "arrow",
+        "Arrow IPC (Feather) file or stream, or a folder of them",
+        ARROW_SUFFIXES,
+        matches_arrow,
+        read_arrow,
+        write_arrow,
+        (_COLUMNS,),
+    ),
+    Format(
+        "npz",
+        "numpy arrays of equal length, a column each",
+        (".npz",),
+        matches_npz,
+        read_npz,
+        write_npz,
+        (_COLUMNS,),
+        (_COMPRESS,),
+    ),
+    Format(
+        "npy",
+        "one numpy array, its first dimension the rows",
+        (".npy",),
+        matches_npy,
+        read_npy,
+        write_npy,
+        (Option("column", "name of the column"),),
+    ),
+    Format(
+        "csv",
+        "comma-separated or otherwise delimited text, or a folder of such files",
+        CSV_SUFFIXES,
+        matches_csv,
+        read_csv,
+        write_csv,
+        (
+            _DELIMITER,
+            Option("header", "whether the first line names the columns", parse_flag),
+            Option("encoding", "of the text: utf-8, latin-1, ..."),
+            Option("null_values", "words that stand for a missing value", parse_names),
+            Option("text_columns", 'columns kept as text: "007" is no number', parse_names),
+            _COLUMNS,
+        ),
+        (_DELIMITER,),
+    ),
+    Format(
+        "jsonl",
+        "JSON lines, or a folder of such files",
+        JSONL_SUFFIXES,
+        matches_jsonl,
+        read_jsonl,
+        write_jsonl,
+    ),
+)
+_BY_NAME = {known.name: known for known in FORMATS}
+
+
+def read_dataset(path: Path | str, format: str | None = None, **options: object) -> Reading:  # noqa: A002  # the SDK's word
+    """Open a foreign file or folder as rows.
+
+    Args:
+        path: a local file or folder.
+        format: its name, when content and suffix shall not decide.
+        options: of the format; values may be the texts of a command line.
+
+    Raises:
+        NotFoundError: no such path.
+        InvalidInputError: empty, not recognised, damaged, a model, or an unknown option.
+        PermissionDenied: the system refuses.
+        UnsupportedError: a URL, or content that no column type holds.
+    """
+    local = _local(path)
+    if format is not None:
+        chosen = find_format(format)
+        _candidate(local)  # the same errors for a path that is not there
+    else:
+        chosen = recognise(local)
+    return chosen.read(local, **_parsed(chosen, chosen.read_options, options))
+
+
+def export_dataset(
+    table: Table,
+    path: Path | str,
+    format: str | None = None,  # noqa: A002  # the SDK's word
+    *,
+    overwrite: bool = False,
+    columns: Sequence[str] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+    **options: object,
+) -> Path:
+    """Write a dataset into a foreign file or folder, whole or not at all.
+
+    Args:
+        table: a dataset.
+        path: what to make; its folder must exist.
+        format: its name; by default the one that the suffix of `path` names.
+        overwrite: replace what is there.
+        columns: only these, in this order.
+        progress: told the bytes of rows written so far.
+        options: of the format.
+
+    Returns:
+        The path written.
+
+    Raises:
+        InvalidInputError: `path` exists, an unknown format or option, or a column or row that the
+            format cannot hold; it is named.
+    """
+    local = _local(path)
+    chosen = find_format(format) if format is not None else _by_suffix(local)
+    parsed = _parsed(chosen, chosen.write_options, options)
+    shown = _Watched(table, table.schema.select(columns), progress)
+    chosen.write(shown, local, overwrite=overwrite, **parsed)
+    return local
+
+
+def recognise(path: Path) -> Format:
+    """The format of a file or folder, by its content and its name.
+
+    Raises:
+        NotFoundError: no such path.
+        InvalidInputError: empty, several formats at once, a model, or nothing known.
+    """
+    candidate = _candidate(path)
+    found = [known for known in FORMATS if known.matches(candidate)]
+    # Text beside other data describes it: labels.csv in a folder of images.
+    found = [known for known in found if known.name not in _TEXT] or found
+    if not found and not candidate.is_folder and (named := _with_suffix(path)) is not None:
+        return named  # damaged, most likely: its reader says what is wrong
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = " and ".join(known.name for known in found)
+        raise damage(path, f"holds {names}. Say which to read: format={found[0].name}")
+    raise _unrecognised(candidate)
+
+
+def find_format(name: str) -> Format:
+    """The format of this name.
+
+    Raises:
+        InvalidInputError: unknown; names near ones.
+    """
+    if name not in _BY_NAME:
+        near = difflib.get_close_matches(name, _BY_NAME, 3, 0.5)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise InvalidInputError(f"unknown format {name!r}; known are {', '.join(_BY_NAME)}.{hint}")
+    return _BY_NAME[name]
+
+
+def default_format(given: Table | Schema) -> str:
+    """The format in which `checkout` writes a dataset, so that reading it gives the same rows.
+
+    A folder of images when that keeps every column, number and the order; else Parquet. A schema
+    alone cannot tell the order, nor whether file names are unique: give the dataset.
+    """
+    suits = images_suit(given) if isinstance(given, Schema) else reads_back(given)
+    return "images" if suits else "parquet"
+
+
+def suffix_of(format: str) -> str:  # noqa: A002  # the SDK's word
+    """What the name of a file in this format ends in; "" for folders."""
+    suffixes = find_format(format).suffixes
+    return suffixes[0] if suffixes else ""
+
+
+def parse_options(given: Iterable[str]) -> dict[str, object]:
+    """Options as a command line gives them: ``["delimiter=;", "header=false"]``."""
+    options: dict[str, object] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise InvalidInputError(f"an option is KEY=VALUE, got {item!r}")
+        options[name.replace("-", "_")] = value
+    return options
+
+
+def model_format(path: Path) -> str | None:
+    """The name of the model format that a file is in ("safetensors", "torch"), by content."""
+    with refusals(path, "file"), path.open("rb") as file:
+        head = file.read(16)
+        header_bytes = int.from_bytes(head[:8], "little")
+        if head[8:9] == b"{" and header_bytes <= path.stat().st_size - 8:
+            return "safetensors"
+    if head.startswith(b"PK") and zipfile.is_zipfile(path):
+        with refusals(path, "zip file", zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            return "torch" if any(n.endswith("data.pkl") for n in archive.namelist()) else None
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """Some columns of a table; tells the bytes of what is asked of it."""
+
+    table: Table
+    schema: Schema
+    progress: Callable[[int], None]
+    done: list[int] = field(default_factory=lambda: [0])
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def to_batches(
+        self, columns: Sequence[str] | None = None, *, max_bytes: int = BATCH_BYTES
+    ) -> Iterator[pa.RecordBatch]:
+        wanted = self.schema.names if columns is None else columns
+        for batch in self.table.to_batches(list(wanted), max_bytes=max_bytes):
+            yield batch
+            self.done[0] += batch.nbytes
+            self.progress(self.done[0])
+
+
+def _local(path: Path | str) -> Path:
+    if "://" in str(path):
+        raise UnsupportedError(f"{path}: only local files are read and written; copy it first")
+    return Path(path)
+
+
+def _parsed(
+    chosen: Format, known: Iterable[Option], options: Mapping[str, object]
+) -> dict[str, Any]:
+    """Options as the format takes them; those given as None are left to their defaults."""
+    by_name = {option.name: option for option in known}
+    parsed = {}
+    for name, value in options.items():
+        if name not in by_name:
+            there = ", ".join(by_name) or "none"
+            raise InvalidInputError(f"format {chosen.name} has no option {name!r}; it has {there}")
+        if value is not None:
+            try:
+                parsed[name] = by_name[name].parse(value)
+            except InvalidInputError as problem:
+                raise InvalidInputError(f"option {name!r}: {problem}") from problem
+    return parsed
+
+
+def _by_suffix(path: Path) -> Format:
+    """The format that the name of `path` asks for."""
+    found = _with_suffix(path)
+    if found is None:
+        raise InvalidInputError(
+            f"{path}: the name says no format. Say one: format={' or '.join(_BY_NAME)}"
+        )
+    return found
+
+
+def _with_suffix(path: Path) -> Format | None:
+    name = path.name.lower()
+    return next((known for known in FORMATS if name.endswith(known.suffixes or "\0")), None)
+
+
+def _candidate(path: Path) -> Candidate:
+    """What there is to see of a path before a format is chosen."""
+    with refusals(path, "file"):
+        status = path.stat()
+        if path.is_dir():
+            names = tuple(_first_names(path))
+            if not names:
+                raise damage(path, "is a folder without files (hidden ones are left out)")
+            return Candidate(path, b"", names, is_folder=True)
+        if not path.is_file():
+            raise damage(path, "is neither a file nor a folder")
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    gzipped = head.startswith(b"\x1f\x8b")
+    return Candidate(
+        path, _inner_head(path) if gzipped else head, bytes=status.st_size, gzipped=gzipped
+    )
+
+
+def _first_names(folder: Path) -> Iterator[PurePath]:
+    """Some files below `folder`, hidden ones left out."""
+    return islice(_names(folder), _MAX_NAMES)
+
+
+def _names(folder: Path) -> Iterator[PurePath]:
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith("."):
+                yield PurePath(parent, name).relative_to(folder)
+
+
+def _inner_head(path: Path) -> bytes:
+    try:
+        with gzip.open(path, "rb") as file:
+            return file.read(HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return b""  # the format that the suffix names says what is wrong
+
+
+def _unrecognised(candidate: Candidate) -> InvalidInputError:
+    path = candidate.path
+    if is_image(candidate):
+        return damage(path, "is a single image; read the folder that it is in")
+    if not candidate.is_folder:
+        if not candidate.bytes:
+            return damage(path, "is empty")
+        if (model := model_format(path)) is not None:
+            return damage(path, f"is a model ({model}). Add it with --model NAME instead")
+        if candidate.head.startswith(b"\x80") or path.suffix in _PICKLES:
+            return damage(path, "looks like a pickle, which can run any code and is never read")
+    expected = "; ".join(
+        f"{known.title}{f' ({known.suffixes[0]})' if known.suffixes else ''}" for known in FORMATS
+    )
+    return damage(path, f"is in no format that is known here. Expected {expected}")
