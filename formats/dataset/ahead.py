@@ -1,0 +1,187 @@
+"""How does work happen ahead of whoever needs its results, on threads that always end?
+
+`Fetcher` loads runs on a few threads in the order in which they will be taken, within a byte limit.
+`Ahead` iterates on one thread of its own and hands the items over in order. Threads refer to these
+objects and to nothing that a user holds, so an iterator that is dropped can stop them; they are
+daemons, so nothing keeps a process from ending.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Condition, Lock, Thread
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+T = TypeVar("T")
+
+_JOIN_SECONDS = 30.0  # a read that hangs longer is left to its daemon thread
+
+
+class Fetcher(Generic[T]):
+    """Loads runs ahead. One thread expects and takes; `threads` threads load.
+
+    Runs are taken in the order in which they were expected, each once.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[int], T],
+        size_of: Callable[[int], int],
+        *,
+        threads: int,
+        ahead_bytes: int,
+        group_bytes: int = 0,
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            load: makes the value of a run; called on any thread.
+            size_of: bytes of a run's value.
+            threads: how many load at the same time.
+            ahead_bytes: what may be loaded, or be loading, and not taken yet.
+            group_bytes: a thread takes on this much at once, so that small runs cost less.
+        """
+        self._load, self._size_of = load, size_of
+        self._ahead_bytes, self._group_bytes = ahead_bytes, group_bytes
+        self._expected: deque[int] = deque()
+        self._results: dict[int, T | BaseException] = {}
+        self._outstanding_bytes = 0
+        self._closed = False
+        lock = Lock()
+        self._room, self._arrived = Condition(lock), Condition(lock)
+        self._threads = [
+            Thread(target=self._work, name=f"tensorrepo-fetch-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def expect(self, runs: Sequence[int]) -> None:
+        """These will be taken next, in this order, after those expected before."""
+        with self._room:
+            self._expected.extend(runs)
+            self._room.notify_all()
+
+    def take(self, run: int) -> T:
+        """The value of the run expected first; raises what loading it raised."""
+        with self._arrived:
+            while run not in self._results:
+                if self._closed:
+                    raise RuntimeError("taken from a fetcher that is closed")
+                self._arrived.wait()
+            found = self._results.pop(run)
+            self._outstanding_bytes -= self._size_of(run)
+            if self._expected:
+                self._room.notify()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """Stop. Reads that have begun are waited for; what was loaded is dropped."""
+        with self._room:
+            self._closed = True
+            self._expected.clear()
+            self._room.notify_all()
+            self._arrived.notify_all()
+        for thread in self._threads:
+            thread.join(_JOIN_SECONDS)
+        self._results.clear()
+
+    def _work(self) -> None:
+        while group := self._next_group():
+            for run in group:
+                result: T | BaseException
+                try:
+                    result = self._load(run)
+                except BaseException as error:  # noqa: BLE001  whoever takes the run gets it
+                    result = error
+                with self._arrived:
+                    self._results[run] = result
+                    self._arrived.notify()
+
+    def _next_group(self) -> list[int]:
+        group: list[int] = []
+        group_bytes = 0
+        with self._room:
+            while not self._closed and not self._may_start():
+                self._room.wait()
+            while self._may_start() and (not group or group_bytes < self._group_bytes):
+                run = self._expected.popleft()
+                size = self._size_of(run)
+                self._outstanding_bytes += size
+                group_bytes += size
+                group.append(run)
+        return group
+
+    def _may_start(self) -> bool:
+        # With nothing outstanding the next run is loaded however large it is.
+        within = self._outstanding_bytes < self._ahead_bytes or not self._outstanding_bytes
+        return bool(self._expected) and within and not self._closed
+
+
+class Ahead(Generic[T]):
+    """Iterates over `items` on a thread of its own, up to `most` items ahead."""
+
+    def __init__(self, items: Iterator[T], most: int) -> None:
+        self._items = items
+        self._most = most
+        self._ready: deque[T] = deque()
+        self._failure: BaseException | None = None
+        self._finished = False
+        self._closed = False
+        lock = Lock()
+        self._room, self._arrived = Condition(lock), Condition(lock)
+        self._thread = Thread(target=self._work, name="tensorrepo-batches", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        with self._arrived:
+            while not self._ready:
+                if self._failure is not None:
+                    raise self._failure
+                if self._finished or self._closed:
+                    raise StopIteration
+                self._arrived.wait()
+            self._room.notify()
+            return self._ready.popleft()
+
+    def close(self) -> None:
+        """Stop, and close the generator behind it. Safe to call more than once."""
+        with self._room:
+            self._closed = True
+            self._room.notify_all()
+            self._arrived.notify_all()
+        self._thread.join(_JOIN_SECONDS)
+        self._ready.clear()
+
+    def _work(self) -> None:
+        try:
+            for item in self._items:
+                if not self._hand_over(item):
+                    break
+        except BaseException as error:  # noqa: BLE001  whoever takes the next item gets it
+            self._failure = error
+        finally:
+            close = getattr(self._items, "close", None)
+            if close is not None:
+                close()
+            with self._arrived:
+                self._finished = True
+                self._arrived.notify_all()
+
+    def _hand_over(self, item: T) -> bool:
+        with self._room:
+            while len(self._ready) >= self._most and not self._closed:
+                self._room.wait()
+            if self._closed:
+                return False
+            self._ready.append(item)
+            self._arrived.notify()
+            return True
