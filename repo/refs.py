@@ -66,13 +66,15 @@ def rename_branch(repository: Repository, old: str, new: str, *, actor: str) -> 
     """Give a branch another name, in one step."""
     source, target = check_ref(BRANCHES + old), check_ref(BRANCHES + new)
 
-    def decide(view: View) -> LogEntry:
+    def decide(view: View) -> tuple[LogEntry, ...]:
         commit = _existing(view, source)
         _refuse_taken(view, target)
-        updates = (Update(source, commit, None), Update(target, None, commit))
-        return LogEntry(_txn(), "ref-reset", actor, time.time_ns(), f"rename to {new}", updates)
+        return (
+            _entry("ref-create", actor, Update(target, None, commit), f"rename from {old}"),
+            _entry("ref-delete", actor, Update(source, commit, None), f"rename to {new}"),
+        )
 
-    _append(repository, decide)
+    append(repository.log, decide)
 
 
 def reset_branch(

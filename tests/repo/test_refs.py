@@ -1,0 +1,110 @@
+"""Branches and tags move by one record each, and moves can be taken back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorrepo.repo import refs
+from tensorrepo.repo.errors import ConflictError, NotFoundError
+from tests.support.repositories import ADA, BOB, commit_files, new_repository, tip_of
+
+
+def test_a_branch_begins_where_it_is_told() -> None:
+    repository = new_repository()
+    made = commit_files(repository, {"files/a": b"one"})
+    refs.create_branch(repository, "dev", made.digest, actor=ADA)
+    assert tip_of(repository, "dev") == made.digest
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    repository = new_repository()
+    made = commit_files(repository, {"files/a": b"one"})
+    with pytest.raises(ConflictError, match="exists already"):
+        refs.create_branch(repository, "main", made.digest, actor=ADA)
+
+
+@pytest.mark.parametrize("name", ["main/sub", "m"])
+def test_a_branch_cannot_be_a_folder_of_branches(name: str) -> None:
+    repository = new_repository()
+    made = commit_files(repository, {"files/a": b"one"}, branch="m/x" if name == "m" else "main")
+    with pytest.raises(ConflictError, match="beside"):
+        refs.create_branch(repository, name, made.digest, actor=ADA)
+
+
+def test_a_renamed_branch_keeps_its_commit() -> None:
+    repository = new_repository()
+    made = commit_files(repository, {"files/a": b"one"})
+    refs.rename_branch(repository, "main", "trunk", actor=ADA)
+    assert (tip_of(repository), tip_of(repository, "trunk")) == (None, made.digest)
+
+
+def test_a_tag_cannot_be_set_twice() -> None:
+    repository = new_repository()
+    made = commit_files(repository, {"files/a": b"one"})
+    refs.create_tag(repository, "v1", made.digest, actor=ADA)
+    with pytest.raises(ConflictError):
+        refs.create_tag(repository, "v1", made.digest, actor=ADA)
+
+
+def test_deleting_what_is_not_there_says_so() -> None:
+    with pytest.raises(NotFoundError, match="branch 'gone'"):
+        refs.delete_ref(new_repository(), "heads/gone", actor=ADA)
+
+
+def test_undo_steps_back_and_redo_forward_again() -> None:
+    repository = new_repository()
+    made = [commit_files(repository, {"files/a": b"%d" % at}).digest for at in range(3)]
+    refs.undo(repository, "main", actor=ADA)
+    assert tip_of(repository) == made[1]
+    refs.undo(repository, "main", actor=ADA)
+    assert tip_of(repository) == made[0]
+    refs.redo(repository, "main", actor=ADA)
+    assert tip_of(repository) == made[1]
+    refs.redo(repository, "main", actor=ADA)
+    assert tip_of(repository) == made[2]
+
+
+def test_undo_of_the_first_commit_leaves_a_branch_without_commits() -> None:
+    repository = new_repository()
+    made = commit_files(repository, {"files/a": b"one"})
+    refs.undo(repository, "main", actor=ADA)
+    assert tip_of(repository) is None
+    refs.redo(repository, "main", actor=ADA)
+    assert tip_of(repository) == made.digest
+
+
+def test_a_commit_after_an_undo_ends_what_can_be_redone() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"one"})
+    commit_files(repository, {"files/a": b"two"})
+    refs.undo(repository, "main", actor=ADA)
+    commit_files(repository, {"files/a": b"three"})
+    with pytest.raises(NotFoundError, match="nothing to redo"):
+        refs.redo(repository, "main", actor=ADA)
+
+
+def test_undo_of_somebody_elses_change_is_refused_and_names_them() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"one"})
+    commit_files(repository, {"files/a": b"two"}, author=BOB)
+    with pytest.raises(ConflictError, match="Bob"):
+        refs.undo(repository, "main", actor=ADA)
+
+
+def test_the_reflog_tells_every_place_of_a_branch() -> None:
+    repository = new_repository()
+    first = commit_files(repository, {"files/a": b"one"}).digest
+    second = commit_files(repository, {"files/a": b"two"}).digest
+    commit_files(repository, {"files/z": b"x"}, branch="other")
+    refs.reset_branch(repository, "main", first, actor=ADA)
+    moves = [(move.update.old, move.update.new) for move in refs.reflog(repository, "heads/main")]
+    assert moves == [(second, first), (first, second), (None, first)]
+
+
+def test_a_reset_that_expects_another_place_conflicts() -> None:
+    repository = new_repository()
+    first = commit_files(repository, {"files/a": b"one"}).digest
+    second = commit_files(repository, {"files/a": b"two"}).digest
+    with pytest.raises(ConflictError, match="moved"):
+        refs.reset_branch(repository, "main", first, actor=ADA, expected=first)
+    assert tip_of(repository) == second
