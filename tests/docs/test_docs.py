@@ -18,6 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 import tensorrepo
+from tensorrepo.formats.exchange.registry import FORMATS
 from tests.support.pages import blocks, headings, pages, sections
 from tests.support.sources import ROOT, sources
 
@@ -75,6 +76,24 @@ def test_the_help_of_a_command_ends_in_examples(command: str) -> None:
     shown = CliRunner().invoke(app, [command, "--help"])
     assert shown.exit_code == 0
     assert re.search(rf"Examples?\W+(?:\$ *)?tensorrepo {command}\b", shown.output)
+
+
+def test_the_guide_lists_every_foreign_format_with_its_options() -> None:
+    page = (ROOT / "docs/guides/foreign-formats.md").read_text("utf-8")
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    shown = {row[1].strip(" `"): (_words(row[3]), _words(row[4])) for row in rows if len(row) == 6}
+    expected = {
+        known.name: (
+            {option.name for option in known.read_options},
+            {option.name for option in known.write_options},
+        )
+        for known in FORMATS
+    }
+    assert shown == expected
+
+
+def _words(cell: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", cell))
 
 
 @pytest.mark.parametrize("name", [each for each in tensorrepo.__all__ if each != "__version__"])

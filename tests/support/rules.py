@@ -29,12 +29,15 @@ TOUCH_STORAGE = (
     "formats/*/*write.py",
     "formats/*/*read.py",
     "formats/*/stream.py",
+    "formats/model/filebytes.py",  # the user's own files that come with a model
     "formats/*/merge.py",  # a merge driver reads both sides' manifests and writes the joined one
     "formats/*/diff.py",  # a diff reads the manifests of two versions
     "formats/exchange/*.py",
 )
 STORAGE_NAMES = ("ObjectSource", "ObjectSink", "Backend", "DiskCache", "ObjectStore", "Repository")
 STORAGE_MODULES = ("fsspec", "obstore", "mmap", "socket", "urllib", "shutil", "tempfile")
+OPENERS = ("open", "os.open", "io.open")
+FILE_CALLS = ("read_bytes", "read_text", "write_bytes", "write_text", "iterdir", "unlink")
 UNPICKLERS = ("pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib")
 EVALUATORS = ("eval", "exec", "compile", "__import__", "yaml.load", "torch.load", "builtins.eval")
 PRINTERS = ("print", "typer.echo", "click.echo", "sys.stdout", "sys.stderr", "rich.print")
@@ -189,7 +192,8 @@ def storage_in_pure_modules(source: Source) -> list[str]:
     opened = [
         source.at(node, f"calls {dotted(node.func)}")
         for node in ast.walk(source.tree)
-        if isinstance(node, ast.Call) and dotted(node.func) in ("open", "os.open", "io.open")
+        if isinstance(node, ast.Call)
+        and (dotted(node.func) in OPENERS or dotted(node.func).split(".")[-1] in FILE_CALLS)
     ]
     return named + opened
 
