@@ -158,7 +158,7 @@ class LoopFlights:
     async def _run(
         self, call: Callable[[], Coroutine[object, object, None]], size_bytes: int
     ) -> None:
-        failure = None
+        failure: BaseException | None = None
         try:
             await call()
         except asyncio.CancelledError:

@@ -1,0 +1,171 @@
+"""How does a repository live in S3, GCS or Azure?
+
+One create-only PUT per key. A lost reply, a 5xx that obstore repeats, or a 409 leave the outcome
+of a create in doubt; such a create says "exists" or raises, and the caller reads the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError
+
+from tensorrepo.repo.backends.base import Guarantee, StoredKey
+from tensorrepo.repo.backends.flights import LoopFlights
+from tensorrepo.repo.backends.keys import byte_views, check_key, check_prefix
+from tensorrepo.repo.backends.remote import RemoteReader
+from tensorrepo.repo.errors import StorageError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Self
+
+    from tensorrepo.repo.backends.places import Place
+    from tensorrepo.repo.ids import Buffer
+
+# S3 takes 5 GiB in one PUT, Azure 5,000 MiB. Above this an object is sent in parts, which are
+# joined without a condition: whoever comes last wins, with the same bytes, because large values
+# are objects, whose keys are the digests of their bytes.
+SINGLE_PUT_BYTES = 4 << 30
+_PART_BYTES = 64 << 20
+_MOST_PARTS = 9_000  # S3 allows 10,000
+_PARTS_IN_FLIGHT = 4
+_REQUESTS = 16
+_IN_FLIGHT_BYTES = 256 << 20
+_CONFLICT_TRIES = 5
+_CONFLICT_SECONDS = 0.2
+
+
+class CloudBackend(RemoteReader):
+    """A bucket, or a prefix of one.
+
+    Args:
+        place: which, and how to get there.
+        single_put_bytes: larger values are sent in parts.
+    """
+
+    def __init__(self, place: Place, *, single_put_bytes: int = SINGLE_PUT_BYTES) -> None:
+        super().__init__(place)
+        self.guarantee = Guarantee.ATOMIC
+        self._single_put_bytes = single_put_bytes
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        with self.uploads() as uploads:
+            uploads.create(key, parts)
+            return uploads.finish()[key]
+
+    def uploads(self) -> CloudUploads:
+        return CloudUploads(self)
+
+    def overwrite(self, key: str, parts: Sequence[Buffer]) -> None:
+        views = byte_views(parts)
+        store = self._store_for(sum(view.nbytes for view in views))
+        with self._asking("write", key):
+            obstore.put(store, check_key(key), views, use_multipart=False)
+
+    def delete(self, key: str) -> None:
+        with self._asking("delete", key):
+            try:
+                obstore.delete(self._quick, check_key(key))
+            except FileNotFoundError:
+                return
+
+    def list(self, prefix: str) -> Iterator[StoredKey]:
+        return self._pages(check_prefix(prefix))
+
+    async def send(self, key: str, views: Sequence[memoryview], size_bytes: int) -> bool:
+        """Create `key`; False when it exists."""
+        with self._asking("create", key):
+            if size_bytes > self._single_put_bytes:
+                return await self._send_parts(key, views, size_bytes)
+            for _ in range(_CONFLICT_TRIES):
+                try:
+                    await obstore.put_async(
+                        self._store_for(size_bytes), key, views, mode="create", use_multipart=False
+                    )
+                except AlreadyExistsError as error:
+                    # A 409 says that somebody is creating the key, which may yet fail.
+                    if "status code: 409" not in str(error) or await self._exists(key):
+                        return False
+                else:
+                    return True
+                await asyncio.sleep(_CONFLICT_SECONDS)
+        raise StorageError(
+            f"{self.url}/{key}: others keep creating this key and none succeeds. Repeat.",
+            transient=True,
+        )
+
+    async def _send_parts(self, key: str, views: Sequence[memoryview], size_bytes: int) -> bool:
+        if await self._exists(key):
+            return False
+        part_bytes = max(_PART_BYTES, -(-size_bytes // _MOST_PARTS))
+        await obstore.put_async(
+            self._patient, key, views, use_multipart=True,
+            chunk_size=part_bytes, max_concurrency=_PARTS_IN_FLIGHT,
+        )  # fmt: skip
+        return True
+
+    async def _exists(self, key: str) -> bool:
+        try:
+            await obstore.head_async(self._quick, key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _pages(self, prefix: str) -> Iterator[StoredKey]:
+        previous = ""
+        pages: Any = obstore.list(self._quick, prefix or None)
+        while True:
+            with self._asking("list", prefix):
+                page = next(pages, None)
+            if page is None:
+                return
+            for entry in page:
+                if entry["path"] <= previous:
+                    raise UnsupportedError(
+                        f"{self.url} lists its keys in no order, as S3's directory buckets do. "
+                        "Use a general purpose bucket."
+                    )
+                previous = entry["path"]
+                yield StoredKey(previous, entry["size"], entry["last_modified"].timestamp())
+
+
+class CloudUploads:
+    """Objects on their way, a few requests at a time; Ctrl-C cancels them in the middle."""
+
+    def __init__(self, backend: CloudBackend) -> None:
+        self._backend = backend
+        self._flights = LoopFlights(_REQUESTS, _IN_FLIGHT_BYTES, "tensorrepo-upload")
+        self._lock = threading.Lock()
+        self._created: dict[str, bool] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> None:
+        with self._lock:
+            if check_key(key) in self._created:
+                return
+            self._created[key] = False
+        views = byte_views(parts)
+        size_bytes = sum(view.nbytes for view in views)
+
+        async def send() -> None:
+            self._created[key] = await self._backend.send(key, views, size_bytes)
+
+        self._flights.submit(send, size_bytes)
+
+    def finish(self) -> dict[str, bool]:
+        self._flights.drain()
+        created, self._created = self._created, {}
+        return created
+
+    def abort(self) -> None:
+        self._flights.stop()
+        self._created = {}
