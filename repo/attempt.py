@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tensorrepo.repo import fence
 from tensorrepo.repo.append import append
 from tensorrepo.repo.commits import Commit, read_commit, write_commit
-from tensorrepo.repo.errors import ConflictError
+from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.records import LogEntry, Update
 from tensorrepo.repo.trees import EMPTY_TREE, diff, root_links
 
@@ -82,7 +82,7 @@ class Attempt:
                 f"Make it again with `tensorrepo branch {tx.branch} {tx.base:.12}` and repeat."
             )
         if self._made is None or self._made[1].parents != self._parents(tip):
-            self._made = self._write(tip)
+            self._made = self._write_or_expire(tip)
         tx.objects.flush()
         self._pass_fence(view)
         return self._entries(view, Update(tx.ref, tip, self._made[0]))
@@ -95,6 +95,17 @@ class Attempt:
         data: dict[str, Json] = {"id": self.closes_lease}
         closed = LogEntry(self.txn, "lease-close", self.author, self.time_ns, data=data)
         return (commit, closed)
+
+    def _write_or_expire(self, tip: Digest | None) -> tuple[Digest, Commit]:
+        try:
+            return self._write(tip)
+        except NotFoundError as error:
+            staged = self.transaction.staged.items()
+            lost = [path for path, entry in staged if entry and entry.digest[:12] in str(error)]
+            raise CommitExpired(
+                f"{', '.join(lost) or self.transaction.ref}: {error} It was collected since it was "
+                "staged. Add it again."
+            ) from error
 
     def _write(self, tip: Digest | None) -> tuple[Digest, Commit]:
         objects = self.transaction.objects

@@ -54,19 +54,19 @@ def closure(
     Args:
         objects: where links are read.
         roots: digests to begin with.
-        supersedes: a placement leads to the one that took its place, too.
+        supersedes: a placement stands for the one that took its place, and is itself not needed.
         stop: True for a digest that need not be followed (nor given).
     """
     pending: list[tuple[Digest, Link | None]] = [(digest, None) for digest in roots]
     seen: set[Digest] = set()
     while pending:
         digest, link = pending.pop()
+        while digest in supersedes:
+            digest, link = supersedes[digest], None
         if digest in seen or stop(digest):
             continue
         seen.add(digest)
         yield digest
-        if digest in supersedes:
-            pending.append((supersedes[digest], None))
         if link is None or not link.leaf:
             pending += [(child.digest, child) for child in objects.get(digest).links]
 
@@ -76,7 +76,7 @@ def store_again(
 ) -> None:
     """Put `digests` under the labels that `graves` prescribe: rule W1 for who has no bytes.
 
-    What lies there already is adopted; else any verified incarnation is copied.
+    What lies there already is adopted; else any verified incarnation is copied, be it in memory.
 
     Raises:
         CommitExpired: no incarnation of a digest is left.
@@ -88,7 +88,7 @@ def store_again(
         if store.stored_bytes(digest, label) is not None:
             continue
         try:
-            envelope = store.get_stored(digest)
+            envelope = store.get(digest)
         except NotFoundError:
             raise CommitExpired(
                 f"object {digest:.12}, which {path} needs, was collected since it was staged, and "

@@ -43,6 +43,7 @@ _COMPRESS_UPTO_BYTES = 64 << 20
 _SMALLEST_STORED_BYTES = 64  # so that reading the first 32 bytes of any object works
 _REMEMBERED_BYTES = 64 << 20
 _REMEMBER_UPTO_BYTES = 1 << 20
+_REMEMBERED_LINKS = 1 << 17
 _MAPS = 4096
 
 
@@ -70,6 +71,7 @@ class ObjectStore:
         self._refresh = refresh
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = _Recent(_REMEMBERED_BYTES)
+        self._links: dict[Digest, Link] = {}
         self._maps: OrderedDict[Digest, memoryview] = OrderedDict()
         self._lock = Lock()
 
@@ -82,12 +84,11 @@ class ObjectStore:
         self.remember(digest, envelope)
         return envelope
 
-    def get_stored(self, digest: Digest) -> Envelope:
-        """Like `get`, from the store alone: what is in memory or in a cache does not count."""
-        return self._from_store(digest)
-
     def describe(self, digest: Digest) -> Link:
-        """What a parent would say of the object, from its header."""
+        """What a parent says of the object, if one was read; else from its own header."""
+        linked = self._links.get(digest)
+        if linked is not None:
+            return linked
         known = self._recent.get(digest)
         if known is not None:
             return known.link(digest)
@@ -181,7 +182,10 @@ class ObjectStore:
                 yield parsed[0]
 
     def remember(self, digest: Digest, envelope: Envelope) -> None:
-        """Keep a verified object in memory, when it is small."""
+        """Keep a verified object in memory, when it is small, and what it says of its children."""
+        if len(self._links) + len(envelope.links) > _REMEMBERED_LINKS:
+            self._links.clear()
+        self._links.update((link.digest, link) for link in envelope.links)
         if envelope.payload.nbytes <= _REMEMBER_UPTO_BYTES:
             self._recent.put(digest, envelope)
 
