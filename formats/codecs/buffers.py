@@ -86,4 +86,4 @@ def _unshuffle(raw: bytes, item_bytes: int) -> memoryview:
     items = np.empty((planes.shape[1], item_bytes), np.uint8)
     for place, plane in enumerate(planes):
         items[:, place] = plane
-    return memoryview(items.reshape(-1))
+    return items.reshape(-1).data

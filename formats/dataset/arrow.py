@@ -6,7 +6,8 @@ bits in Arrow and bytes here, so they are converted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +28,13 @@ from tensorrepo.formats.dataset.values import (
     FixedValues,
     RaggedValues,
     concat,
+    offsets_of,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_V = TypeVar("_V", BinaryValues, RaggedValues)
 
 
 # ------------------------------------------------------------------------------ to Arrow
@@ -216,7 +220,7 @@ def _elements(array: pa.Array, storage: Storage) -> NDArray[Any]:
     """The elements of a primitive or fixed-size binary array, nulls as whatever lies there."""
     if pa.types.is_boolean(array.type):
         filled = array.fill_null(False) if array.null_count else array
-        return filled.to_numpy(zero_copy_only=False).astype(np.bool_)
+        return np.asarray(filled.to_numpy(zero_copy_only=False), np.bool_)
     width = array.type.byte_width if pa.types.is_fixed_size_binary(array.type) else None
     width = storage.element.itemsize if width is None else width
     data = array.buffers()[-1]
@@ -274,26 +278,14 @@ def _shapes_fit(
     return bool((right if valid is None else right | ~valid).all())
 
 
-def _emptied(values: Any) -> Any:
+def _emptied(values: _V) -> _V:
     """Rows that are null take no bytes: Arrow allows any under a null."""
-    if values.valid is None:
+    valid = values.valid
+    if valid is None or not np.diff(values.offsets)[~valid].any():
         return values
-    lengths = np.diff(values.offsets)
-    if not lengths[~values.valid].any():
-        return values
-    kept = values.take(np.flatnonzero(values.valid))
-    return _spread(kept, values.valid)
-
-
-def _spread(kept: Any, valid: NDArray[np.bool_]) -> Any:
-    """Rows of `kept` at the places where `valid`, empty ones elsewhere."""
+    kept = values.take(np.flatnonzero(valid))
     lengths = np.zeros(len(valid), np.int64)
     lengths[valid] = np.diff(kept.offsets)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
     if isinstance(kept, BinaryValues):
-        return BinaryValues(offsets, kept.data, valid)
-    dims = None
-    if kept.dims is not None:
-        dims = np.zeros((len(valid), kept.dims.shape[1]), np.uint32)
-        dims[valid] = kept.dims
-    return RaggedValues(offsets, kept.elements, kept.shape, dims, valid)
+        return replace(values, offsets=offsets_of(lengths), data=kept.data)
+    return replace(values, offsets=offsets_of(lengths), elements=kept.elements)

@@ -50,7 +50,7 @@ def coerce_batch(schema: Schema, batch: InputBatch, first_row: int = 0) -> list[
         InvalidInputError: names row, column, expected and found.
     """
     columns = _columns(schema, batch, first_row)
-    found = []
+    found: list[ColumnValues | None] = []
     rows: int | None = None
     for column in schema.columns:
         if column.name not in columns:

@@ -30,9 +30,13 @@ from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from numpy.typing import NDArray
 
     from tensorrepo.repo.ids import Buffer
+
+    Allocate = Callable[[int], NDArray[np.uint8]]
 
 ALIGNMENT = 64
 TAG_BYTES = 16
@@ -80,6 +84,10 @@ class EncodedPage:
     tag: bytes
 
 
+def _fresh(size: int) -> NDArray[np.uint8]:
+    return np.empty(size, np.uint8)
+
+
 def padded(size: int) -> int:
     """`size` up to the next multiple of 64."""
     return -(-size // ALIGNMENT) * ALIGNMENT
@@ -88,13 +96,19 @@ def padded(size: int) -> int:
 # ------------------------------------------------------------------------------ encoding
 
 
-def encode_page(values: ColumnValues, storage: Storage, codec: Codec = Codec.NONE) -> EncodedPage:
+def encode_page(
+    values: ColumnValues,
+    storage: Storage,
+    codec: Codec = Codec.NONE,
+    allocate: Allocate = _fresh,
+) -> EncodedPage:
     """Encode all rows of `values` as one page.
 
     Args:
         values: at least one row, null rows zeroed or empty.
         storage: the stored form of the column.
         codec: applied to each buffer of values that it makes smaller.
+        allocate: gives the memory for the page: so many bytes, of any content.
     """
     if values.valid is not None and values.valid.all():
         values = replace(values, valid=None)
@@ -108,10 +122,10 @@ def encode_page(values: ColumnValues, storage: Storage, codec: Codec = Codec.NON
     if codec is not Codec.NONE:
         for which in (TABLE, DATA):
             codecs[which], buffers[which] = _compress(codec, buffers[which], items[which])
-    data = _assemble(buffers, codecs, items)
+    data = _assemble(buffers, codecs, items, allocate)
     entry = np.zeros((), PAGE_ENTRY)
     entry["rows"], entry["raw_bytes"], entry["stored_bytes"] = values.rows, raw_bytes, data.nbytes
-    entry["checksum"] = xxh3_64_intdigest(data)
+    entry["checksum"] = xxh3_64_intdigest(data.data)
     entry["codec"] = PAGE_COMPRESSED if any(codecs) else PAGE_PLAIN
     entry["flags"] = HAS_ROW_SUMS if sums is not None else 0
     _describe(entry, values, storage)
@@ -149,9 +163,9 @@ def _compress(codec: Codec, raw: NDArray[Any], item_bytes: int) -> tuple[Codec, 
 
 
 def _assemble(
-    buffers: list[NDArray[Any]], codecs: list[Codec], items: list[int]
+    buffers: list[NDArray[Any]], codecs: list[Codec], items: list[int], allocate: Allocate
 ) -> NDArray[np.uint8]:
-    data = np.empty(DIRECTORY.size + sum(padded(part.nbytes) for part in buffers), np.uint8)
+    data = allocate(DIRECTORY.size + sum(padded(part.nbytes) for part in buffers))
     fields: list[int] = []
     at = DIRECTORY.size
     for part, codec, item in zip(buffers, codecs, items, strict=True):
@@ -184,6 +198,9 @@ def _describe(entry: NDArray[Any], values: ColumnValues, storage: Storage) -> No
 
 # ------------------------------------------------------------------------------ row sums
 
+# It takes arrays too, which type checkers know as buffers from Python 3.12 on only.
+_XXH3: Any = xxh3_64_intdigest
+
 
 def _row_sums(values: ColumnValues, storage: Storage) -> NDArray[np.uint32] | None:
     """Sums of every row, None where rows are too small to be read one by one."""
@@ -192,12 +209,13 @@ def _row_sums(values: ColumnValues, storage: Storage) -> NDArray[np.uint32] | No
             return None
         rows = np.ascontiguousarray(values.values).reshape(values.rows, -1).view(np.uint8)
         if values.valid is None:
-            return np.fromiter(map(_sum32, rows), np.uint32, len(rows))
+            # No function of ours per row: at 3 KiB a row that would cost more than hashing.
+            return _low_halves(map(_XXH3, rows), len(rows))
     elif values.nbytes < SUMMED_ROW_BYTES * values.rows:
         return None
     seeds = row_seeds(values)
     parts = _row_bytes(values)
-    return np.fromiter(map(_seeded_sum32, parts, seeds), np.uint32, values.rows)
+    return _low_halves(map(_XXH3, parts, seeds), values.rows)
 
 
 def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
@@ -210,9 +228,7 @@ def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
     Raises:
         CorruptError: says which of the rows, counted from 0, differs.
     """
-    found = np.fromiter(
-        map(_seeded_sum32, _row_bytes(values), row_seeds(values)), np.uint32, values.rows
-    )
+    found = _low_halves(map(_XXH3, _row_bytes(values), row_seeds(values)), values.rows)
     if not np.array_equal(found, sums):
         row = int(np.flatnonzero(found != sums)[0])
         raise CorruptError(
@@ -227,7 +243,7 @@ def row_seeds(values: ColumnValues) -> list[int]:
         seeds = [0] * values.rows
     else:
         table = np.ascontiguousarray(dims.astype("<u4"))
-        seeds = [xxh3_64_intdigest(row) for row in table]
+        seeds = [_XXH3(row) for row in table]
     if values.valid is not None:
         for row in np.flatnonzero(~values.valid).tolist():
             seeds[row] ^= 0xFFFFFFFFFFFFFFFF
@@ -244,12 +260,8 @@ def _row_bytes(values: ColumnValues) -> list[Any]:
     return [flat[start:stop] for start, stop in pairwise(bounds)]
 
 
-def _sum32(row: NDArray[np.uint8]) -> int:
-    return xxh3_64_intdigest(row) & 0xFFFFFFFF
-
-
-def _seeded_sum32(row: NDArray[np.uint8], seed: int) -> int:
-    return xxh3_64_intdigest(row, seed) & 0xFFFFFFFF
+def _low_halves(sums: Iterable[int], rows: int) -> NDArray[np.uint32]:
+    return np.fromiter(sums, np.uint64, rows).astype(np.uint32)
 
 
 # ------------------------------------------------------------------------------ decoding

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -69,10 +69,10 @@ __all__ = [
 #   ragged   sequence of ndarrays
 #   binary   sequence of bytes, of str (text, class names) or of JSON values (json)
 # and any of them as an Arrow array.
-Values = np.ndarray[Any, np.dtype[Any]] | Sequence[Any] | pa.Array | pa.ChunkedArray
-Batch = Mapping[str, Values]
+Values: TypeAlias = np.ndarray[Any, np.dtype[Any]] | Sequence[Any] | pa.Array | pa.ChunkedArray
+Batch: TypeAlias = Mapping[str, Values]
 # What `write_dataset` takes as one batch: columns, Arrow, or a list of rows.
-InputBatch = Batch | pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]
+InputBatch: TypeAlias = Batch | pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]
 
 MAX_COLUMNS = 65_535
 MAX_NAME_BYTES = 255

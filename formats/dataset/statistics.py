@@ -63,6 +63,6 @@ def order_key(value: Any) -> int:
     if isinstance(value, float | np.floating):
         (bits,) = unpack("<Q", pack("<d", float(value)))
         return (bits ^ _ALL) if bits & _SIGN else bits | _SIGN
-    number = int(value)
+    number: int = int(value)
     unsigned = isinstance(value, np.unsignedinteger | np.bool_ | bool)
     return number if unsigned else (number + _SIGN) & _ALL

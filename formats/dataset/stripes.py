@@ -11,12 +11,12 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tensorrepo.formats.dataset.types import Layout
-from tensorrepo.formats.dataset.values import ColumnValues, FixedValues
+from tensorrepo.formats.dataset.values import BinaryValues, ColumnValues, FixedValues
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,9 +130,7 @@ class _Costs:
         if isinstance(values, FixedValues):
             self._each = max(1, values.values[:1].nbytes)
             return
-        items: NDArray[Any] = getattr(values, "data", None)  # type: ignore[assignment]
-        if items is None:
-            items = values.elements  # type: ignore[union-attr]
+        items = values.data if isinstance(values, BinaryValues) else values.elements
         lengths = (values.offsets - values.offsets[0]) * items.dtype.itemsize
         self._ends = lengths + 8 * np.arange(len(lengths))
 

@@ -171,8 +171,8 @@ TypeLike = ColumnType | DTypeLike
 def as_type(given: TypeLike) -> ColumnType:
     """`given` as a column type; the name of an element type stands for a scalar."""
     if isinstance(given, _Type):
-        return given  # type: ignore[return-value]  # _Type has no subclasses but the union's
-    return Scalar(dtype_name(given))  # type: ignore[arg-type]  # narrowed by the line above
+        return given
+    return Scalar(dtype_name(given))
 
 
 def storage_of(column_type: ColumnType) -> Storage:
@@ -207,9 +207,10 @@ def type_from_json(form: object) -> ColumnType:
     if isinstance(tag, str) and tag not in _TAGS:
         raise UnsupportedError(f"column type {tag!r} is unknown here. Update tensorrepo.")
     try:
-        return msgspec.convert(form, ColumnType)
+        found: ColumnType = msgspec.convert(form, ColumnType)
     except msgspec.ValidationError as error:
         raise InvalidInputError(f"not a column type: {error}") from error
+    return found
 
 
 def _check_shape(shape: Sequence[int | None]) -> tuple[int | None, ...]:

@@ -9,10 +9,12 @@ their way to the store. Order of storing: chunk, page index, leaf, root.
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +36,8 @@ from tensorrepo.formats.dataset.manifest import (
     encode_leaf,
     encode_root,
 )
-from tensorrepo.formats.dataset.page import EncodedPage, encode_page
+from tensorrepo.formats.dataset.page import EncodedPage, encode_page, padded
+from tensorrepo.formats.dataset.pool import Pool
 from tensorrepo.formats.dataset.read import read_index, read_leaf
 from tensorrepo.formats.dataset.schema import Column, Layout, Schema, type_to_json
 from tensorrepo.formats.dataset.spans import (
@@ -55,14 +58,17 @@ from tensorrepo.repo.objects import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from numpy.typing import NDArray
+
     from tensorrepo.formats.dataset.read import Dataset, Links
-    from tensorrepo.formats.dataset.schema import InputBatch
-    from tensorrepo.repo.ids import Digest
+    from tensorrepo.formats.dataset.schema import InputBatch, Storage
+    from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.objects import Link, ObjectSink
 
 BUDGET_BYTES = 256 << 20
+SLAB_BYTES = 8 << 20
 HEAVY_ROW_BYTES = 256  # columns with rows of at least this many bytes get a group of their own
-ENCODE_THREADS = 2
+ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 _RANDOM = random.SystemRandom()
 
 
@@ -186,6 +192,7 @@ class _Writer:
         self._groups = base.root.groups if base is not None else ()
         self._places = {column.id: place for place, column in enumerate(schema.columns)}
         self._stripes: Stripes | None = None
+        self._slabs: list[Slab] = []
         self._leaf: OpenLeaf | None = None
 
     # -------------------------------------------------------------------------- rows to pages
@@ -221,6 +228,15 @@ class _Writer:
         self._stripes = Stripes(limits, speeds, self._chunk_bytes)
         if not self._groups:
             self._groups = column_groups(self._schema, means)
+        pool = Pool(3 * self._quarter)
+        slab_bytes = min(SLAB_BYTES, self._quarter // (2 * len(self._groups)))
+        slabs = {
+            name: slab
+            for group in self._groups
+            for slab in [Slab(pool, slab_bytes)]
+            for name in group
+        }
+        self._slabs = [slabs[column.id] for column in self._schema.columns]
         self._leaf = self._reopened()
 
     def _take(
@@ -239,7 +255,8 @@ class _Writer:
         self._owned[place] = 0
         storage = self._schema.columns[place].storage
         raw_bytes = sum(piece.nbytes for piece in pieces)
-        encoded = self._encoders.submit(_encode, pieces, storage, self.codec)
+        slab = self._slabs[place]
+        encoded = self._encoders.submit(_encode, pieces, storage, self.codec, slab)
         page = WaitingPage(self._page_start[place], 0, encoded.result, raw_bytes)
         self._fragment[place].append(page)
         self._page_start[place] = self._fragment_rows
@@ -288,7 +305,7 @@ class _Writer:
 
     def _store_chunk(self, leaf: OpenLeaf, span: OpenSpan) -> None:
         laid = self._lay_out(leaf, span)
-        parts = [*laid.parts, span.footer(laid)]
+        parts: list[Buffer] = [*laid.parts, span.footer(laid)]
         while (
             self._storing and sum(size for _, size in self._storing) + laid.nbytes > self._quarter
         ):
@@ -449,7 +466,8 @@ class _Writer:
 
 def column_groups(schema: Schema, mean_row_bytes: Sequence[float]) -> tuple[tuple[str, ...], ...]:
     """Ids of the columns that share chunks: each heavy one alone, the light ones together."""
-    heavy, light = [], []
+    heavy: list[str] = []
+    light: list[str] = []
     for column, mean in zip(schema.columns, mean_row_bytes, strict=True):
         fixed = column.storage.layout is Layout.FIXED
         row_bytes = column.storage.row_bytes if fixed else mean
@@ -458,8 +476,34 @@ def column_groups(schema: Schema, mean_row_bytes: Sequence[float]) -> tuple[tupl
     return (tuple(light), *groups) if light else tuple(groups)
 
 
-def _encode(pieces: list[ColumnValues], storage: Any, codec: Codec) -> EncodedPage:
-    return encode_page(concat(pieces), storage, codec)
+def _encode(pieces: list[ColumnValues], storage: Storage, codec: Codec, slab: Slab) -> EncodedPage:
+    return encode_page(concat(pieces), storage, codec, slab.array)
+
+
+class Slab:
+    """Memory for pages that leave together, so that it is used again: fresh memory costs more
+    than filling it. Thread-safe.
+
+    Only pages of one column group may share slabs: a page of a slow group would keep a whole one.
+    """
+
+    def __init__(self, pool: Pool, slab_bytes: int) -> None:
+        self._pool = pool
+        self._slab_bytes = slab_bytes
+        self._slab: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._used = 0
+        self._lock = Lock()
+
+    def array(self, size: int) -> NDArray[np.uint8]:
+        """`size` bytes of any content, at a multiple of 64."""
+        if size > self._slab_bytes // 2:
+            return np.empty(size, np.uint8)
+        with self._lock:
+            if self._used + size > len(self._slab):
+                self._slab = self._pool.array((self._slab_bytes,), np.dtype(np.uint8))
+                self._used = 0
+            start, self._used = self._used, self._used + padded(size)
+            return self._slab[start : start + size]
 
 
 def _owned(pieces: list[ColumnValues], owned: int) -> list[ColumnValues]:
