@@ -132,7 +132,9 @@ class S3Server:
         # No await from here on: the check and the rename are one step for every other request.
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if request.headers.get("If-None-Match") == "*":
+            # Google's header is the same wish: its XML interface is S3's in all that we use.
+            google = request.headers.get("x-goog-if-generation-match") == "0"
+            if google or request.headers.get("If-None-Match") == "*":
                 os.link(partial, path)
             else:
                 _replace(partial, path, request.headers.get("If-Match"))

@@ -67,7 +67,7 @@ _ENVIRONMENT: dict[str, dict[str, str]] = {
         "GOOGLE_SERVICE_ACCOUNT_KEY": "service_account_key",
         "GOOGLE_BEARER_TOKEN": "bearer_token",
         "GOOGLE_BASE_URL": "base_url",
-        "STORAGE_EMULATOR_HOST": "base_url",
+        "STORAGE_EMULATOR_HOST": "emulator",
         "GOOGLE_ALLOW_HTTP": "allow_http",
         "GOOGLE_SKIP_SIGNATURE": "skip_signature",
     },
@@ -146,8 +146,8 @@ def find_place(url: str, options: Mapping[str, str], environment: Mapping[str, s
     settings = dict(_from_environment(kind, environment))
     settings |= dict(_from_options(kind, options))
     client = {name: settings.pop(name) for name in _CLIENT_OPTIONS & settings.keys()}
-    if kind == "gs" and "STORAGE_EMULATOR_HOST" in environment:
-        settings.setdefault("skip_signature", "true")
+    if kind == "gs" and "emulator" in settings:
+        _use_emulator(settings, client)
     endpoint = url if kind == "http" else settings.get("endpoint") or settings.get("base_url", "")
     _allow_http(kind, endpoint, client)
     return Place(kind, url.rstrip("/"), settings, client)
@@ -203,6 +203,20 @@ def _object(value: object) -> Mapping[str, str]:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _use_emulator(settings: dict[str, str], client: dict[str, str]) -> None:
+    """An emulator of GCS: an account that signs nothing, the only kind that may write unsigned."""
+    host = settings.pop("emulator")
+    account = {
+        "gcs_base_url": host if "://" in host else f"http://{host}",
+        "disable_oauth": True,
+        "client_email": "",
+        "private_key": "",
+        "private_key_id": "",
+    }
+    settings.setdefault("service_account_key", json.dumps(account))
+    client.setdefault("allow_http", "true")
 
 
 def _allow_http(kind: str, endpoint: str, client: dict[str, str]) -> None:
