@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes
 from tensorrepo.repo.names import folded, is_path
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 VERSION = 1
 HEADER = Struct("<BBH")  # version, level, items
@@ -83,9 +83,15 @@ def encode_page(page: Page) -> bytes:
     return bytes(out)
 
 
-def fits_root(items: Sequence[Item]) -> bool:
-    """Whether a root page can hold `items`; if it can, it can hold any subset of them."""
-    return len(items) * ITEM.size <= MAX_ROOT_BYTES and _encoded_bytes(items) <= MAX_ROOT_BYTES
+def encode_root(page: Page) -> bytes | None:
+    """The bytes of a page that a commit embeds; None when it is too large for that.
+
+    Leaving out items never makes a page larger, so if a level fits, the one above it does too.
+    """
+    if len(page.items) * ITEM.size > MAX_ROOT_BYTES:
+        return None
+    encoded = encode_page(page)
+    return encoded if len(encoded) <= MAX_ROOT_BYTES else None
 
 
 def exceeds_root(pages: int) -> bool:
@@ -93,26 +99,12 @@ def exceeds_root(pages: int) -> bool:
     return (pages - 1) * MIN_ITEMS * ITEM.size > MAX_ROOT_BYTES  # only the last may be short
 
 
-def _encoded_bytes(items: Iterable[Item]) -> int:
-    size = HEADER.size
-    previous = ""
-    for path, entry in items:
-        storage_bytes = DIGEST_BYTES if entry.storage is not None else 0
-        size += ITEM.size + storage_bytes + len(path) - shared_length(previous, path)
-        previous = path
-    return size
-
-
 def shared_length(a: str, b: str) -> int:
-    """How many characters `a` and `b` begin with in common."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """How many characters two ASCII texts begin with in common."""
+    length = min(len(a), len(b))
+    # The highest bit that differs stands in the first character that does.
+    left, right = (int.from_bytes(text[:length].encode("ascii"), "big") for text in (a, b))
+    return length - ((left ^ right).bit_length() + 7) // 8
 
 
 def _encode_item(previous: str, path: str, entry: Entry) -> bytes:
@@ -136,46 +128,51 @@ def decode_page(payload: Buffer, where: str) -> Page:
             `encode_page` does not make.
         UnsupportedError: a version or a kind that this tensorrepo does not know.
     """
-    view = memoryview(payload).cast("B")
-    if view.nbytes < HEADER.size:
-        raise CorruptError(f"{where}: {view.nbytes} bytes cannot hold a page header")
-    version, level, count = HEADER.unpack_from(view)
+    data = bytes(payload)
+    if len(data) < HEADER.size:
+        raise CorruptError(f"{where}: {len(data)} bytes cannot hold a page header")
+    version, level, count = HEADER.unpack_from(data)
     if version != VERSION:
         raise UnsupportedError(
             f"{where}: tree page version {version}, this tensorrepo reads {VERSION}. Update it."
         )
     if level > MAX_LEVEL or count > MAX_ITEMS or (level and not count):
         raise CorruptError(f"{where}: impossible header: level {level}, {count} items")
-    items = []
-    at = HEADER.size
-    previous = ""
-    for _ in range(count):
-        (path, entry), at = _decode_item(view, at, previous, where)
+    items, end = _decode_items(data, count, where)
+    if end != len(data):
+        raise CorruptError(f"{where}: {len(data) - end} bytes follow the last item")
+    for path, entry in items:
         if (entry.kind is Kind.TREE_PAGE) != (level > 0):
             raise CorruptError(f"{where}: {entry.kind.label} {path!r} at level {level}")
-        items.append((path, entry))
-        previous = path
-    if at != view.nbytes:
-        raise CorruptError(f"{where}: {view.nbytes - at} bytes follow the last item")
     return Page(level, tuple(items))
 
 
-def _decode_item(view: memoryview, at: int, previous: str, where: str) -> tuple[Item, int]:
-    if view.nbytes - at < ITEM.size:
-        raise CorruptError(f"{where}: cut short at byte {view.nbytes}")
-    shared, rest_bytes, kind, flags, raw = ITEM.unpack_from(view, at)
-    at += ITEM.size
-    storage_bytes = DIGEST_BYTES if flags == STORAGE_FLAG else 0
-    end = at + storage_bytes + rest_bytes
-    if flags & ~STORAGE_FLAG or shared > len(previous) or end > view.nbytes:
-        raise CorruptError(f"{where}: the item after {previous!r} disagrees with its lengths")
-    if kind not in _KINDS:
-        raise UnsupportedError(f"{where}: kind {kind} is unknown here. Update tensorrepo.")
-    rest = bytes(view[at + storage_bytes : end]).decode("ascii", "replace")
-    path = previous[:shared] + rest
-    _check_step(previous, path, shared, where)
-    storage = digest_from_bytes(view[at : at + storage_bytes]) if storage_bytes else None
-    return (path, Entry(_KINDS[kind], digest_from_bytes(raw), storage)), end
+def _decode_items(data: bytes, count: int, where: str) -> tuple[list[Item], int]:
+    """All items, and where they end. Every commit decodes its root page, so this loop is tight."""
+    text = data.decode("latin-1")  # whatever is not ASCII is then refused as a path
+    items: list[Item] = []
+    at, previous, fold_before = HEADER.size, "", ""
+    for _ in range(count):
+        if len(data) - at < ITEM.size:
+            raise CorruptError(f"{where}: cut short at byte {len(data)}")
+        shared, rest_bytes, kind, flags, raw = ITEM.unpack_from(data, at)
+        at += ITEM.size
+        rest_at = at + DIGEST_BYTES if flags == STORAGE_FLAG else at
+        end = rest_at + rest_bytes
+        if flags & ~STORAGE_FLAG or shared > len(previous) or end > len(data):
+            raise CorruptError(f"{where}: the item after {previous!r} disagrees with its lengths")
+        if kind not in _KINDS:
+            raise UnsupportedError(f"{where}: kind {kind} is unknown here. Update tensorrepo.")
+        path = previous[:shared] + text[rest_at:end]
+        fold = folded(path)
+        # Neighbours clash only where one runs out, or where they part in the case of a letter.
+        old, new = previous[shared : shared + 1], path[shared : shared + 1]
+        if fold <= fold_before or not old or old.lower() == new.lower() or not is_path(path):
+            _check_step(previous, path, shared, where)
+        storage = Digest(data[at:rest_at].hex()) if rest_at > at else None
+        items.append((path, Entry(_KINDS[kind], Digest(raw.hex()), storage)))
+        at, previous, fold_before = end, path, fold
+    return items, at
 
 
 def _check_step(previous: str, path: str, shared: int, where: str) -> None:
@@ -184,13 +181,11 @@ def _check_step(previous: str, path: str, shared: int, where: str) -> None:
         raise CorruptError(f"{where}: {path!r} is no valid path")
     if not previous:
         return
-    if shared < len(previous) and shared < len(path) and previous[shared] == path[shared]:
+    if shared_length(previous, path) > shared:
         raise CorruptError(f"{where}: {path!r} shares more than {shared} bytes with {previous!r}")
     if folded(previous) >= folded(path):
         raise CorruptError(f"{where}: {path!r} is out of order after {previous!r}")
-    # Neighbours clash only if one runs out, or if they part in the case of a letter.
-    parted = previous[shared : shared + 1]
-    if (not parted or parted.swapcase() == path[shared]) and (reason := clash(previous, path)):
+    if reason := clash(previous, path):
         raise CorruptError(f"{where}: {reason}")
 
 

@@ -26,8 +26,8 @@ from tensorrepo.repo.treepages import (
     decode_page,
     decode_root,
     encode_page,
+    encode_root,
     exceeds_root,
-    fits_root,
     page_ends,
 )
 
@@ -417,26 +417,29 @@ def _put(objects: ObjectSink, pages: _Pages, page: Page) -> Item:
 
 def _close(objects: ObjectSink, pages: _Pages, level: int, items: list[Item]) -> bytes:
     """The root page over all `items` of `level`: of the lowest level that fits into one."""
-    while not fits_root(items):
+    while (root := encode_root(Page(level, tuple(items)))) is None:
         ends = page_ends(items, level)
-        starts = [0, *ends]
-        whole = [*ends, len(items)]
-        cuts = [(start, end) for start, end in zip(starts, whole, strict=True) if start < end]
+        if not ends or ends[-1] < len(items):
+            ends.append(len(items))
+        cuts = pairwise([0, *ends])
         items = [_put(objects, pages, Page(level, tuple(items[a:b]))) for a, b in cuts]
         level += 1
     while level and (lower := _joined(pages, level, items)) is not None:
-        level, items = level - 1, lower
-    return encode_page(Page(level, tuple(items)))
+        level, items, root = level - 1, *lower
+    return root
 
 
-def _joined(pages: _Pages, level: int, refs: list[Item]) -> list[Item] | None:
-    """All items of the level below `refs`, or None when a root page cannot hold them."""
+def _joined(pages: _Pages, level: int, refs: list[Item]) -> tuple[list[Item], bytes] | None:
+    """All items of the level below `refs` and their root page; None when it cannot hold them."""
     if exceeds_root(len(refs)):
         return None
     parent = Page(level, tuple(refs))
     joined: list[Item] = []
+    root = encode_page(Page(level - 1, ()))
     for index in range(len(refs)):
         joined += pages.child(parent, index, joined[-1][0] if joined else "").items
-        if not fits_root(joined):
+        encoded = encode_root(Page(level - 1, tuple(joined)))
+        if encoded is None:
             return None
-    return joined
+        root = encoded
+    return joined, root
