@@ -1,0 +1,246 @@
+"""What differs between two models?
+
+Equal fingerprints need no reading, and of a tensor that changed only the frames that changed are
+read, two at a time: memory is bounded whatever the size of the models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.model.read import Model, TensorSpec, open_model
+from tensorrepo.formats.model.values import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tensorrepo.formats.model.frameread import StoredFrames
+    from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.trees import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class TensorChange:
+    """A tensor of the same type and shape on both sides, with other content.
+
+    `changed` counts blocks (elements, of most types) whose bits differ; None when nothing was
+    measured. Of those, `incomparable` have no finite difference: a side is NaN or infinite.
+    `max_abs` and `l2` are over all others; None for types that are no numbers.
+    """
+
+    spec: TensorSpec
+    blocks: int
+    changed: int | None = None
+    incomparable: int = 0
+    max_abs: float | None = None
+    l2: float | None = None
+
+    @property
+    def changed_fraction(self) -> float | None:
+        return None if self.changed is None else self.changed / self.blocks
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDiff:
+    """Everything is sorted by name. An alias counts as a tensor.
+
+    `retyped` tensors have another type or shape. `files` and `metrics` hold what differs, with
+    None where it is missing: a file's SHA-256 in hex, a metric's value.
+    """
+
+    added: tuple[TensorSpec, ...]
+    removed: tuple[TensorSpec, ...]
+    retyped: tuple[tuple[TensorSpec, TensorSpec], ...]
+    changed: tuple[TensorChange, ...]
+    unchanged: int
+    files: Mapping[str, tuple[str | None, str | None]]
+    metrics: Mapping[str, tuple[Any, Any]]
+
+    @property
+    def summary(self) -> str:
+        """One line: ``1 tensor added, 2 changed, 5 unchanged``."""
+        counts = {
+            "added": len(self.added),
+            "removed": len(self.removed),
+            "reshaped": len(self.retyped),
+            "changed": len(self.changed),
+            "unchanged": self.unchanged,
+        }
+        told = [f"{count:,} {what}" for what, count in counts.items() if count]
+        if not told:
+            return "no tensors"
+        first, *rest = told
+        plural = "" if first.startswith("1 ") else "s"
+        return ", ".join([first.replace(" ", f" tensor{plural} ", 1), *rest])
+
+    def lines(self) -> Iterator[str]:
+        """One line for each thing that differs."""
+        for spec in self.added:
+            yield f"+ {_text(spec)}"
+        for spec in self.removed:
+            yield f"- {_text(spec)}"
+        for old, new in self.retyped:
+            yield f"~ {_text(old)} -> {new.type.name} {list(new.shape)}"
+        for change in self.changed:
+            yield f"~ {_text(change.spec)}{_measures(change)}"
+        for name, (before, after) in self.files.items():
+            yield f"{'+' if before is None else '-' if after is None else '~'} file {name}"
+        for name, values in self.metrics.items():
+            yield f"~ metric {name}: {values[0]} -> {values[1]}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "added": [_spec_json(spec) for spec in self.added],
+            "removed": [_spec_json(spec) for spec in self.removed],
+            "retyped": [[_spec_json(old), _spec_json(new)] for old, new in self.retyped],
+            "changed": [
+                _spec_json(change.spec)
+                | {
+                    "changed_fraction": change.changed_fraction,
+                    "incomparable": change.incomparable,
+                    "max_abs": change.max_abs,
+                    "l2": change.l2,
+                }
+                for change in self.changed
+            ],
+            "unchanged": self.unchanged,
+            "files": {name: list(sides) for name, sides in self.files.items()},
+            "metrics": {name: list(sides) for name, sides in self.metrics.items()},
+        }
+
+
+def diff_models(
+    objects: ObjectSource, old: Entry | None, new: Entry | None, *, measure: bool = True
+) -> ModelDiff:
+    """Compare two models.
+
+    Args:
+        objects: where both lie.
+        old: the entry before; None: there was none.
+        new: the entry after; None: there is none.
+        measure: read what changed, to say how much; False only says which.
+    """
+    before = open_model(objects, old) if old is not None else None
+    after = open_model(objects, new) if new is not None else None
+    left, right = _specs(before), _specs(after)
+    common = [(left[name], right[name]) for name in left if name in right]
+    alike = [pair for pair in common if _alike(*pair)]
+    changed = [one for one, other in alike if not _equal(before, after, one.name)]
+    return ModelDiff(
+        added=tuple(spec for name, spec in right.items() if name not in left),
+        removed=tuple(spec for name, spec in left.items() if name not in right),
+        retyped=tuple(pair for pair in common if not _alike(*pair)),
+        changed=tuple(
+            _change(before, after, right[spec.name], measure=measure) for spec in changed
+        ),
+        unchanged=len(alike) - len(changed),
+        files=_different(_files(before), _files(after)),
+        metrics=_different(before.metrics if before else {}, after.metrics if after else {}),
+    )
+
+
+def _specs(model: Model | None) -> dict[str, TensorSpec]:
+    return {name: model.spec(name) for name in model.keys()} if model is not None else {}  # noqa: SIM118  # a Model is no dict
+
+
+def _alike(old: TensorSpec, new: TensorSpec) -> bool:
+    return old.type == new.type and old.shape == new.shape
+
+
+def _equal(before: Model | None, after: Model | None, name: str) -> bool:
+    return before is not None and after is not None and before.content(name) == after.content(name)
+
+
+def _files(model: Model | None) -> dict[str, str]:
+    """SHA-256 of every file, also of those that are made of tensors."""
+    if model is None:
+        return {}
+    own = {name: file.sha256.hex() for name, file in model.files.items()}
+    return own | {name: original.sha256.hex() for name, original in model.originals.items()}
+
+
+def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    sides = {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})}
+    return {name: pair for name, pair in sides.items() if pair[0] != pair[1]}
+
+
+def _change(
+    before: Model | None, after: Model | None, spec: TensorSpec, *, measure: bool
+) -> TensorChange:
+    blocks = spec.size_bytes // spec.type.block_bytes
+    if not measure or before is None or after is None:
+        return TensorChange(spec, blocks)
+    changed = incomparable = 0
+    largest: float | None = None
+    squares = 0.0
+    for old, new in _frame_pairs(before.tensor(spec.name), after.tensor(spec.name)):
+        differs = _differs(old, new, spec.type.block_bytes)
+        changed += int(np.count_nonzero(differs))
+        distance = _distance(old, new, spec)
+        if distance is not None:
+            finite = np.isfinite(distance)
+            if spec.type.block_elements == 1:
+                incomparable += int(np.count_nonzero(differs & ~finite))
+            distance = distance[finite]
+            largest = max(largest or 0.0, float(distance.max(initial=0)))
+            squares += float(np.dot(distance, distance))
+    length = None if largest is None else sqrt(squares)
+    return TensorChange(spec, blocks, changed, incomparable, largest, length)
+
+
+def _distance(old: memoryview, new: memoryview, spec: TensorSpec) -> Any:
+    left, right = numbers(old, spec.type), numbers(new, spec.type)
+    if left is None or right is None:
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.abs(right - left)
+
+
+def _frame_pairs(old: StoredFrames, new: StoredFrames) -> Iterator[tuple[memoryview, memoryview]]:
+    """The frames that differ, both sides of each. Small tensors are one frame."""
+    if old.value is not None and new.value is not None:
+        yield memoryview(old.value), memoryview(new.value)
+        return
+    for index, (left, right) in enumerate(zip(old.frames, new.frames, strict=True)):
+        if left.frame.digest != right.frame.digest:
+            sides = np.empty((2, left.frame.size_bytes), np.uint8)
+            old.frame_into(index, sides[0].data)
+            new.frame_into(index, sides[1].data)
+            yield sides[0].data, sides[1].data
+
+
+def _differs(old: memoryview, new: memoryview, block_bytes: int) -> Any:
+    """For each block whether its bits differ."""
+    left, right = np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8)
+    if block_bytes in {1, 2, 4, 8}:
+        item = f"u{block_bytes}"
+        return left.view(item) != right.view(item)
+    return (left != right).reshape(-1, block_bytes).any(axis=1)
+
+
+def _text(spec: TensorSpec) -> str:
+    return f"{spec.name} {spec.type.name} {list(spec.shape)}"
+
+
+def _measures(change: TensorChange) -> str:
+    if change.changed_fraction is None:
+        return ""
+    text = f": {change.changed_fraction:.2%} changed"
+    if change.max_abs is not None and change.l2 is not None:
+        text += f", by at most {change.max_abs:.3g}, L2 {change.l2:.3g}"
+    return text
+
+
+def _spec_json(spec: TensorSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "type": spec.type.name,
+        "shape": list(spec.shape),
+        "bytes": spec.size_bytes,
+        "fingerprint": spec.fingerprint,
+        "alias_of": spec.alias_of,
+    }

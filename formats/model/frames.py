@@ -1,0 +1,65 @@
+"""What is a tensor's fingerprint, and how is it cut so that a part can be verified?
+
+A tensor is cut into frames of 2^19 elements. Each frame has a digest, the fingerprint is the hash
+of type, shape and frame digests: equal for equal tensors, wherever and however they are stored,
+and a slice is verified by its own frames.
+
+Source:
+    docs/spec/model.md, section "Identity".
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NewType
+
+from blake3 import blake3
+
+from tensorrepo.repo.ids import DIGEST_BYTES
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.tensors import TensorType
+    from tensorrepo.repo.ids import Buffer
+
+Fingerprint = NewType("Fingerprint", bytes)
+
+FRAME_ELEMENTS: Final = 1 << 19
+INLINE_BYTES: Final = 64  # tensors of at most this many bytes stand in the manifest
+
+_TYPE_HEAD = Struct("<B32sIII")  # name bytes, name zero-padded, block elements, block bytes, rank
+assert _TYPE_HEAD.size == 45, "docs/spec/model.md promises 45 bytes before the dimensions"
+_FRAME = blake3(derive_key_context="tensorrepo frame v1")
+_TENSOR = blake3(derive_key_context="tensorrepo tensor v1")
+
+
+def frame_bytes(element: TensorType) -> int:
+    """Bytes of a whole frame."""
+    return FRAME_ELEMENTS // element.block_elements * element.block_bytes
+
+
+def frame_count(element: TensorType, tensor_bytes: int) -> int:
+    """Frames of a tensor; none when it has no elements."""
+    return -(-tensor_bytes // frame_bytes(element))
+
+
+def frame_digest(frame: Buffer) -> bytes:
+    return _FRAME.copy().update(frame).digest()
+
+
+def fingerprint(
+    element: TensorType, shape: tuple[int, ...], frame_digests: bytes | bytearray
+) -> Fingerprint:
+    """Name of a tensor's content.
+
+    Args:
+        element: its type.
+        shape: its shape.
+        frame_digests: the digests of its frames, one after the other.
+    """
+    name = element.name.encode("ascii")
+    blocks = element.block_elements, element.block_bytes
+    hasher = _TENSOR.copy().update(_TYPE_HEAD.pack(len(name), name, *blocks, len(shape)))
+    for dim in shape:
+        hasher.update(dim.to_bytes(8, "little"))
+    hasher.update((len(frame_digests) // DIGEST_BYTES).to_bytes(8, "little"))
+    return Fingerprint(hasher.update(frame_digests).digest())

@@ -1,0 +1,306 @@
+"""What is a model, whatever way its tensors are stored?
+
+The manifest is a function of content alone: it names tensors by fingerprint, and files by digest.
+Repacking changes the placement (see `placement`), never the manifest.
+
+Source:
+    docs/spec/model.md, section "Manifest".
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tensorrepo.formats.model.canonical import VERSION, decode_canonical, encode_canonical
+from tensorrepo.formats.model.frames import INLINE_BYTES
+from tensorrepo.formats.tensors import TYPES, TensorType
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_from_bytes, parse_digest
+from tensorrepo.repo.names import check_file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensorrepo.repo.ids import Buffer
+
+MAX_NAME_BYTES: Final = 4096
+MAX_JSON_NESTING: Final = 64
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A box of a tensor, named by `fingerprint`, or small enough that its `value` stands here."""
+
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    fingerprint: bytes | None
+    value: bytes | None
+
+
+class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor; `type` is the name of one of the manifest's types."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+class TypeEntry(msgspec.Struct, frozen=True, array_like=True):
+    """An element type: written out, so that readers can copy types that they don't know."""
+
+    name: str
+    block_elements: int
+    block_bytes: int
+
+
+class Alias(msgspec.Struct, frozen=True, array_like=True):
+    """`name` was one tensor with `target` in the source: a load gives both the same memory."""
+
+    name: str
+    target: str
+
+
+class FileEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A file that came with the model (config, tokenizer, card), stored as a blob."""
+
+    name: str
+    blob: bytes
+    size_bytes: int
+    sha256: bytes
+
+    @property
+    def digest(self) -> Digest:
+        return digest_from_bytes(self.blob)
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """A stretch of an original: all of a blob (its digest, 32 bytes), or of a tensor (its name)."""
+
+    blob: bytes | None = None
+    tensor: str | None = None
+
+
+class Original(msgspec.Struct, frozen=True, array_like=True):
+    """A file that can be given back byte for byte: `parts`, one after the other, are the file.
+
+    A safetensors file is the blob of its header, then the tensors in the order of their offsets.
+    """
+
+    name: str
+    format: str
+    parts: tuple[Part, ...]
+    size_bytes: int
+    sha256: bytes
+
+    def blobs(self) -> tuple[bytes, ...]:
+        return tuple(part.blob for part in self.parts if part.blob is not None)
+
+
+class Edge(msgspec.Struct, frozen=True, array_like=True):
+    """What a model came from: `relation` is "parent", "trained_on", ...
+
+    `digest` and `commit` are 64 hex digits. For "trained_on", `details` may hold "seed" and
+    "position", the place that the stream had reached.
+    """
+
+    relation: str
+    path: str
+    digest: str
+    commit: str | None = None
+    details: dict[str, Any] = {}
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A model. Everything that has a name is sorted by it; lineage stays in the given order."""
+
+    types: tuple[TypeEntry, ...] = ()
+    tensors: tuple[TensorEntry, ...] = ()
+    aliases: tuple[Alias, ...] = ()
+    files: tuple[FileEntry, ...] = ()
+    originals: tuple[Original, ...] = ()
+    graph: bytes | None = None
+    metadata: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
+    lineage: tuple[Edge, ...] = ()
+    version: int = VERSION
+
+    def links(self) -> tuple[Digest, ...]:
+        """The blobs that the manifest's object must link to."""
+        blobs = {file.blob for file in self.files}
+        for original in self.originals:
+            blobs.update(original.blobs())
+        if self.graph is not None:
+            blobs.add(self.graph)
+        return tuple(sorted(digest_from_bytes(blob) for blob in blobs))
+
+    def type_table(self) -> dict[str, TensorType]:
+        return {entry.name: _tensor_type(entry) for entry in self.types}
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Payload of a model's object.
+
+    Raises:
+        InvalidInputError: names, shapes or metadata that no manifest may have.
+    """
+    check_manifest(manifest)
+    return encode_canonical(manifest, "model manifest")
+
+
+def decode_manifest(payload: Buffer, digest: Digest) -> Manifest:
+    """The manifest in the payload of object `digest`.
+
+    Raises:
+        CorruptError: not well-formed, or not canonical.
+        UnsupportedError: a newer version, or a tensor in several pieces.
+    """
+    return decode_canonical(payload, Manifest, f"model {digest:.12}", check_manifest)
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Whether its parts fit together.
+
+    Raises:
+        InvalidInputError: they do not; says which.
+        UnsupportedError: a tensor in several pieces, which this version cannot join.
+    """
+    types = manifest.type_table()
+    _check_sorted("type", [entry.name for entry in manifest.types])
+    _check_sorted("tensor", [entry.name for entry in manifest.tensors])
+    _check_sorted("alias", [entry.name for entry in manifest.aliases])
+    _check_sorted("file", [entry.name for entry in manifest.files])
+    _check_sorted("file", [entry.name for entry in manifest.originals])
+    if set(types) != {entry.type for entry in manifest.tensors}:
+        raise InvalidInputError("the types listed are not those that the tensors have")
+    for tensor in manifest.tensors:
+        _check_tensor(tensor, types[tensor.type])
+    _check_aliases(manifest)
+    _check_files(manifest)
+    _check_lineage(manifest)
+    check_json(manifest.metadata, "metadata")
+    check_json(manifest.metrics, "metrics")
+
+
+def check_tensor_name(name: str) -> str:
+    """`name`, when it may name a tensor.
+
+    Raises:
+        InvalidInputError: it is empty, too long, or no UTF-8.
+    """
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"tensor name {name!r:.80}: {error.reason}") from error
+    if not 0 < size <= MAX_NAME_BYTES:
+        raise InvalidInputError(
+            f"tensor name {name!r:.80}: {size} bytes, expected 1 to {MAX_NAME_BYTES}"
+        )
+    return name
+
+
+def check_json(value: object, where: str, depth: int = 0) -> None:
+    """Whether `value` is JSON (numbers may also be NaN and infinite).
+
+    Raises:
+        InvalidInputError: it is not; says where.
+    """
+    if depth > MAX_JSON_NESTING:
+        raise InvalidInputError(f"{where:.200}: nested deeper than {MAX_JSON_NESTING}")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise InvalidInputError(f"{where:.200}: key {key!r:.40} is not text")
+            check_json(item, f"{where}.{key}", depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            check_json(item, f"{where}.{index}", depth + 1)
+    elif value is not None and not isinstance(value, (bool, int, float, str)):
+        raise InvalidInputError(f"{where:.200}: {type(value).__name__} is not JSON")
+
+
+def _tensor_type(entry: TypeEntry) -> TensorType:
+    element = TensorType(entry.name, entry.block_elements, entry.block_bytes)
+    known = TYPES.get(entry.name, element)
+    if element != known:
+        raise InvalidInputError(f"type {entry.name}: expected {known}, found {element}")
+    return element
+
+
+def _check_sorted(what: str, names: Iterable[str]) -> None:
+    for before, after in pairwise(names):
+        if before >= after:
+            raise InvalidInputError(f"{what} {after!r:.80} is out of order or twice there")
+
+
+def _check_tensor(tensor: TensorEntry, element: TensorType) -> None:
+    check_tensor_name(tensor.name)
+    try:
+        size = element.bytes_of(tensor.shape)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"tensor {tensor.name!r}: {error}") from error
+    if len(tensor.pieces) != 1:
+        raise UnsupportedError(
+            f"tensor {tensor.name!r} lies in {len(tensor.pieces)} pieces; this tensorrepo reads "
+            "tensors of one piece. Update it."
+        )
+    piece = tensor.pieces[0]
+    if piece.shape != tensor.shape or piece.offset != (0,) * len(tensor.shape):
+        raise InvalidInputError(f"tensor {tensor.name!r}: its only piece does not cover it")
+    stored = (piece.fingerprint is None) == (size <= INLINE_BYTES)
+    if size <= INLINE_BYTES and (piece.value is None or len(piece.value) != size):
+        stored = False
+    if size > INLINE_BYTES and (piece.value is not None or len(piece.fingerprint or b"") != 32):
+        stored = False
+    if not stored:
+        raise InvalidInputError(
+            f"tensor {tensor.name!r} of {size} bytes: expected "
+            f"{'its value' if size <= INLINE_BYTES else 'a fingerprint of 32 bytes'} and no more"
+        )
+
+
+def _check_aliases(manifest: Manifest) -> None:
+    names = {tensor.name for tensor in manifest.tensors}
+    for alias in manifest.aliases:
+        check_tensor_name(alias.name)
+        if alias.name in names:
+            raise InvalidInputError(f"{alias.name!r:.80} is both a tensor and an alias")
+        if alias.target not in names:
+            raise InvalidInputError(f"alias {alias.name!r:.80}: no tensor {alias.target!r:.80}")
+
+
+def _check_files(manifest: Manifest) -> None:
+    for file in manifest.files:
+        check_file_name(file.name)
+        if len(file.blob) != DIGEST_BYTES or len(file.sha256) != 32 or file.size_bytes < 0:
+            raise InvalidInputError(f"file {file.name!r}: digests have 32 bytes, sizes no sign")
+    names = {tensor.name for tensor in manifest.tensors}
+    names |= {alias.name for alias in manifest.aliases}
+    for original in manifest.originals:
+        check_file_name(original.name)
+        if len(original.sha256) != 32 or original.size_bytes < 0:
+            raise InvalidInputError(f"file {original.name!r}: digests have 32 bytes, sizes no sign")
+        for part in original.parts:
+            if (part.blob is None) == (part.tensor is None):
+                raise InvalidInputError(f"file {original.name!r}: a part is a blob or a tensor")
+            if part.blob is not None and len(part.blob) != DIGEST_BYTES:
+                raise InvalidInputError(f"file {original.name!r}: a blob's digest has 32 bytes")
+            if part.tensor is not None and part.tensor not in names:
+                raise InvalidInputError(f"file {original.name!r}: no tensor {part.tensor!r:.80}")
+    both = {file.name for file in manifest.files} & {file.name for file in manifest.originals}
+    if both:
+        raise InvalidInputError(f"file {min(both)!r} is there twice")
+    if manifest.graph is not None and len(manifest.graph) != DIGEST_BYTES:
+        raise InvalidInputError("the graph's digest has 32 bytes")
+
+
+def _check_lineage(manifest: Manifest) -> None:
+    for edge in manifest.lineage:
+        if not edge.relation or len(edge.relation) > 64:
+            raise InvalidInputError(f"lineage: relation {edge.relation!r:.80}")
+        parse_digest(edge.digest)
+        if edge.commit is not None:
+            parse_digest(edge.commit)
+        check_json(edge.details, f"lineage of {edge.path!r:.80}")

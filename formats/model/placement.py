@@ -1,0 +1,136 @@
+"""Where does each tensor of a model lie?
+
+The placement names, per fingerprint, the members of packs that hold it. It is storage: a repack
+writes another one for the same manifest. Flat: a read never walks from placement to placement.
+
+Source:
+    docs/spec/model.md, section "Placement".
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tensorrepo.formats.model.canonical import VERSION, decode_canonical, encode_canonical
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_from_bytes
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.ids import Buffer
+
+MAX_DEPTH: Final = 16
+TAG_BYTES: Final = 16
+_MAX_OFFSET: Final = 1 << 48
+
+
+class PackEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A pack, and where its directory lies; `tag` is the directory's `content_tag`."""
+
+    pack: bytes
+    directory_start: int
+    directory_bytes: int
+    tag: bytes
+
+    @property
+    def digest(self) -> Digest:
+        return digest_from_bytes(self.pack)
+
+
+class MemberEntry(msgspec.Struct, frozen=True, array_like=True):
+    """Some frames of a tensor: member number `member` of pack number `pack` in the list.
+
+    `base` is the member (pack, member) that it is encoded against, `depth` how many bases a read
+    passes through: 0 without a base.
+    """
+
+    pack: int
+    member: int
+    codec: str
+    depth: int
+    stored_bytes: int
+    base: tuple[int, int] | None = None
+
+
+class StoredTensor(msgspec.Struct, frozen=True, array_like=True):
+    """The members that hold a tensor's frames, in order."""
+
+    fingerprint: bytes
+    members: tuple[MemberEntry, ...]
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Packs sorted by digest, tensors by fingerprint, bases by (pack, member).
+
+    `bases` describes the members that others are encoded against and no tensor of this model is.
+    """
+
+    packs: tuple[PackEntry, ...] = ()
+    tensors: tuple[StoredTensor, ...] = ()
+    bases: tuple[MemberEntry, ...] = ()
+    version: int = VERSION
+
+    def links(self) -> tuple[Digest, ...]:
+        """The packs that the placement's object must link to."""
+        return tuple(entry.digest for entry in self.packs)
+
+
+def encode_placement(placement: Placement) -> bytes:
+    check_placement(placement)
+    return encode_canonical(placement, "placement")
+
+
+def decode_placement(payload: Buffer, digest: Digest) -> Placement:
+    """The placement in the payload of object `digest`.
+
+    Raises:
+        CorruptError: not well-formed, or not canonical.
+        UnsupportedError: a newer version.
+    """
+    return decode_canonical(payload, Placement, f"placement {digest:.12}", check_placement)
+
+
+def check_placement(placement: Placement) -> None:
+    """Whether its parts fit together.
+
+    Raises:
+        InvalidInputError: they do not; says which.
+    """
+    for pack in placement.packs:
+        if len(pack.pack) != DIGEST_BYTES or len(pack.tag) != TAG_BYTES:
+            raise InvalidInputError("a pack's digest has 32 bytes and a tag 16")
+        if not 0 <= pack.directory_start < _MAX_OFFSET > pack.directory_bytes >= 0:
+            raise InvalidInputError(f"pack {pack.digest:.12}: no directory can lie there")
+    _check_sorted("packs", [pack.pack for pack in placement.packs])
+    _check_sorted("tensors", [tensor.fingerprint for tensor in placement.tensors])
+    _check_sorted("bases", [(base.pack, base.member) for base in placement.bases])
+    packs = len(placement.packs)
+    for tensor in placement.tensors:
+        if len(tensor.fingerprint) != DIGEST_BYTES or not tensor.members:
+            raise InvalidInputError("a stored tensor has a fingerprint of 32 bytes, and members")
+        for member in tensor.members:
+            _check_member(member, packs)
+    for member in placement.bases:
+        _check_member(member, packs)
+
+
+def _check_member(member: MemberEntry, packs: int) -> None:
+    places = [(member.pack, member.member), *([member.base] if member.base else [])]
+    if not all(0 <= pack < packs and 0 <= index < 1 << 32 for pack, index in places):
+        raise InvalidInputError(f"member {member.pack}/{member.member}: no such pack")
+    if not 0 <= member.depth <= MAX_DEPTH or (member.depth == 0) != (member.base is None):
+        raise InvalidInputError(
+            f"member {member.pack}/{member.member}: depth {member.depth} "
+            f"{'without' if member.base is None else 'with'} a base, at most {MAX_DEPTH}"
+        )
+    if not 0 <= member.stored_bytes < _MAX_OFFSET:
+        raise InvalidInputError(
+            f"member {member.pack}/{member.member}: {member.stored_bytes} bytes"
+        )
+
+
+def _check_sorted(what: str, keys: list[bytes] | list[tuple[int, int]]) -> None:
+    if any(before >= after for before, after in pairwise(keys)):  # type: ignore[operator]  # one type per list
+        raise InvalidInputError(f"{what} are out of order or twice there")

@@ -1,0 +1,380 @@
+"""How is a stored model read?
+
+`open_model` reads the manifest and the placement. After that tensors, slices and files are read
+as they are asked for, in parallel, and every byte is verified before it is returned.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tensorrepo.formats.model.frameread import PackReader, StoredFrames
+from tensorrepo.formats.model.frames import frame_bytes
+from tensorrepo.formats.model.manifest import (
+    Edge,
+    FileEntry,
+    Manifest,
+    Original,
+    TensorEntry,
+    decode_manifest,
+)
+from tensorrepo.formats.model.placement import decode_placement
+from tensorrepo.formats.model.selection import Index, select
+from tensorrepo.formats.tensors import Output, TensorType, array_of, torch_of
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.ids import digest_from_bytes
+from tensorrepo.repo.objects import Envelope, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from concurrent.futures import Executor, Future
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.repo.ids import Buffer, Digest
+    from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.trees import Entry
+
+DEFAULT_THREADS: Final = 8
+READ_AHEAD_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What is known of a tensor without reading it.
+
+    `fingerprint` names its content (64 hex digits; None for the smallest, which stand in the
+    manifest). `alias_of` is the tensor that it is one with.
+    """
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    size_bytes: int
+    fingerprint: str | None
+    alias_of: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Model:
+    """A stored model. Immutable, safe to share between threads; nothing is read until asked for.
+
+    Element types that numpy lacks (BF16, F8, ...) come as unsigned integers of the same bits;
+    `spec(name).type` says which they are, and torch output has them as they are.
+    """
+
+    entry: Entry
+    manifest: Manifest
+    objects: ObjectSource
+    packs: PackReader
+    tensors: Mapping[str, TensorEntry] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Model {self.entry.digest:.12}: {len(self)} tensors, {self.size_bytes:,} bytes>"
+
+    def __len__(self) -> int:
+        return len(self.tensors) + len(self.aliases)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors or name in self.aliases
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """The tensor as a read-only array: mapped where it lies on a local disk, else read."""
+        array: NDArray[Any] = self.load([name], copy=False)[name]
+        return array
+
+    def keys(self) -> tuple[str, ...]:
+        """Names of tensors and aliases, sorted."""
+        return tuple(sorted([*self.tensors, *self.aliases]))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors, aliases not counted."""
+        types = self.manifest.type_table()
+        return sum(types[entry.type].bytes_of(entry.shape) for entry in self.tensors.values())
+
+    @property
+    def files(self) -> Mapping[str, FileEntry]:
+        """Files that came along; `file_chunks` reads them."""
+        return {file.name: file for file in self.manifest.files}
+
+    @property
+    def originals(self) -> Mapping[str, Original]:
+        """Files that are given back byte for byte from tensors."""
+        return {original.name: original for original in self.manifest.originals}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.manifest.metadata
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return self.manifest.metrics
+
+    @property
+    def lineage(self) -> tuple[Edge, ...]:
+        return self.manifest.lineage
+
+    def spec(self, name: str) -> TensorSpec:
+        target = self._target(name)
+        entry = self.tensors[target]
+        element = self.manifest.type_table()[entry.type]
+        found = entry.pieces[0].fingerprint
+        return TensorSpec(
+            name,
+            element,
+            entry.shape,
+            element.bytes_of(entry.shape),
+            found.hex() if found is not None else None,
+            target if target != name else None,
+        )
+
+    def content(self, name: str) -> bytes:
+        """Equal for tensors of one type and shape that have equal bits: fingerprint or value."""
+        piece = self.tensors[self._target(name)].pieces[0]
+        return piece.value if piece.value is not None else piece.fingerprint or b""
+
+    def tensor(self, name: str) -> StoredFrames:
+        """A reader of one tensor, for whoever wants its bytes bit by bit."""
+        entry = self.tensors[self._target(name)]
+        return self.packs.tensor(entry, self.manifest.type_table()[entry.type])
+
+    def slice(self, name: str, index: Index, *, output: Output = "numpy") -> Any:
+        """``model[name][index]``, of which only the frames that it touches are read.
+
+        Args:
+            name: a tensor.
+            index: integers, slices with a positive step, an ellipsis.
+            output: "numpy" or "torch".
+        """
+        frames = self.tensor(name)
+        element = frames.type
+        try:
+            chosen = select(frames.shape, index)
+            blocks = chosen.in_blocks(element.block_elements)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"tensor {name!r}: {error}") from error
+        item = _item(element)
+        out = np.empty(blocks.items, item)
+        per_frame = frame_bytes(element) // element.block_bytes
+        for number in blocks.frames(per_frame):
+            start = number * per_frame
+            whole = np.empty(min(per_frame, frames.size_bytes // item.itemsize - start), item)
+            frames.read_into(start * item.itemsize, whole.view(np.uint8).data)
+            blocks.copy(whole, start, out)
+        return _shaped(out.view(np.uint8).data, element, chosen.shape, output)
+
+    def load(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        output: Output = "numpy",
+        copy: bool = True,
+        threads: int = DEFAULT_THREADS,
+    ) -> dict[str, Any]:
+        """Several tensors, or all.
+
+        Args:
+            names: which; None means all.
+            output: "numpy" or "torch".
+            copy: False: numpy arrays are read-only, and mapped where they lie on a local disk.
+            threads: how many frames are read at a time.
+
+        Returns:
+            Arrays by name. Aliases are the same object as their tensor; no others share memory.
+        """
+        wanted = list(self.keys() if names is None else names)
+        loaded = dict(
+            self.iter_tensors(wanted, output=output, copy=copy, threads=threads, budget_bytes=None)
+        )
+        return {name: loaded[name] for name in wanted}
+
+    def iter_tensors(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        output: Output = "numpy",
+        copy: bool = True,
+        threads: int = DEFAULT_THREADS,
+        budget_bytes: int | None = READ_AHEAD_BYTES,
+    ) -> Iterator[tuple[str, Any]]:
+        """Tensors one after the other, while the next ones are being read.
+
+        `budget_bytes` bounds what is read ahead, beside the one tensor in hand. An alias comes
+        right after its tensor and is the same object. Arguments else as for `load`.
+        """
+        wanted = list(self.keys() if names is None else names)
+        by_target: dict[str, list[str]] = {}
+        for name in wanted:
+            by_target.setdefault(self._target(name), []).append(name)
+        limit = self.size_bytes + 1 if budget_bytes is None else budget_bytes
+        with ThreadPoolExecutor(threads) as pool:
+            reads: list[_Read] = []
+            ahead = 0
+            try:
+                for target in by_target:
+                    reads.append(_Read(target, self.tensor(target), output, pool, copy=copy))
+                    ahead += reads[-1].size_bytes
+                    while ahead > limit:
+                        done = reads.pop(0)
+                        ahead -= done.size_bytes
+                        yield from _named(by_target[done.name], done.result())
+                while reads:
+                    done = reads.pop(0)
+                    yield from _named(by_target[done.name], done.result())
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def file_chunks(self, name: str) -> Iterator[Buffer]:
+        """The bytes of a file or an original, piece by piece, in bounded memory.
+
+        Raises:
+            NotFoundError: no such file.
+            CorruptError: after the last piece: an original's SHA-256 is not what it was.
+        """
+        if name in self.files:
+            yield self.objects.get(self.files[name].digest).payload
+            return
+        original = self.originals.get(name)
+        if original is None:
+            raise NotFoundError(_missing("file", name, [*self.files, *self.originals]))
+        hasher = sha256()
+        for chunk in self._original_chunks(original):
+            hasher.update(chunk)
+            yield chunk
+        if hasher.digest() != original.sha256:
+            raise CorruptError(
+                f"file {name!r} of model {self.entry.digest:.12}: expected SHA-256 "
+                f"{original.sha256.hex():.12}, its parts make {hasher.hexdigest():.12}"
+            )
+
+    def _original_chunks(self, original: Original) -> Iterator[Buffer]:
+        for part in original.parts:
+            if part.blob is not None:
+                yield self.objects.get(digest_from_bytes(part.blob)).payload
+            elif part.tensor is not None:
+                yield from tensor_chunks(self.tensor(part.tensor))
+
+    def _target(self, name: str) -> str:
+        target = self.aliases.get(name, name)
+        if target not in self.tensors:
+            raise NotFoundError(_missing("tensor", name, self.keys()))
+        return target
+
+
+def open_model(objects: ObjectSource, entry: Entry) -> Model:
+    """The model that a tree entry names.
+
+    Raises:
+        InvalidInputError: the entry is no model.
+        CorruptError: its objects contradict each other.
+    """
+    if entry.kind is not Kind.MODEL or entry.storage is None:
+        raise InvalidInputError(f"{entry.kind.label} {entry.digest:.12} is no model")
+    envelope = _get(objects, entry.digest, Kind.MODEL)
+    manifest = decode_manifest(envelope.payload, entry.digest)
+    _check_links(envelope, manifest.links(), entry.digest)
+    envelope = _get(objects, entry.storage, Kind.PLACEMENT)
+    placement = decode_placement(envelope.payload, entry.storage)
+    _check_links(envelope, placement.links(), entry.storage)
+    packs = PackReader(objects, placement, {link.digest: link for link in envelope.links})
+    tensors = {tensor.name: tensor for tensor in manifest.tensors}
+    aliases = {alias.name: alias.target for alias in manifest.aliases}
+    return Model(entry, manifest, objects, packs, tensors, aliases)
+
+
+def tensor_chunks(tensor: StoredFrames) -> Iterator[memoryview]:
+    """A tensor's bytes, frame by frame. Each piece is valid until the next one is asked for."""
+    if tensor.value is not None:
+        yield memoryview(tensor.value)
+        return
+    room = np.empty(frame_bytes(tensor.type), np.uint8).data
+    for index, placed in enumerate(tensor.frames):
+        part = room[: placed.frame.size_bytes]
+        tensor.frame_into(index, part)
+        yield part
+
+
+class _Read:
+    """A tensor being read."""
+
+    def __init__(
+        self, name: str, tensor: StoredFrames, output: Output, pool: Executor, *, copy: bool
+    ) -> None:
+        self.name = name
+        self.size_bytes = tensor.size_bytes
+        self._tensor = tensor
+        self._output: Output = output
+        self._writable = copy or output == "torch"  # torch knows no read-only tensors
+        mapped = None if self._writable else tensor.mapped()
+        if mapped is not None:
+            self._data = mapped
+            work = [pool.submit(tensor.check_mapped, at, mapped) for at in self._frames()]
+        else:
+            self._data = np.empty(tensor.size_bytes, np.uint8).data
+            work = [pool.submit(tensor.frame_into, at, self._room(at)) for at in self._frames()]
+            tensor.read_into(0, self._data) if tensor.value is not None else None
+        self._work: list[Future[None]] = work
+
+    def result(self) -> Any:
+        for future in self._work:
+            future.result()
+        data = self._data if self._writable else self._data.toreadonly()
+        return _shaped(data, self._tensor.type, self._tensor.shape, self._output)
+
+    def _frames(self) -> range:
+        return range(len(self._tensor.frames))
+
+    def _room(self, index: int) -> memoryview:
+        size = frame_bytes(self._tensor.type)
+        return self._data[index * size : (index + 1) * size]
+
+
+def _named(names: list[str], value: Any) -> Iterator[tuple[str, Any]]:
+    return ((name, value) for name in names)
+
+
+def _item(element: TensorType) -> np.dtype[Any]:
+    """An item for each block, whatever it means."""
+    size = element.block_bytes
+    return np.dtype(f"<u{size}") if size in {1, 2, 4, 8} else np.dtype((np.void, size))
+
+
+def _shaped(data: memoryview, element: TensorType, shape: tuple[int, ...], output: Output) -> Any:
+    if output == "torch":
+        return torch_of(data, element, shape)
+    if output == "numpy":
+        return array_of(data, element, shape)
+    raise InvalidInputError(f"output {output!r}: expected 'numpy' or 'torch'")
+
+
+def _get(objects: ObjectSource, digest: Digest, kind: Kind) -> Envelope:
+    envelope = objects.get(digest)
+    if envelope.kind is not kind:
+        raise CorruptError(
+            f"object {digest:.12}: expected a {kind.label}, found a {envelope.kind.label}"
+        )
+    return envelope
+
+
+def _check_links(envelope: Envelope, expected: tuple[Digest, ...], digest: Digest) -> None:
+    found = tuple(link.digest for link in envelope.links)
+    if found != tuple(sorted(expected)):
+        raise CorruptError(
+            f"{envelope.kind.label} {digest:.12}: its links are not the objects that it names"
+        )
+
+
+def _missing(what: str, name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, list(names), 3)
+    return f"no {what} {name!r}" + (f"; there is {', '.join(near)}" if near else "")

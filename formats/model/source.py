@@ -1,0 +1,92 @@
+"""What is there to be stored of a model?
+
+Importers return a `ModelSource`, and so does `source_of` for a plain dict of tensors. Nothing is
+read here: tensors hand over their bytes when they are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.model.manifest import check_tensor_name
+from tensorrepo.formats.tensors import TensorReader, memory_key, tensor_of
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FileContent = bytes | Path
+
+
+@dataclass(frozen=True, slots=True)
+class OriginalFile:
+    """A file that must be given back byte for byte, once its tensors are stored as tensors.
+
+    `parts`, one after the other, are the file: bytes that stand for themselves, and names of
+    tensors. `path` is where it lies now.
+    """
+
+    name: str
+    format: str
+    path: Path
+    parts: tuple[bytes | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model that is not stored yet.
+
+    `aliases` maps a name to the tensor that it is one with. `files` are what came along, `notes`
+    what the importer wants to tell people. Tensors are read in the order of the mapping.
+    """
+
+    tensors: Mapping[str, TensorReader]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, FileContent] = field(default_factory=dict)
+    originals: tuple[OriginalFile, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tensor_bytes(self) -> int:
+        return sum(tensor.type.bytes_of(tensor.shape) for tensor in self.tensors.values())
+
+
+def source_of(tensors: Mapping[str, object]) -> ModelSource:
+    """A model of tensors in memory.
+
+    Two values of a dict that are one tensor in memory (same storage, offset, shape and stride)
+    become a tensor and its alias. Values of another mapping may be made when they are asked for,
+    where equal addresses mean nothing: those are never tied.
+
+    Raises:
+        InvalidInputError: a name or a value that cannot be stored.
+    """
+    if not isinstance(tensors, dict):
+        readers = {check_tensor_name(name): tensor_of(name, tensors[name]) for name in tensors}
+        return ModelSource(readers)
+    for name in tensors:
+        if not isinstance(name, str):
+            raise InvalidInputError(f"tensor name {name!r:.80} is not text")
+    aliases = _ties(tensors)
+    readers = {
+        check_tensor_name(name): tensor_of(name, value)
+        for name, value in tensors.items()
+        if name not in aliases
+    }
+    return ModelSource(readers, aliases)
+
+
+def _ties(tensors: dict[str, object]) -> dict[str, str]:
+    """Which names are aliases; the smallest name of each group keeps the tensor."""
+    first: dict[tuple[object, ...], str] = {}
+    aliases: dict[str, str] = {}
+    for name in sorted(tensors):
+        key = memory_key(tensors[name])
+        if key is not None:
+            target = first.setdefault(key, name)
+            if target != name:
+                aliases[name] = target
+    return aliases
