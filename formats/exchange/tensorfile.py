@@ -1,0 +1,116 @@
+"""How do tensors come out of a file, range by range?"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorrepo.formats.exchange.base import damage, refusals
+from tensorrepo.formats.tensors import ArrayTensor, TensorType
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class RangeFile:
+    """A file open for ranges, from any thread; closed when nobody holds it any more."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.path = path
+        self.what = what
+        with refusals(path, what):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._descriptor)
+            self.size = os.fstat(self._descriptor).st_size
+
+    def read(self, start: int, size: int) -> bytes:
+        """Bytes ``[start, start + size)``.
+
+        Raises:
+            InvalidInputError: the file ends before.
+        """
+        if start + size > self.size:
+            raise damage(self.path, f"cut short: {self.size} bytes, expected {start + size}")
+        buffer = bytearray(size)
+        self.read_into(start, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        done = 0
+        with refusals(self.path, self.what):
+            while done < buffer.nbytes:
+                read = os.preadv(self._descriptor, [buffer[done:]], start + done)
+                if not read:
+                    at = start + done
+                    raise damage(self.path, f"ends at byte {at} while it is read. Did it shrink?")
+                done += read
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileTensor:
+    """A tensor whose bytes lie in a file one after the other, from byte `offset`."""
+
+    file: RangeFile
+    offset: int
+    type: TensorType
+    shape: tuple[int, ...]
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        self.file.read_into(self.offset + start_byte, buffer)
+
+
+class StridedFileTensor:
+    """A tensor whose items lie apart in a file, or in another order.
+
+    All of its span is in memory from the first read until as many bytes as it has were read.
+
+    Args:
+        file: where it lies.
+        offset: byte of its first item.
+        element: its type; an item is a block.
+        items: dimensions and strides, counted in items.
+        shape: its shape.
+    """
+
+    def __init__(
+        self,
+        file: RangeFile,
+        offset: int,
+        element: TensorType,
+        items: tuple[tuple[int, ...], tuple[int, ...]],
+        shape: tuple[int, ...],
+    ) -> None:
+        self.type = element
+        self.shape = shape
+        self._file = file
+        self._offset = offset
+        self._dims, self._strides = items
+        self._lock = Lock()
+        self._loaded: ArrayTensor | None = None
+        self._left = 0
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded, self._left = self._load(), self.type.bytes_of(self.shape)
+            loaded = self._loaded
+            self._left -= buffer.nbytes
+            if self._left <= 0:
+                self._loaded = None
+        loaded.read_into(start_byte, buffer)
+
+    def _load(self) -> ArrayTensor:
+        size = self.type.block_bytes
+        reach = sum((dim - 1) * step for dim, step in zip(self._dims, self._strides, strict=True))
+        span = np.frombuffer(
+            self._file.read(self._offset, (reach + 1) * size), np.dtype((np.void, size))
+        )
+        items = np.lib.stride_tricks.as_strided(
+            span, self._dims, tuple(step * size for step in self._strides), writeable=False
+        )
+        return ArrayTensor(items, self.type, self.shape)
