@@ -23,7 +23,6 @@ MODULE_LINES = 600
 # Who may do what, by path. A new name here is a decision to be defended in review.
 READ_THE_ENVIRONMENT = ("tensorrepo/sdk.py", "tensorrepo/cli/*.py", "api/settings.py")
 PRINT = ("tensorrepo/cli/output.py",)
-UNPICKLE_RESTRICTED = ("formats/exchange/torch.py",)
 LOAD_BY_NAME = ("tensorrepo/__init__.py", "tensorrepo/cli/main.py")
 TOUCH_STORAGE = (
     "formats/*/*write.py",
@@ -148,18 +147,11 @@ def prints(source: Source) -> list[str]:
 
 def code_from_data(source: Source) -> list[str]:
     """Whatever turns stored or foreign bytes into running code."""
-    if not allowed(source, UNPICKLE_RESTRICTED):
-        loaded = [
-            source.at(each.node, f"imports {each.module}")
-            for each in imports(source)
-            if each.module.split(".")[0] in UNPICKLERS
-        ]
-    else:
-        loaded = [
-            source.at(node, f"{name}: only a restricted pickle.Unpickler may be used here")
-            for node, name in names_used(source)
-            if name in ("pickle.load", "pickle.loads")
-        ]
+    loaded = [
+        source.at(each.node, f"imports {each.module}")
+        for each in imports(source)
+        if each.module.split(".")[0] in UNPICKLERS
+    ]
     called = [
         source.at(node, f"calls {dotted(node.func)}")
         for node in ast.walk(source.tree)
