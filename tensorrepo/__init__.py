@@ -1,5 +1,125 @@
-"""tensorrepo: a versioned repository for datasets and models."""
+"""tensorrepo: a versioned repository for datasets and models.
 
-from tensorrepo._version import VERSION as __version__
+Names are loaded when they are first used, so that ``import tensorrepo`` costs next to nothing.
+"""
 
-__all__ = ["__version__"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo._version import VERSION
+
+if TYPE_CHECKING:
+    from tensorrepo.dataset import Dataset
+    from tensorrepo.formats.dataset.present import decode_image
+    from tensorrepo.formats.dataset.schema import (
+        Bytes,
+        ClassLabel,
+        Embedding,
+        Image,
+        Json,
+        Schema,
+        Tensor,
+        Text,
+        Timestamp,
+    )
+    from tensorrepo.model import Model
+    from tensorrepo.repo.errors import (
+        CommitExpired,
+        CommitOutcomeUnknown,
+        ConflictError,
+        CorruptError,
+        Error,
+        InvalidInputError,
+        NotFoundError,
+        PermissionDenied,
+        PurgedError,
+        RepositoryRewound,
+        StorageError,
+        UnsupportedError,
+    )
+    from tensorrepo.repository import Repository
+    from tensorrepo.sdk import init, read
+    from tensorrepo.sdk import open_repository as open
+    from tensorrepo.stream import Stream
+
+__version__ = VERSION
+_SCHEMA = "tensorrepo.formats.dataset.schema"
+_ERRORS = "tensorrepo.repo.errors"
+_HOMES = {
+    "Bytes": (_SCHEMA, "Bytes"),
+    "ClassLabel": (_SCHEMA, "ClassLabel"),
+    "CommitExpired": (_ERRORS, "CommitExpired"),
+    "CommitOutcomeUnknown": (_ERRORS, "CommitOutcomeUnknown"),
+    "ConflictError": (_ERRORS, "ConflictError"),
+    "CorruptError": (_ERRORS, "CorruptError"),
+    "Dataset": ("tensorrepo.dataset", "Dataset"),
+    "Embedding": (_SCHEMA, "Embedding"),
+    "Error": (_ERRORS, "Error"),
+    "Image": (_SCHEMA, "Image"),
+    "InvalidInputError": (_ERRORS, "InvalidInputError"),
+    "Json": (_SCHEMA, "Json"),
+    "Model": ("tensorrepo.model", "Model"),
+    "NotFoundError": (_ERRORS, "NotFoundError"),
+    "PermissionDenied": (_ERRORS, "PermissionDenied"),
+    "PurgedError": (_ERRORS, "PurgedError"),
+    "Repository": ("tensorrepo.repository", "Repository"),
+    "RepositoryRewound": (_ERRORS, "RepositoryRewound"),
+    "Schema": (_SCHEMA, "Schema"),
+    "StorageError": (_ERRORS, "StorageError"),
+    "Stream": ("tensorrepo.stream", "Stream"),
+    "Tensor": (_SCHEMA, "Tensor"),
+    "Text": (_SCHEMA, "Text"),
+    "Timestamp": (_SCHEMA, "Timestamp"),
+    "UnsupportedError": (_ERRORS, "UnsupportedError"),
+    "decode_image": ("tensorrepo.formats.dataset.present", "decode_image"),
+    "init": ("tensorrepo.sdk", "init"),
+    "open": ("tensorrepo.sdk", "open_repository"),
+    "read": ("tensorrepo.sdk", "read"),
+}
+__all__ = [
+    "Bytes",
+    "ClassLabel",
+    "CommitExpired",
+    "CommitOutcomeUnknown",
+    "ConflictError",
+    "CorruptError",
+    "Dataset",
+    "Embedding",
+    "Error",
+    "Image",
+    "InvalidInputError",
+    "Json",
+    "Model",
+    "NotFoundError",
+    "PermissionDenied",
+    "PurgedError",
+    "Repository",
+    "RepositoryRewound",
+    "Schema",
+    "StorageError",
+    "Stream",
+    "Tensor",
+    "Text",
+    "Timestamp",
+    "UnsupportedError",
+    "__version__",
+    "decode_image",
+    "init",
+    "open",
+    "read",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo import connect
-from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.stream import stream as open_stream
+from tensorrepo.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.dataset.schema import Schema
+    from tensorrepo.formats.dataset.stream import Last, Output, Shuffle
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repository import Repository
 
@@ -53,10 +55,7 @@ class Dataset:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Rows in order, read in large pieces."""
-        for batch in self.stream(batch_size=256, shuffle=False, rank=0, world_size=1):
-            names = tuple(batch)
-            for at in range(len(batch)):
-                yield {name: batch[name][at] for name in names}
+        return iter(self.stored)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows as one Arrow table."""
@@ -91,13 +90,14 @@ class Dataset:
         *,
         batch_size: int,
         columns: Sequence[str] | None = None,
-        shuffle: str | bool = "pages",
+        shuffle: Shuffle = "pages",
         window: int | str = "512MB",
         seed: int = 0,
         epoch: int = 0,
         transform: Callable[[Any], Any] | None = None,
-        output: str = "numpy",
-        last: str = "short",
+        output: Output = "numpy",
+        last: Last = "short",
+        pad: float | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> Stream:
@@ -114,11 +114,12 @@ class Dataset:
             transform: called with every batch, in order.
             output: "numpy", "torch" or "arrow".
             last: what to do with a last, short step: "short" or "drop".
+            pad: stack ragged columns into one array, filled up with this value.
             rank: of this process; None reads RANK.
             world_size: how many share the steps; None reads WORLD_SIZE.
         """
         told_rank, told_world = self.repository.world()
-        made = stream(
+        made = open_stream(
             self.stored,
             batch_size=batch_size,
             columns=columns,
@@ -129,10 +130,11 @@ class Dataset:
             transform=transform,
             output=output,
             last=last,
+            pad=pad,
             rank=told_rank if rank is None else rank,
             world=told_world if world_size is None else world_size,
         )
-        return made
+        return Stream(self, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.repository, self.path, self.commit)

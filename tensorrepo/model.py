@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.exchange.safetensors import save_safetensors
+from tensorrepo.formats.exchange.safetensors import write_safetensors
 from tensorrepo.formats.model.diff import diff_models
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ class Model:
         """Set the parameters and buffers of a torch module to the tensors of this model."""
         module.load_state_dict(self.load(output="torch"))
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write all tensors as one safetensors file; as it was, when it came from one."""
-        save_safetensors(self.stored, Path(path))
+        write_safetensors(self.stored, Path(path), overwrite=overwrite)
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -119,6 +119,19 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner on a terminal, while something takes its time."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
+
+
 def bytes_text(count: int) -> str:
     """A number of bytes for people: ``1.5 MiB``."""
     size = float(count)

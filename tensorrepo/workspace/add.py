@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.formats.exchange.registry import read_dataset, read_model
+from tensorrepo.formats.exchange import registry
+from tensorrepo.formats.exchange.models import read_model
 from tensorrepo.formats.model.write import write_model
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import (
@@ -153,7 +154,7 @@ def _add_dataset(
         raise ConflictError(f"{request.path} is a {existing.kind.label}, not a dataset")
     if existing is not None and request.mode is Mode.SYNC and _is_unchanged(session, request):
         return existing, Added(request.path, 0, 0, changed=False)
-    reading = read_dataset(request.source, request.format, **request.options)
+    reading = registry.read(request.source, request.format, **request.options)
     appends = request.mode is Mode.APPEND and existing is not None
     base = open_dataset(writer, existing.digest) if appends and existing else None
     link = write_dataset(
@@ -176,16 +177,17 @@ def _add_model(
     writer: ObjectWriter,
     progress: Callable[[int], None],
 ) -> tuple[Entry, Added]:
-    reading = read_model(request.source, request.format, **request.options)
+    if request.options:
+        raise InvalidInputError(f"models take no options, got {', '.join(request.options)}")
+    source = read_model(request.source, request.format)
     entry = write_model(
         writer,
-        reading.tensors,
-        files=reading.files,
+        source,
         known=known_placements(session, writer),
-        progress=progress,
+        progress=lambda _, done: progress(done),
     )
     changed = existing is None or existing.digest != entry.digest
-    return entry, Added(request.path, 0, reading.bytes, changed, tuple(reading.notes))
+    return entry, Added(request.path, 0, source.tensor_bytes, changed, source.notes)
 
 
 def known_placements(session: Session, objects: ObjectWriter) -> tuple[Digest, ...]:

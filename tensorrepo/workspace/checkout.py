@@ -6,23 +6,18 @@ changed is never overwritten without being told to.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.exchange.registry import default_format, export_dataset, export_model
-from tensorrepo.formats.exchange.registry import suffix_of
+from tensorrepo.formats.exchange import registry
+from tensorrepo.formats.exchange.models import export_model, model_file_name, usual_format
+from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.repo.errors import (
     ConflictError,
     InvalidInputError,
-    NotFoundError,
     PermissionDenied,
-    StorageError,
 )
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.refs import BRANCHES, create_branch
@@ -31,7 +26,8 @@ from tensorrepo.repo.workspace import Head, Tracked, changed_files, describe_fil
 from tensorrepo.workspace.session import full_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
@@ -97,7 +93,6 @@ def checkout_paths(
     *,
     to: Path | None = None,
     force: bool = False,
-    progress: Callable[[int], None] = lambda _: None,
 ) -> list[Written]:
     """Write entries of a commit as ordinary files, and track them.
 
@@ -107,7 +102,6 @@ def checkout_paths(
         names: paths of entries, or folders of them (``datasets``).
         to: the folder to write into; None: the workspace's root.
         force: overwrite files that were changed since they were written.
-        progress: told the bytes done so far.
     """
     workspace = session.here
     revision = session.resolve(ref)
@@ -124,7 +118,7 @@ def checkout_paths(
         assert entry is not None, "_entries gives paths that exist"
         target, format_name = _place(session.repository.objects, entry, folder / path)
         _refuse_changed(session, target, force=force)
-        written.append(_write(session, path, entry, target, format_name, progress))
+        written.append(_write(session, path, entry, target, format_name))
         _remember(session, path, entry, target, format_name)
     return written
 
@@ -153,30 +147,25 @@ def write_entry(
     objects: ObjectSource,
     entry: Entry,
     target: Path,
-    format_name: str,
-    progress: Callable[[int], None] = lambda _: None,
+    format_name: str | None,
+    *,
+    overwrite: bool,
+    options: Mapping[str, object] | None = None,
 ) -> None:
-    """Write one entry at `target`, which must not exist, in a foreign format."""
+    """Write one entry at `target` in a foreign format, whole or not at all.
+
+    `format_name` None: told by the target's suffix.
+    """
     if entry.kind is Kind.DATASET:
-        export_dataset(open_dataset(objects, entry.digest), target, format_name, progress=progress)
+        dataset = open_dataset(objects, entry.digest)
+        registry.export(dataset, target, format_name, overwrite=overwrite, **(options or {}))
     elif entry.kind is Kind.MODEL:
-        export_model(open_model(objects, entry), target, format_name, progress=progress)
+        export_model(open_model(objects, entry), target, format_name, overwrite=overwrite)
     elif entry.kind is Kind.BLOB:
-        target.write_bytes(objects.get(entry.digest).payload)
+        with new_file(target, overwrite=overwrite) as partial:
+            partial.write_bytes(objects.get(entry.digest).payload)
     else:
         raise InvalidInputError(f"a {entry.kind.label} cannot be written as files")
-
-
-def replace_path(partial: Path, target: Path) -> None:
-    """Put what was written whole in the place of what was there."""
-    old = target.with_name(f".{target.name}.old-{os.getpid()}")
-    if target.is_symlink() or target.exists():
-        target.rename(old)
-    partial.rename(target)
-    if old.is_dir() and not old.is_symlink():
-        shutil.rmtree(old)
-    else:
-        old.unlink(missing_ok=True)
 
 
 def _write(
@@ -185,21 +174,19 @@ def _write(
     entry: Entry,
     target: Path,
     format_name: str,
-    progress: Callable[[int], None],
 ) -> Written:
     _refuse_links(session.here.root, target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkout-") as scratch:
-            partial = Path(scratch) / target.name
-            write_entry(session.repository.objects, entry, partial, format_name, progress)
-            replace_path(partial, target)
-    except PermissionError as error:
-        raise PermissionDenied(f"cannot write {target}: {error.strerror}") from error
     except (NotADirectoryError, FileExistsError) as error:
         raise ConflictError(f"cannot write {target}: a file is in the way") from error
     except OSError as error:
-        raise StorageError(f"cannot write {target}: {error.strerror}") from error
+        raise PermissionDenied(f"cannot write {target}: {error.strerror}") from error
+    write_entry(session.repository.objects, entry, target, format_name, overwrite=True)
+    return _written(path, target, format_name)
+
+
+def _written(path: str, target: Path, format_name: str) -> Written:
     files = describe_files(target)
     return Written(path, target, format_name, len(files), sum(size for size, _ in files.values()))
 
@@ -213,13 +200,13 @@ def _entries(session: Session, root: bytes, name: str) -> list[str]:
 
 
 def _place(objects: ObjectSource, entry: Entry, place: Path) -> tuple[Path, str]:
-    """Where an entry goes and in which format: what `add` would read back as the same rows."""
+    """Where an entry goes and in which format: what `add` would read back as the same."""
     if entry.kind is Kind.DATASET:
-        format_name = default_format(open_dataset(objects, entry.digest).schema)
-        return place.with_name(place.name + suffix_of(format_name)), format_name
+        usual = registry.default_format(open_dataset(objects, entry.digest))
+        return place.with_name(registry.file_name(place.name, usual)), usual
     if entry.kind is Kind.MODEL:
-        format_name = "snapshot" if open_model(objects, entry).files else "safetensors"
-        return place.with_name(place.name + suffix_of(format_name)), format_name
+        usual = usual_format(open_model(objects, entry))
+        return place.with_name(model_file_name(place.name, usual)), usual
     return place, "file"
 
 
@@ -270,26 +257,15 @@ def export(
     format_name: str | None,
     *,
     force: bool = False,
-    progress: Callable[[int], None] = lambda _: None,
+    options: Mapping[str, object] | None = None,
 ) -> Written:
     """Write ``NAME[@REF]`` in a foreign format, untracked.
 
-    `format_name` None: told by the target's suffix, else the entry's usual one.
+    `format_name` None: told by the target's suffix.
     """
     entry_name, _, ref = name.partition("@")
     _, path, entry = session.find(f"{ref}:{entry_name}" if ref else entry_name)
-    objects = session.repository.objects
-    chosen = format_name or _place(objects, entry, target)[1]
-    if (target.exists() or target.is_symlink()) and not force:
-        raise ConflictError(f"{target} exists. Choose another place, or overwrite it with --force.")
-    if not target.parent.is_dir():
-        raise NotFoundError(f"there is no folder {target.parent} to write into")
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as scratch:
-            partial = Path(scratch) / target.name
-            write_entry(objects, entry, partial, chosen, progress)
-            replace_path(partial, target)
-    except PermissionError as error:
-        raise PermissionDenied(f"cannot write {target}: {error.strerror}") from error
-    files = describe_files(target)
-    return Written(path, target, chosen, len(files), sum(size for size, _ in files.values()))
+    write_entry(
+        session.repository.objects, entry, target, format_name, overwrite=force, options=options
+    )
+    return _written(path, target, format_name or target.suffix.lstrip(".") or "folder")

@@ -1,0 +1,5 @@
+"""``python -m tensorrepo``: the command line."""
+
+from tensorrepo.cli.main import main
+
+main()

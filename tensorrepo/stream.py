@@ -1,0 +1,69 @@
+"""A stream of batches, as the SDK shows it: the format's stream, and the dataset it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensorrepo.dataset import Dataset
+    from tensorrepo.formats.dataset.stream import Stream as StoredStream
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Stream:
+    """Batches of one dataset, for training. See `Dataset.stream`.
+
+    A batch maps columns to arrays; `batch.position` counts the rows handed out with it, and
+    `batch.row_ids` says which rows they are.
+    """
+
+    dataset: Dataset
+    stored: StoredStream
+
+    def __iter__(self) -> Iterator[Any]:
+        """The steps that are left of this epoch. Leaving the loop early leaves nothing behind."""
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        """Steps that are left of this epoch."""
+        return len(self.stored)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin another pass over the data, in another order."""
+        self.stored.set_epoch(epoch)
+
+    def state_dict(self, position: int | None = None) -> dict[str, Any]:
+        """Where the stream stands, as JSON: one state for all ranks.
+
+        Args:
+            position: of the batch used last (`batch.position`), where a loader reads ahead.
+        """
+        return self.stored.state_dict(position) | {"commit": self.dataset.commit}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another stream of the same data stood.
+
+        Raises:
+            InvalidInputError: the state is of other data or another order.
+        """
+        self.stored.load_state_dict(
+            {key: value for key, value in state.items() if key != "commit"}
+        )
+
+    def explain(self) -> Any:
+        """How it will read: order, resident bytes, requests. Reads nothing."""
+        return self.stored.explain()
+
+    def stats(self) -> Any:
+        """What happened so far: rows, bytes, and what the consumer waited for."""
+        return self.stored.stats()
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self.stored.close()
+
+    def __repr__(self) -> str:
+        return f"<stream of {self.dataset.name}: {self.stored!r}>"
