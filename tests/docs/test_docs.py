@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -41,7 +40,7 @@ def _commands() -> list[str]:
     if not HAS_COMMANDS:
         return []
     group: Any = typer.main.get_command(importlib.import_module("tensorrepo.cli.main").app)
-    context = click.Context(group)
+    context = typer.Context(group)
     names = group.list_commands(context)
     return sorted(name for name in names if not group.get_command(context, name).hidden)
 
