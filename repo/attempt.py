@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tensorrepo.repo import fence
 from tensorrepo.repo.append import append
-from tensorrepo.repo.commits import Commit, read_commit, write_commit
+from tensorrepo.repo.commits import Commit, changed_paths, clean_message, read_commit, write_commit
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.records import LogEntry, Update
 from tensorrepo.repo.trees import EMPTY_TREE, diff, root_links
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tensorrepo.repo.transaction import Transaction
     from tensorrepo.repo.trees import Entry
 
-MAX_CHANGED = 256
 _SUBJECT_CHARACTERS = 200
 
 
@@ -115,10 +114,10 @@ class Attempt:
             parents=self._parents(tip),
             generation=1 + max(generation_of(objects, p) for p in (tip, *self.others)),
             author=self.author,
-            message=self.message,
+            message=clean_message(self.message),
             time_ns=self.time_ns,
             metadata=self.metadata,
-            changed=_changed(objects, tree_of(objects, tip), root),
+            changed=changed_paths(diff(objects, tree_of(objects, tip), root)),
             signature=None,
         )
         return write_commit(objects, commit).digest, commit
@@ -189,13 +188,3 @@ def raise_conflicts(conflicts: Sequence[Conflict], what: str, advice: str) -> No
         f"{what}: {first.path}: {first.reason}{others}. Nothing changed. {advice}",
         tuple(conflicts),
     )
-
-
-def _changed(objects: ObjectSource, before: bytes, after: bytes) -> tuple[str, ...] | None:
-    """Paths that differ, for the commit's own list; None when they are too many for it."""
-    paths: list[str] = []
-    for change in diff(objects, before, after):
-        paths.append(change.path)
-        if len(paths) > MAX_CHANGED:
-            return None
-    return tuple(paths)

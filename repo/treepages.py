@@ -11,6 +11,7 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -193,6 +194,12 @@ def decode_root(root: Buffer, where: str = "tree") -> Page:
     """Parse the page that a commit embeds."""
     if len(root) > MAX_ROOT_BYTES:
         raise CorruptError(f"{where}: root page of {len(root)} bytes, at most {MAX_ROOT_BYTES}")
+    return _decode_root(bytes(root), where)
+
+
+@lru_cache(maxsize=16)
+def _decode_root(root: bytes, where: str) -> Page:
+    # A commit asks for its two root pages about five times over; pages are immutable.
     return decode_page(root, where)
 
 
