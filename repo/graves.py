@@ -21,7 +21,7 @@ from tensorrepo.repo.ids import Digest, digest_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-GRAVE = Struct(">8sI")  # first 8 bytes of a condemned digest, label
+GRAVE = Struct("<8sI")  # first 8 bytes of a condemned digest, label
 assert GRAVE.size == 12, "docs/spec/objects.md promises 12-byte graves"
 _PREFIX_BYTES = 8
 
