@@ -31,7 +31,7 @@ _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _PAGE = 1000
 _TEMPORARY = ".tmp"
 
-Fault = str  # "500 before", "500 after", "drop before", "drop after": before or after the work
+Fault = str  # "500 before", "403 before", "drop after", ...: before or after the work is done
 
 
 class S3Server:
@@ -226,7 +226,7 @@ def _error(status: int, code: str) -> web.Response:
 def _fail(request: web.Request, what: str) -> web.Response:
     if what == "drop" and request.transport is not None:
         request.transport.abort()
-    return _error(500, "InternalError")
+    return _error(int(what) if what.isdigit() else 500, "Fault")
 
 
 def main() -> None:

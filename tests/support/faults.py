@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from tensorrepo.repo.errors import StorageError
+from tensorrepo.repo.errors import Error, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -187,7 +188,8 @@ class LostReplyBackend(WrappedBackend):
         """Let a postponed operation land now."""
         postponed, self._postponed = self._postponed, None
         if postponed is not None:
-            postponed()
+            with suppress(Error):  # it comes late: there is nobody left to tell
+                postponed()
 
 
 class CountingBackend(WrappedBackend):
