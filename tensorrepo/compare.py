@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 from tensorrepo.formats.dataset.diff import diff_datasets
 from tensorrepo.formats.model.diff import diff_models
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import diff
+from tensorrepo.repo.trees import Change, diff
+from tensorrepo.workspace.describe import describe_entry
+from tensorrepo.workspace.session import base_entry
+from tensorrepo.workspace.status import status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tensorrepo.repo.objects import ObjectSource
-    from tensorrepo.repo.trees import Change, Entry
+    from tensorrepo.repo.trees import Entry
+    from tensorrepo.workspace.session import Session
+
+Inside = tuple[str, tuple[str, ...], Any]  # a summary, lines below it, the same as JSON values
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,10 @@ class EntryChange:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that differs, in the order of paths. `working`: what a workspace adds to it."""
+    """Everything that differs, in the order of paths.
+
+    `working` tells of files on disk that differ from what they were written from.
+    """
 
     changes: tuple[EntryChange, ...]
     working: tuple[str, ...] = ()
@@ -75,6 +82,24 @@ def compare(
     )
 
 
+def compare_working(session: Session, paths: tuple[str, ...] = ()) -> Comparison:
+    """What is staged, and which written files changed on disk."""
+    found = status(session)
+    wanted = tuple(path.strip("/") for path in paths)
+    changes = []
+    for one in found.staged:
+        if not wanted or _is_under(one.path, wanted):
+            change = Change(one.path, base_entry(session, one.path), one.staged.entry)
+            changes.append(compare_entry(session.repository.objects, change))
+    lines = [
+        f"{what:8} {tracked.path}{f'/{name}' if name else ''} (on disk, not staged)"
+        for tracked in found.tracked
+        for name, what in tracked.files.items()
+        if not wanted or _is_under(tracked.entry, wanted)
+    ]
+    return Comparison(tuple(changes), tuple(lines))
+
+
 def compare_entry(objects: ObjectSource, change: Change) -> EntryChange:
     """What became of one path."""
     old, new = change.old, change.new
@@ -89,25 +114,28 @@ def compare_entry(objects: ObjectSource, change: Change) -> EntryChange:
         old.digest if old else None,
         new.digest if new else None,
         f" ({summary})" if summary else "",
-        tuple(details),
+        details,
         inside,
     )
 
 
-def _inside(
-    objects: ObjectSource, old: Entry | None, new: Entry | None
-) -> tuple[str, Iterator[str] | tuple[str, ...], Any]:
-    kinds = {entry.kind for entry in (old, new) if entry is not None}
-    if kinds == {Kind.DATASET}:
-        found = diff_datasets(objects, old and old.digest, new and new.digest)
-        return found.summary, found.lines(), found.to_json()
-    if kinds == {Kind.MODEL}:
-        models = diff_models(objects, old, new)
-        return models.summary, models.lines(), models.to_json()
-    if kinds == {Kind.BLOB}:
-        sizes = [objects.describe(e.digest).bytes if e else 0 for e in (old, new)]
-        return f"{sizes[1] - sizes[0]:+,} bytes", (), {"bytes": sizes[1] - sizes[0]}
-    return "another kind", (), None
+def _inside(objects: ObjectSource, old: Entry | None, new: Entry | None) -> Inside:
+    if old is None or new is None:
+        only = new or old
+        assert only is not None, "a change has a side"
+        described = describe_entry(objects, "", only)
+        return described.shape, described.details, described.to_json()
+    if old.kind is not new.kind:
+        return f"a {old.kind.label} became a {new.kind.label}", (), None
+    if new.kind in (Kind.DATASET, Kind.MODEL):
+        found = (
+            diff_datasets(objects, old.digest, new.digest)
+            if new.kind is Kind.DATASET
+            else diff_models(objects, old, new)
+        )
+        return found.summary, tuple(found.lines()), found.to_json()
+    grown = objects.describe(new.digest).bytes - objects.describe(old.digest).bytes
+    return f"{grown:+,} bytes", (), {"bytes": grown}
 
 
 def _is_under(path: str, wanted: tuple[str, ...]) -> bool:

@@ -100,15 +100,15 @@ def _describe_dataset(path: str, entry: Entry, dataset: Dataset) -> Description:
         for column in dataset.schema.columns
     )
     shape = f"{len(dataset):,} rows x {len(columns)} columns"
-    return Description(path, "dataset", shape, dataset.bytes, entry.digest, columns)
+    return Description(path, "dataset", shape, dataset.stored_bytes, entry.digest, columns)
 
 
 def _describe_model(path: str, entry: Entry, model: Model) -> Description:
-    specs = [(name, model.spec(name)) for name in model.keys()]
-    details = [f"{name}: {spec.dtype}{list(spec.shape)}" for name, spec in specs]
+    specs = [(name, model.spec(name)) for name in model]
+    details = [f"{name}: {spec.type.name}{list(spec.shape)}" for name, spec in specs]
     details += [f"file {name}" for name in model.files]
     details += [f"{name} = {value}" for name, value in model.metrics.items()]
-    total = sum(spec.bytes for _, spec in specs)
+    total = sum(spec.size_bytes for _, spec in specs)
     shape = f"{len(specs):,} tensors"
     return Description(path, "model", shape, total, entry.digest, tuple(details))
 
@@ -126,10 +126,10 @@ def _preview_dataset(dataset: Dataset, start: int, rows: int) -> Preview:
 
 
 def _preview_model(model: Model) -> Preview:
-    specs = [(name, model.spec(name)) for name in model.keys()]
-    text = [(name, str(spec.dtype), str(list(spec.shape)), f"{spec.bytes:,}") for name, spec in specs]
+    specs = [(name, model.spec(name)) for name in model]
+    text = [(name, str(spec.type.name), str(list(spec.shape)), f"{spec.size_bytes:,}") for name, spec in specs]
     plain = [
-        {"name": name, "dtype": str(spec.dtype), "shape": list(spec.shape), "bytes": spec.bytes}
+        {"name": name, "dtype": str(spec.type.name), "shape": list(spec.shape), "bytes": spec.size_bytes}
         for name, spec in specs
     ]
     return Preview(("tensor", "dtype", "shape", ">bytes"), text, plain)
