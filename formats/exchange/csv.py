@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,9 +118,15 @@ def _open(path: Path, dialect: Dialect, known: pa.Schema | None) -> TableFile:
         dialect = replace(dialect, delimiter=dialect.delimiter or _guess_delimiter(path))
         with open_text(path) as stream:
             inferred = _reader(stream, dialect, {}).schema
-    types = _types(path, inferred, dialect, known)
-    schema = pa.schema([(name, types[name]) for name in inferred.names])
-    return TableFile(schema, None, lambda: _batches(path, dialect, types))
+        types = _types(path, inferred, dialect, known)
+    names = _column_names(types)
+    schema = pa.schema(list(zip(names, types.values(), strict=True)))
+    return TableFile(schema, None, lambda: _batches(path, dialect, types, names))
+
+
+def _column_names(found: Iterable[str]) -> list[str]:
+    """Names of columns; an unnamed one, as pandas writes its index, is called by its number."""
+    return [name or f"f{number}" for number, name in enumerate(found)]
 
 
 def _types(
@@ -139,8 +145,8 @@ def _types(
             )
         keep = field.name not in dialect.text_columns and _has_type(field.type)
         types[field.name] = field.type if keep else pa.string()
-    if known is not None and list(types) == known.names:
-        return dict(zip(known.names, known.types, strict=True))
+    if known is not None and _column_names(types) == known.names:
+        return dict(zip(types, known.types, strict=True))
     return types
 
 
@@ -171,13 +177,14 @@ def _reader(
 
 
 def _batches(
-    path: Path, dialect: Dialect, types: Mapping[str, pa.DataType]
+    path: Path, dialect: Dialect, types: Mapping[str, pa.DataType], names: list[str]
 ) -> Iterator[pa.RecordBatch]:
     try:
         with open_text(path) as stream:
-            yield from _reader(stream, dialect, types)
+            for batch in _reader(stream, dialect, types):
+                yield batch.rename_columns(names)
     except pa.ArrowException as problem:
-        raise _explained(path, list(types), str(problem)) from problem
+        raise _explained(path, names, str(problem)) from problem
 
 
 def _explained(path: Path, names: list[str], message: str) -> InvalidInputError:

@@ -28,11 +28,12 @@ from tensorrepo.formats.exchange.base import (
     shorten_notes,
 )
 from tensorrepo.formats.exchange.ignore import Ignore, read_ignore
-from tensorrepo.formats.exchange.imagebytes import SUFFIXES, codec_of
+from tensorrepo.formats.exchange.imagebytes import codec_of
 from tensorrepo.formats.exchange.imagewalk import (
     CLASSES_FILE,
     Place,
     Survey,
+    is_called_image,
     read_head,
     read_whole,
     survey_folder,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.schema import Batch
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
-_SUFFIXES = frozenset(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 _UNSAFE = frozenset('/\\:*?"<>|%\x7f')
 _SNIFFED = 16  # files of a folder without known suffixes that are looked into
 
@@ -151,7 +151,7 @@ def matches_images(candidate: Candidate) -> bool:
     """A folder with a file called like an image, or with one that begins like an image."""
     if not candidate.is_folder:
         return False
-    if any(name.suffix.lower() in _SUFFIXES for name in candidate.names):
+    if any(is_called_image(name.name) for name in candidate.names):
         return True
     files = (candidate.path / name for name in candidate.names[:_SNIFFED])
     return any(codec_of(read_head(str(file))) for file in files)
@@ -207,7 +207,7 @@ def _batches(
     names = _schema(plan, places, one_split=one_split).names
     rows: list[dict[str, object]] = []
     held = 0
-    for image in walk_images(path, ignore, []):
+    for image in walk_images(path, ignore, [], examined=True):
         if image.relative in damaged or image.folders not in places:
             continue
         if held + image.bytes > BATCH_BYTES and rows:

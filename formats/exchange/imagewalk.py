@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from tensorrepo.formats.exchange.base import damage, refusals
 from tensorrepo.formats.exchange.ignore import Ignore
-from tensorrepo.formats.exchange.imagebytes import HEAD_BYTES, codec_of, examine
+from tensorrepo.formats.exchange.imagebytes import HEAD_BYTES, SUFFIXES, codec_of, examine
 from tensorrepo.repo.errors import InvalidInputError
 
 CLASSES_FILE = "classes.txt"
+_SUFFIXES = frozenset(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+_ADVICE = "Mend or remove it, or skip such images: damaged=skip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def survey_folder(path: Path, ignore: Ignore, *, examined: bool) -> Survey:
     places: dict[tuple[str, ...], Place] = {}
     passed_over: list[str] = []
     damaged: set[str] = set()
-    for image in walk_images(path, ignore, passed_over):
+    for image in walk_images(path, ignore, passed_over, examined=examined):
         if examined and (problem := _problem(image)):
             damaged.add(image.relative)
             passed_over.append(f"{image.relative} {problem}")
@@ -68,13 +70,21 @@ def survey_folder(path: Path, ignore: Ignore, *, examined: bool) -> Survey:
     return Survey(places, tuple(passed_over), frozenset(damaged))
 
 
-def walk_images(path: Path, ignore: Ignore, passed_over: list[str]) -> Iterator[ImageFile]:
-    """Every image below `path` in the order of paths; what else there is goes to `passed_over`."""
+def walk_images(
+    path: Path, ignore: Ignore, passed_over: list[str], *, examined: bool
+) -> Iterator[ImageFile]:
+    """Every image below `path` in the order of paths; what else there is goes to `passed_over`.
+
+    Unless damaged images are `examined` and passed over, a file that is only called like an image
+    is an error: most likely it was cut short before its first byte.
+    """
     for relative, entry in _walk(path, ignore, passed_over):
         if relative == CLASSES_FILE:
             continue
         with refusals(entry.path, "image"):
             codec = codec_of(read_head(entry.path)) if entry.is_file() else None
+            if codec is None and not examined and is_called_image(relative):
+                raise damage(entry.path, f"is called like an image and is none. {_ADVICE}")
             if codec is None:
                 passed_over.append(f"{relative} is no image")
                 continue
@@ -115,6 +125,10 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
         return iter(sorted(entries, key=lambda entry: entry.name))
 
 
+def is_called_image(name: str) -> bool:
+    return PurePath(name).suffix.lower() in _SUFFIXES
+
+
 def read_head(path: str) -> bytes:
     with refusals(path, "image"), open(path, "rb", buffering=0) as file:
         return file.read(HEAD_BYTES)
@@ -141,9 +155,7 @@ def read_whole(image: ImageFile) -> bytes:
     try:
         codec = examine(data).codec
     except InvalidInputError as problem:
-        raise damage(
-            image.path, f"{problem}. Mend or remove it, or skip such images: damaged=skip"
-        ) from problem
+        raise damage(image.path, f"{problem}. {_ADVICE}") from problem
     if codec != image.codec:
         raise damage(image.path, f"was {image.codec} and became {codec} while it was being read")
     return data

@@ -52,9 +52,10 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[Path]:
         InvalidInputError: `path` exists and `overwrite` is not set, or it is a folder.
         NotFoundError: the folder that it should be in does not exist.
     """
-    _check_target(path, overwrite=overwrite)
-    if path.is_dir():
-        raise InvalidInputError(f"{path} is a folder; this format writes one file")
+    with _failures(path):
+        _check_target(path, overwrite=overwrite)
+        if path.is_dir():
+            raise InvalidInputError(f"{path} is a folder; this format writes one file")
     with _temporary(path) as temporary:
         yield temporary
         if overwrite:
@@ -70,10 +71,11 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
     Raises: as `new_file`; an existing folder that holds a repository, a workspace or the current
         folder is not replaced even when told to.
     """
-    _check_target(path, overwrite=overwrite)
-    if path.exists() and not path.is_dir():
-        raise InvalidInputError(f"{path} is a file; this format writes a folder")
-    _protect(path)
+    with _failures(path):
+        _check_target(path, overwrite=overwrite)
+        if path.exists() and not path.is_dir():
+            raise InvalidInputError(f"{path} is a file; this format writes a folder")
+        _protect(path)
     with _temporary(path) as temporary:
         temporary.mkdir()
         yield temporary

@@ -58,6 +58,8 @@ def write_parquet(
             use_dictionary=light,
             write_statistics=light,
             write_page_checksum=True,
+            # Pages are cut between such batches only, and a reader must hold a page.
+            write_batch_size=1024 if len(light) == len(schema) else 64,
         ) as writer,
     ):
         for batches in _groups(_renamed(table, schema)):

@@ -1,0 +1,376 @@
+"""What every foreign format must do: a format is a parameter here."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.dataset.schema import ClassLabel, Column, Image, Schema, Tensor, Text
+from tensorrepo.formats.dataset.types import Scalar
+from tensorrepo.formats.exchange.registry import (
+    FORMATS,
+    export_dataset,
+    read_dataset,
+    recognise,
+)
+from tensorrepo.repo.errors import (
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    UnsupportedError,
+)
+from tests.support.foreign import dataset_of, forbidden, png, rows_of, store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from tensorrepo.formats.dataset.read import Dataset
+
+ROWS = 60
+RNG = np.random.default_rng(3)
+NAMES = ("cat", "dög", "a/b")
+LABELS = ClassLabel(NAMES)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A format, columns that it holds exactly, and which of its files can be damaged."""
+
+    format: str
+    target: str
+    columns: dict[str, Any]
+    rows: dict[str, Any]
+    file: str = ""
+    cut_shows: bool = True
+    holds_no_rows: bool = True
+
+    def dataset(self, rows: int = ROWS) -> Dataset:
+        batch = {name: values[:rows] for name, values in self.rows.items()}
+        return dataset_of(self.columns, batch)
+
+    def export(self, folder: Path) -> Path:
+        return export_dataset(self.dataset(), folder / self.target, self.format)
+
+    def damaged(self, path: Path, folder: Path, content: bytes) -> Path:
+        """A copy of `path` in which the file that can be damaged has `content`."""
+        copy = folder / self.target
+        if path.is_dir():
+            shutil.copytree(path, copy, dirs_exist_ok=True)
+        (copy / self.file if self.file else copy).write_bytes(content)
+        return copy
+
+    def content(self, path: Path) -> bytes:
+        return (path / self.file if self.file else path).read_bytes()
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A dataset whose second page turns out damaged."""
+
+    dataset: Dataset
+
+    @property
+    def schema(self) -> Schema:
+        return self.dataset.schema
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def to_batches(
+        self, columns: Iterable[str] | None = None, *, max_bytes: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        yield next(self.dataset.to_batches(columns))
+        raise CorruptError("page 1 is damaged")
+
+
+_PIXELS = RNG.integers(0, 256, (ROWS, 5, 7), dtype=np.uint8)
+_NUMBERS = RNG.integers(0, 3, ROWS)
+_TEXT = [f'row {row} é\n"quoted", and more' for row in range(ROWS)]
+_MANY = {
+    "image": Tensor("uint8", (5, 7)),
+    "label": LABELS,
+    "ragged": Tensor("int16", (None,)),
+    "complex": "complex64",
+    "flag": "bool",
+    "text": Text(),
+}
+_MANY_ROWS = {
+    "image": _PIXELS,
+    "label": _NUMBERS,
+    "ragged": [np.arange(row % 5) for row in range(ROWS)],
+    "complex": RNG.normal(size=ROWS) + 1j,
+    "flag": _NUMBERS > 1,
+    "text": _TEXT,
+}
+_PLAIN = {"number": "int64", "real": "float64", "text": Text(), "flag": "bool"}
+_PLAIN_ROWS = {
+    "number": RNG.integers(-(1 << 62), 1 << 62, ROWS),
+    "real": RNG.normal(size=ROWS),
+    "text": _TEXT,
+    "flag": _NUMBERS > 1,
+}
+_FIXED = ("image", "label", "complex", "flag", "text")
+# In the order of their paths, as a walk meets them.
+_PLACES = sorted((("cat", "dög", "a%2Fb")[row % 3], f"{row:03}.png") for row in range(ROWS))
+_CLASS = {"cat": 0, "dög": 1, "a%2Fb": 2}
+
+CASES = [
+    Case("parquet", "t.parquet", _MANY, _MANY_ROWS),
+    Case("arrow", "t.arrow", _MANY, _MANY_ROWS),
+    Case(
+        "npz",
+        "t.npz",
+        {name: _MANY[name] for name in _FIXED},
+        {name: _MANY_ROWS[name] for name in _FIXED},
+    ),
+    Case("npy", "image.npy", {"image": _MANY["image"]}, {"image": _PIXELS}),
+    Case(
+        "idx",
+        "mnist",
+        {"image": _MANY["image"], "label": LABELS},
+        {"image": _PIXELS, "label": _NUMBERS},
+        file="images-idx3-ubyte",
+    ),
+    Case(
+        "idx",
+        "image-idx3-ubyte.gz",
+        {"image": _MANY["image"]},
+        {"image": _PIXELS},
+    ),
+    Case(
+        "images",
+        "pictures",
+        {"image": Image("png"), "label": LABELS, "file": Text()},
+        {
+            "image": [png(pixels) for pixels in _PIXELS],
+            "label": [_CLASS[folder] for folder, _ in _PLACES],
+            "file": ["/".join(place) for place in _PLACES],
+        },
+        file="/".join(_PLACES[4]),
+        holds_no_rows=False,
+    ),
+    Case("csv", "t.csv", _PLAIN, _PLAIN_ROWS, cut_shows=False, holds_no_rows=False),
+    Case("jsonl", "t.jsonl", _PLAIN, _PLAIN_ROWS, cut_shows=False, holds_no_rows=False),
+]
+IDS = [f"{case.format}-{case.target}" for case in CASES]
+every_case = pytest.mark.parametrize("case", CASES, ids=IDS)
+every_whole = pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.cut_shows],
+    ids=[name for name, case in zip(IDS, CASES, strict=True) if case.cut_shows],
+)
+
+
+def test_every_format_is_a_parameter_here() -> None:
+    assert {case.format for case in CASES} == {known.name for known in FORMATS}
+
+
+@every_case
+def test_what_is_exported_reads_back_as_the_same_rows(case: Case, tmp_path: Path) -> None:
+    back = store(read_dataset(case.export(tmp_path)))
+    assert rows_of(back) == rows_of(case.dataset())
+
+
+@every_whole
+def test_what_is_exported_reads_back_with_the_same_columns(case: Case, tmp_path: Path) -> None:
+    back = read_dataset(case.export(tmp_path))
+    assert back.schema == case.dataset().schema.without_ids()
+
+
+@every_case
+def test_an_export_is_recognised_without_being_told_the_format(case: Case, tmp_path: Path) -> None:
+    assert recognise(case.export(tmp_path)).name == case.format
+
+
+@every_case
+def test_reading_says_rows_bytes_and_origin(case: Case, tmp_path: Path) -> None:
+    path = case.export(tmp_path)
+    reading = read_dataset(path)
+    assert reading.rows in (ROWS, None)
+    assert reading.bytes > 0
+    assert (reading.origin.path, reading.origin.format) == (str(path), case.format)
+
+
+@every_case
+def test_two_exports_of_one_dataset_are_the_same_bytes(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    first, again = case.export(tmp_path), case.export(tmp_path / "again")
+    assert case.content(first) == case.content(again)
+
+
+@every_case
+def test_names_may_be_unicode(case: Case, tmp_path: Path) -> None:
+    folder = tmp_path / "дані 数据"
+    folder.mkdir()
+    assert len(store(read_dataset(case.export(folder)))) == ROWS
+
+
+@every_whole
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, -1, -2, -9])
+def test_a_file_cut_short_is_refused(case: Case, part: float, tmp_path: Path) -> None:
+    whole = case.export(tmp_path)
+    content = case.content(whole)
+    at = int(part) if part < 0 else int(part * len(content))
+    (tmp_path / "cut").mkdir()
+    cut = case.damaged(whole, tmp_path / "cut", content[:at])
+    with pytest.raises((InvalidInputError, CorruptError)):
+        _read_all(cut, case)
+
+
+@every_whole
+def test_every_cut_into_the_first_bytes_is_refused(case: Case, tmp_path: Path) -> None:
+    whole = case.export(tmp_path)
+    content = case.content(whole)
+    (tmp_path / "cut").mkdir()
+    cuts = [
+        case.damaged(whole, tmp_path / "cut", content[:at]) and _outcome(tmp_path / "cut", case)
+        for at in range(min(100, len(content)))
+    ]
+    assert set(cuts) == {"refused"}
+
+
+@every_case
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_bytes_are_refused_or_harmless_and_nothing_else(
+    case: Case, seed: int, tmp_path: Path
+) -> None:
+    whole = case.export(tmp_path)
+    (tmp_path / "bad").mkdir()
+    rng = random.Random(seed)
+    outcomes = {
+        case.damaged(whole, tmp_path / "bad", _flipped(case.content(whole), rng))
+        and _outcome(tmp_path / "bad", case)
+        for _ in range(40)
+    }
+    assert outcomes <= {"refused", "read"}
+
+
+@every_case
+def test_another_file_in_its_place_is_refused(case: Case, tmp_path: Path) -> None:
+    whole = case.export(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = case.damaged(whole, tmp_path / "other", b"\0\1\2\3 no such format" * 100)
+    with pytest.raises((InvalidInputError, CorruptError)):
+        _read_all(other, case)
+
+
+@every_case
+def test_an_empty_file_is_refused(case: Case, tmp_path: Path) -> None:
+    whole = case.export(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInputError):
+        _read_all(case.damaged(whole, tmp_path / "empty", b""), case)
+
+
+@every_case
+def test_a_path_that_is_not_there_is_not_found(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such"):
+        read_dataset(tmp_path / case.target, case.format)
+
+
+@every_case
+def test_a_file_that_may_not_be_read_says_so(case: Case, tmp_path: Path) -> None:
+    path = case.export(tmp_path)
+    with forbidden(path), pytest.raises(PermissionDenied, match="permission"):
+        _read_all(path, case)
+
+
+@every_case
+def test_a_folder_that_may_not_be_written_says_so(case: Case, tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    dataset = case.dataset()
+    with forbidden(folder), pytest.raises(PermissionDenied, match="permission"):
+        export_dataset(dataset, folder / case.target, case.format)
+
+
+@every_case
+def test_an_export_overwrites_nothing_unless_told_to(case: Case, tmp_path: Path) -> None:
+    path = case.export(tmp_path)
+    before = case.content(path)
+    with pytest.raises(InvalidInputError, match="exists"):
+        export_dataset(case.dataset(3), path, case.format)
+    assert case.content(path) == before
+    export_dataset(case.dataset(3), path, case.format, overwrite=True)
+    assert len(store(read_dataset(path))) == 3
+
+
+@every_case
+def test_a_failed_export_leaves_nothing_behind(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(CorruptError, match="page 1"):
+        export_dataset(Failing(case.dataset()), tmp_path / case.target, case.format)
+    assert list(tmp_path.iterdir()) == []
+
+
+@every_case
+def test_zero_rows_are_written_and_read_back_or_refused(case: Case, tmp_path: Path) -> None:
+    path = export_dataset(case.dataset(0), tmp_path / case.target, case.format)
+    assert _outcome(tmp_path, case) == ("read" if case.holds_no_rows else _without_rows(path))
+
+
+@every_case
+def test_unknown_options_are_named(case: Case, tmp_path: Path) -> None:
+    path = case.export(tmp_path)
+    with pytest.raises(InvalidInputError, match="no option 'colour'"):
+        read_dataset(path, colour="red")
+    with pytest.raises(InvalidInputError, match="no option 'colour'"):
+        export_dataset(case.dataset(), tmp_path / "new", case.format, colour="red")
+
+
+@every_case
+def test_nulls_are_kept_or_refused_with_the_column_named(case: Case, tmp_path: Path) -> None:
+    columns = [
+        Column(name, kind if not isinstance(kind, str) else Scalar(kind), nullable=True)
+        for name, kind in case.columns.items()
+    ]
+    first = {name: values[0] for name, values in case.rows.items()}
+    dataset = dataset_of(Schema(tuple(columns)), [first, dict.fromkeys(first)])
+    assert _kept_or_named(dataset, tmp_path / case.target, case) in ("kept", "named")
+
+
+def _kept_or_named(dataset: Dataset, path: Path, case: Case) -> str:
+    try:
+        export_dataset(dataset, path, case.format)
+    except InvalidInputError as problem:
+        return "named" if "column" in str(problem) and "null" in str(problem) else str(problem)
+    back = rows_of(store(read_dataset(path)))
+    return "kept" if back == rows_of(dataset) else str(back)
+
+
+def _without_rows(path: Path) -> str:
+    """What a format does that keeps no columns without rows."""
+    return "read" if path.suffix == ".csv" else "refused"
+
+
+def _read_all(path: Path, case: Case) -> int:
+    reading = read_dataset(path, case.format)
+    return sum(len(next(iter(batch.values()))) for batch in reading.batches)
+
+
+def _outcome(folder: Path, case: Case) -> str:
+    try:
+        _read_all(folder / case.target, case)
+    except (InvalidInputError, CorruptError, UnsupportedError):
+        return "refused"
+    return "read"
+
+
+def _flipped(content: bytes, rng: random.Random) -> bytes:
+    """`content` with a few bytes changed, mostly where headers and footers lie."""
+    damaged = bytearray(content)
+    for _ in range(rng.randrange(1, 5)):
+        near = min(200, len(damaged))
+        at = rng.choice(
+            [rng.randrange(near), -1 - rng.randrange(near), rng.randrange(len(damaged))]
+        )
+        damaged[at] = rng.randrange(256)
+    return bytes(damaged)
