@@ -55,7 +55,10 @@ def to_arrow_array(column_type: ColumnType, values: ColumnValues) -> pa.Array:
     if isinstance(target, pa.FixedShapeTensorType) or pa.types.is_fixed_size_list(target):
         lists = target.storage_type if isinstance(target, pa.BaseExtensionType) else target
         elements = pa.array(flat) if len(flat) else pa.array([], lists.value_type)
-        storage = pa.FixedSizeListArray.from_arrays(elements, type=lists, mask=mask)
+        # Not from_arrays: it divides by the length of a row.
+        storage = pa.Array.from_buffers(
+            lists, values.rows, [_bits(values.valid)], _nulls(values), children=[elements]
+        )
         if lists is target:
             return storage
         return pa.ExtensionArray.from_storage(target, storage)

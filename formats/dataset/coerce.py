@@ -142,7 +142,7 @@ def _coerce(column: Column, values: Any, first_row: int) -> ColumnValues:
         raise InvalidInputError(
             f"column {column.name!r}: expected a sequence of rows, found {type(values).__name__}"
         )
-    rows = values.tolist() if _is_plain_array(values, "OSU") else list(values)
+    rows = list(values)
     valid = _valid(rows)
     if layout is Layout.BINARY:
         return _coerce_binary(column, rows, valid, first_row)
@@ -250,18 +250,19 @@ def _lost(array: NDArray[Any], converted: NDArray[Any]) -> NDArray[np.bool_] | N
     """Which values the conversion changed; None where it cannot change any."""
     if np.can_cast(array.dtype, converted.dtype, "safe"):
         return None
-    if array.dtype.kind == "f" and converted.dtype.kind in "fc":
-        return np.isfinite(array) & ~np.isfinite(converted)
-    if array.dtype.kind == "c" and converted.dtype.kind == "c":
-        return np.isfinite(array) & ~np.isfinite(converted)
-    changed = converted.astype(array.dtype) != array
+    lost: NDArray[np.bool_]
+    narrower = "fc" if array.dtype.kind == "f" else "c"
+    if array.dtype.kind in "fc" and converted.dtype.kind in narrower:
+        lost = np.isfinite(array) & ~np.isfinite(converted)
+        return lost
+    lost = converted.astype(array.dtype) != array
     if array.dtype.kind in "iu" and converted.dtype.kind in "iu":
-        changed |= (converted < 0) != (array < 0)  # -1 as uint64 and back is -1
+        lost |= (converted < 0) != (array < 0)  # -1 as uint64 and back is -1
     if array.dtype.kind == "f" and converted.dtype.kind in "iu":
         # 2^63 as int64 and back is 2^63 again on some machines: bound it.
         info = np.iinfo(converted.dtype)
-        changed |= ~((array >= float(info.min)) & (array < float(info.max) + 1.0))
-    return changed
+        lost |= ~((array >= float(info.min)) & (array < float(info.max) + 1.0))
+    return lost
 
 
 def _zero_nulls(array: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[Any]:

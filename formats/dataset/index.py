@@ -307,7 +307,7 @@ def _fragments(
     starts = first_row[:-1] - entries["first_row"]  # where the fragment of each page begins
     bounds = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(rows, out=bounds[1:])
-    fragment = np.searchsorted(bounds, starts, side="right") - 1
+    fragment: NDArray[np.int64] = np.searchsorted(bounds, starts, side="right") - 1
     covered = np.isin(bounds[:-1], first_row[:-1]).all() if len(rows) else not len(entries)
     right = (starts == bounds[np.clip(fragment, 0, len(rows))]).all() and (
         entries["rows"] > 0

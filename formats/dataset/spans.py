@@ -6,7 +6,8 @@ two page indexes, page indexes never span two leaves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,10 +40,35 @@ class WaitingPage:
     """A page that lies in no chunk yet."""
 
     first_row: int
-    fragment: int  # counted within the leaf
     encoded: Callable[[], EncodedPage]  # may block until a thread has encoded it
     raw_bytes: int
+    fragment: int = 0  # counted within the leaf
     is_new: bool = True  # not yet counted in statistics
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FragmentPart:
+    """One fragment's pages of one column group, per column, waiting for a chunk."""
+
+    pages: Sequence[Sequence[WaitingPage]]
+
+    @property
+    def index_bytes(self) -> int:
+        """What the fragment takes in the group's page index."""
+        return ENTRY_BYTES * sum(len(column) for column in self.pages)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaidPart(FragmentPart):
+    """The same for pages that lie in the chunk `digest` already."""
+
+    pages: Sequence[Sequence[WaitingPage]] = field(default=(), init=False)
+    columns: tuple[ColumnPages, ...]
+    digest: Digest
+
+    @property
+    def index_bytes(self) -> int:
+        return ENTRY_BYTES * sum(len(column.entries) for column in self.columns)
 
 
 @dataclass(slots=True, eq=False)
@@ -79,19 +105,38 @@ class OpenSpan:
     cuts: Cuts = field(default_factory=Cuts)
     chunks: list[Callable[[], Digest] | None] = field(default_factory=list)
     inline: memoryview = field(default_factory=lambda: memoryview(b""))
-    chunk_uids: list[int] = field(default_factory=list)
+    chunk_uids: list[int] = field(default_factory=list)  # of fragments whose pages wait
+    _known: dict[Digest, int] = field(default_factory=dict)
 
     @property
     def waiting_bytes(self) -> int:
         return sum(page.raw_bytes for column in self.columns for page in column.waiting)
 
-    def add_fragment(self, uid: int, pages: Sequence[Sequence[WaitingPage]]) -> None:
-        """One more fragment, given the pages of every column of the group."""
-        for column, added in zip(self.columns, pages, strict=True):
-            column.waiting.extend(added)
-        self.cuts = self.cuts.add(uid, index_bytes(pages))
-        self.chunk_uids.append(uid)
+    def encoded_bytes(self) -> int:
+        """Stored bytes of the pages that wait; blocks until all are encoded."""
+        return sum(page.encoded().data.nbytes for column in self.columns for page in column.waiting)
+
+    def add_fragment(self, uid: int, fragment: int, part: FragmentPart) -> None:
+        """One more fragment, `fragment` in its leaf. Laid pages need that none is waiting."""
+        if isinstance(part, LaidPart):
+            number = self._chunk_number(part.digest)
+            for column, pages in zip(self.columns, part.columns, strict=True):
+                chunk = np.full(len(pages.entries), number, np.uint32)
+                column.laid.append(replace(pages, chunk=chunk))
+        else:
+            self.chunk_uids.append(uid)
+            for column, added in zip(self.columns, part.pages, strict=True):
+                for page in added:
+                    page.fragment = fragment
+                column.waiting.extend(added)
+        self.cuts = self.cuts.add(uid, part.index_bytes)
         self.fragments += 1
+
+    def _chunk_number(self, digest: Digest) -> int:
+        if digest not in self._known:
+            self._known[digest] = len(self.chunks)
+            self.chunks.append(lambda: digest)
+        return self._known[digest]
 
     def lay_out(self) -> LaidChunk:
         """Put all waiting pages into the next chunk; the caller stores it and adds to `chunks`."""
@@ -152,19 +197,10 @@ class OpenLeaf:
         return found
 
 
-def index_bytes(pages: Sequence[Sequence[WaitingPage]]) -> int:
-    """What one fragment takes in a page index."""
-    return ENTRY_BYTES * sum(len(column) for column in pages)
-
-
-def fragment_sizes(columns: Sequence[ColumnPages]) -> list[int]:
-    """What each fragment takes in a page index that is already there."""
-    counts: NDArray[np.int64] | None = None
-    for column in columns:
-        starts = np.flatnonzero(column.entries["first_row"] == 0)
-        pages = np.diff(np.append(starts, len(column.entries)))
-        counts = pages if counts is None else counts + pages
-    return [] if counts is None else (counts * ENTRY_BYTES).tolist()
+def fragment_bounds(entries: NDArray[Any]) -> list[tuple[int, int]]:
+    """Where the pages of each fragment begin and end in one column's entries."""
+    starts = np.flatnonzero(entries["first_row"] == 0).tolist()
+    return list(pairwise([*starts, len(entries)]))
 
 
 @dataclass(slots=True)

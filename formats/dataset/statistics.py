@@ -60,6 +60,7 @@ def range_of(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> Range:
 
 def order_key(value: Any) -> int:
     """The key of one number or bool."""
+    bits: int
     if isinstance(value, float | np.floating):
         (bits,) = unpack("<Q", pack("<d", float(value)))
         return (bits ^ _ALL) if bits & _SIGN else bits | _SIGN

@@ -115,6 +115,8 @@ class Embedding(_Type, frozen=True, tag="embedding"):
     def __post_init__(self) -> None:
         _set(self, "dtype", dtype_name(self.dtype))
         _check_shape((self.dim,))
+        if not self.dim:
+            raise InvalidInputError("an embedding has at least 1 dimension")
 
 
 class Image(_Type, frozen=True, tag="image"):

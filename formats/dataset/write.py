@@ -11,64 +11,41 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.chunk import CHUNK_BYTES, LaidChunk
+from tensorrepo.formats.dataset.chunk import CHUNK_BYTES
 from tensorrepo.formats.dataset.coerce import coerce_batch
-from tensorrepo.formats.dataset.cuts import Cuts
-from tensorrepo.formats.dataset.index import encode_index
-from tensorrepo.formats.dataset.manifest import (
-    INLINE_DATA_BYTES,
-    INLINE_INDEX_BYTES,
-    INLINE_LEAF_BYTES,
-    ColumnStatistics,
-    Leaf,
-    LeafEntry,
-    Root,
-    Span,
-    encode_leaf,
-    encode_root,
-)
-from tensorrepo.formats.dataset.page import EncodedPage, encode_page, padded
+from tensorrepo.formats.dataset.page import DIRECTORY, EncodedPage, encode_page, padded
 from tensorrepo.formats.dataset.pool import Pool
-from tensorrepo.formats.dataset.read import read_index, read_leaf
 from tensorrepo.formats.dataset.schema import Column, Layout, Schema, type_to_json
-from tensorrepo.formats.dataset.spans import (
-    OpenColumn,
-    OpenLeaf,
-    OpenSpan,
-    Tally,
-    WaitingPage,
-    fragment_sizes,
-    index_bytes,
-)
+from tensorrepo.formats.dataset.spans import FragmentPart, WaitingPage
 from tensorrepo.formats.dataset.stripes import Step, Stripes, page_limit
+from tensorrepo.formats.dataset.treewrite import Groups, TreeWriter
 from tensorrepo.formats.dataset.values import ColumnValues, concat
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import content_tag, digest_bytes
-from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.read import Dataset, Links
+    from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.formats.dataset.schema import InputBatch, Storage
-    from tensorrepo.repo.ids import Buffer, Digest
+    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import Link, ObjectSink
 
 BUDGET_BYTES = 256 << 20
 SLAB_BYTES = 8 << 20
 HEAVY_ROW_BYTES = 256  # columns with rows of at least this many bytes get a group of their own
 ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
+MIN_QUARTER_BYTES = 4 << 10  # below this, chunks would be all footer
 _RANDOM = random.SystemRandom()
 
 
@@ -105,18 +82,25 @@ def write_dataset(
         InvalidInputError: a row that does not fit; nothing that was stored is reachable.
     """
     columns = _identified(schema, base)
+    quarter_bytes = max(MIN_QUARTER_BYTES, budget_bytes // 4)
     with (
         ThreadPoolExecutor(ENCODE_THREADS, "encode") as encoders,
         ThreadPoolExecutor(1, "store") as storers,
     ):
-        writer = _Writer(objects, columns, base, encoders, storers, budget_bytes, rng)
-        writer.codec, writer.page_bytes = codec, page_bytes
+
+        def tree(groups: Groups) -> TreeWriter:
+            return TreeWriter(objects, columns, groups, base, storers, quarter_bytes)
+
+        options = _Options(encoders, codec, page_bytes, quarter_bytes, rng)
+        # A base without rows knows nothing of their weight.
+        groups = base.root.groups if base is not None and base.root.leaves else ()
+        writer = _Writer(columns, options, tree, groups)
         try:
             for batch in batches:
                 writer.add(batch)
                 if progress is not None:
                     progress(writer.rows, writer.bytes)
-            return writer.finish()
+            return writer.finish(base.root.properties if base is not None else {})
         except BaseException:
             encoders.shutdown(wait=True, cancel_futures=True)
             storers.shutdown(wait=True, cancel_futures=True)
@@ -154,48 +138,28 @@ def _described(column: Column) -> str:
 
 
 class _Writer:
-    """State of one `write_dataset`: rows in, objects out."""
-
-    codec = Codec.NONE
-    page_bytes: int | None = None
+    """State of one `write_dataset`: rows in, fragments out."""
 
     def __init__(
         self,
-        objects: ObjectSink,
         schema: Schema,
-        base: Dataset | None,
-        encoders: ThreadPoolExecutor,
-        storers: ThreadPoolExecutor,
-        budget_bytes: int,
-        rng: random.Random,
+        options: _Options,
+        tree: Callable[[Groups], TreeWriter],
+        groups: Groups,
     ) -> None:
         self.rows = 0
         self.bytes = 0
-        self._objects = objects
         self._schema = schema
-        self._base = base
-        self._encoders = encoders
-        self._storers = storers
-        self._quarter = max(1 << 16, budget_bytes // 4)
-        self._chunk_bytes = min(CHUNK_BYTES, self._quarter)
-        self._rng = rng
-        self._storing: deque[tuple[Future[Link], int]] = deque()
+        self._options = options
+        self._tree = tree
+        self._groups = groups
         count = len(schema.columns)
         self._pieces: list[list[ColumnValues]] = [[] for _ in range(count)]
         self._owned = [0] * count  # pieces that are no views into the caller's batch
         self._fragment: list[list[WaitingPage]] = [[] for _ in range(count)]
         self._page_start = [0] * count
         self._fragment_rows = 0
-        self._leaves = list(base.root.leaves) if base is not None else []
-        known = {entry.id: entry for entry in base.root.statistics} if base is not None else {}
-        self._tallies = [Tally.of(known.get(column.id)) for column in schema.columns]
-        self._groups = base.root.groups if base is not None else ()
-        self._places = {column.id: place for place, column in enumerate(schema.columns)}
-        self._stripes: Stripes | None = None
-        self._slabs: list[Slab] = []
-        self._leaf: OpenLeaf | None = None
-
-    # -------------------------------------------------------------------------- rows to pages
+        self._filling: _Filling | None = None
 
     def add(self, batch: InputBatch) -> None:
         """Take in one batch; nothing refers to it afterwards."""
@@ -203,12 +167,11 @@ class _Writer:
         rows = values[0].rows
         if not rows:
             return
-        if self._stripes is None:
-            self._begin(values)
-        assert self._stripes is not None, "begun above"
+        if self._filling is None:
+            self._filling = self._begin(values)
         borrowed: list[Future[EncodedPage]] = []
-        for step in self._stripes.advance(values):
-            self._take(step, values, borrowed)
+        for step in self._filling.stripes.advance(values):
+            self._take(self._filling, step, values, borrowed)
         wait(borrowed)
         for place, pieces in enumerate(self._pieces):
             self._pieces[place] = _owned(pieces, self._owned[place])
@@ -216,264 +179,113 @@ class _Writer:
         self.rows += rows
         self.bytes += sum(column.nbytes for column in values)
 
-    def _begin(self, values: Sequence[ColumnValues]) -> None:
+    def finish(self, properties: Mapping[str, Any]) -> Link:
+        """Store what is left, and the root."""
+        if self._filling is None:
+            groups = self._groups or column_groups(self._schema, None)
+            return self._tree(groups).finish(properties)
+        self._end_fragment(self._filling)
+        return self._filling.tree.finish(properties)
+
+    def _begin(self, values: Sequence[ColumnValues]) -> _Filling:
         """Choose groups and page sizes by what the first rows weigh."""
+        options = self._options
         storages = [column.storage for column in self._schema.columns]
         means = [max(1.0, column.nbytes / column.rows) for column in values]
         limits = [
-            page_limit(storage, mean, self.page_bytes)
+            page_limit(storage, mean, options.page_bytes)
             for storage, mean in zip(storages, means, strict=True)
         ]
         speeds = [mean / limit for mean, limit in zip(means, limits, strict=True)]
-        self._stripes = Stripes(limits, speeds, self._chunk_bytes)
-        if not self._groups:
-            self._groups = column_groups(self._schema, means)
-        pool = Pool(3 * self._quarter)
-        slab_bytes = min(SLAB_BYTES, self._quarter // (2 * len(self._groups)))
-        slabs = {
-            name: slab
-            for group in self._groups
-            for slab in [Slab(pool, slab_bytes)]
-            for name in group
-        }
-        self._slabs = [slabs[column.id] for column in self._schema.columns]
-        self._leaf = self._reopened()
+        groups = self._groups or column_groups(self._schema, means)
+        pool = Pool(3 * options.quarter_bytes)
+        slab_bytes = min(SLAB_BYTES, options.quarter_bytes // (2 * len(groups)))
+        slabs = {group[0]: Slab(pool, slab_bytes) for group in groups}
+        stripes = Stripes(limits, speeds, min(CHUNK_BYTES, options.quarter_bytes))
+        by_column = {name: slabs[group[0]] for group in groups for name in group}
+        ordered = [by_column[column.id] for column in self._schema.columns]
+        return _Filling(stripes, groups, ordered, self._tree(groups))
 
     def _take(
-        self, step: Step, values: Sequence[ColumnValues], borrowed: list[Future[EncodedPage]]
+        self,
+        filling: _Filling,
+        step: Step,
+        values: Sequence[ColumnValues],
+        borrowed: list[Future[EncodedPage]],
     ) -> None:
         if step.stop > step.start:
             for pieces, column in zip(self._pieces, values, strict=True):
                 pieces.append(column.slice(step.start, step.stop))
             self._fragment_rows += step.stop - step.start
-        borrowed.extend(map(self._end_page, step.closes))
+        borrowed.extend(self._end_page(filling, place) for place in step.closes)
         if step.fragment_ends:
-            self._end_fragment()
+            self._end_fragment(filling)
 
-    def _end_page(self, place: int) -> Future[EncodedPage]:
+    def _end_page(self, filling: _Filling, place: int) -> Future[EncodedPage]:
         pieces, self._pieces[place] = self._pieces[place], []
         self._owned[place] = 0
         storage = self._schema.columns[place].storage
-        raw_bytes = sum(piece.nbytes for piece in pieces)
-        slab = self._slabs[place]
-        encoded = self._encoders.submit(_encode, pieces, storage, self.codec, slab)
-        page = WaitingPage(self._page_start[place], 0, encoded.result, raw_bytes)
+        options = self._options
+        encoded = options.encoders.submit(
+            _encode, pieces, storage, options.codec, filling.slabs[place]
+        )
+        raw_bytes = padded(sum(piece.nbytes for piece in pieces)) + DIRECTORY.size
+        page = WaitingPage(self._page_start[place], encoded.result, raw_bytes)
         self._fragment[place].append(page)
         self._page_start[place] = self._fragment_rows
         return encoded
 
-    # -------------------------------------------------------------------------- pages to objects
-
-    def _end_fragment(self) -> None:
-        if self._leaf is None or not self._fragment_rows:
+    def _end_fragment(self, filling: _Filling) -> None:
+        if not self._fragment_rows:
             return
         for place, pieces in enumerate(self._pieces):
             if pieces:
-                self._end_page(place)
-        uid = self._rng.getrandbits(64)
-        pages = {
-            group[0]: [self._fragment[self._places[name]] for name in group]
-            for group in self._groups
+                self._end_page(filling, place)
+        places = {column.id: place for place, column in enumerate(self._schema.columns)}
+        parts = {
+            group[0]: FragmentPart([self._fragment[places[name]] for name in group])
+            for group in filling.groups
         }
-        if self._leaf.cuts.must_end_before(32):
-            self._end_leaf(self._leaf, last=False)
-            self._leaf = self._empty_leaf()
-        for group, columns in pages.items():
-            span = self._leaf.open[group]
-            if span.cuts.must_end_before(index_bytes(columns)):
-                self._end_span(self._leaf, span, inline_bytes=0)
-                span = self._leaf.open[group] = self._empty_span(group, self._leaf.fragments)
-            for page in (page for column in columns for page in column):
-                page.fragment = self._leaf.fragments
-            span.add_fragment(uid, columns)
-        self._leaf.add_fragment(uid, self._fragment_rows)
+        uid = self._options.rng.getrandbits(64)
+        filling.tree.add_fragment(uid, self._fragment_rows, parts)
         self._fragment = [[] for _ in self._fragment]
         self._page_start = [0] * len(self._page_start)
         self._fragment_rows = 0
-        self._end_full_chunks(self._leaf)
-
-    def _end_full_chunks(self, leaf: OpenLeaf) -> None:
-        """Store chunks that are nearly full, and the largest ones while too much is waiting."""
-        spans = sorted(leaf.open.values(), key=lambda span: span.waiting_bytes, reverse=True)
-        waiting = sum(span.waiting_bytes for span in spans)
-        for span in spans:
-            size = span.waiting_bytes
-            if size < self._chunk_bytes * 3 // 4 and waiting <= self._quarter:
-                break
-            self._store_chunk(leaf, span)
-            waiting -= size
-
-    def _store_chunk(self, leaf: OpenLeaf, span: OpenSpan) -> None:
-        laid = self._lay_out(leaf, span)
-        parts: list[Buffer] = [*laid.parts, span.footer(laid)]
-        while (
-            self._storing and sum(size for _, size in self._storing) + laid.nbytes > self._quarter
-        ):
-            self._storing.popleft()[0].result()
-        stored = self._storers.submit(self._objects.put, Kind.CHUNK, parts)
-        self._storing.append((stored, laid.nbytes))
-        span.chunks.append(lambda: stored.result().digest)
-
-    def _lay_out(self, leaf: OpenLeaf, span: OpenSpan) -> LaidChunk:
-        for column in span.columns:
-            tally = self._tallies[self._places[column.id]]
-            for page in column.waiting:
-                if page.is_new:
-                    entry = page.encoded().entry
-                    tally.add(entry)
-                    leaf.stored_bytes[page.fragment] += int(entry["stored_bytes"])
-        return span.lay_out()
-
-    def _end_span(self, leaf: OpenLeaf, span: OpenSpan, inline_bytes: int) -> None:
-        """Complete a page index; pages of at most `inline_bytes` stand in it."""
-        if any(column.waiting for column in span.columns):
-            if inline_bytes:
-                laid = self._lay_out(leaf, span)
-                span.inline = memoryview(b"".join(laid.parts))
-                span.chunks.append(None)
-            else:
-                self._store_chunk(leaf, span)
-        if not span.fragments:
-            return
-        index = span.page_index()
-        payload = encode_index(index)
-        place: Digest | memoryview = memoryview(payload)
-        if len(payload) - index.inline.nbytes >= INLINE_INDEX_BYTES:
-            place = self._objects.put(Kind.PAGE_INDEX, payload, index.links).digest
-        leaf.spans[span.group].append(Span(span.group, span.first_fragment, span.fragments, place))
-
-    def _end_leaf(self, leaf: OpenLeaf, *, last: bool) -> None:
-        left = INLINE_DATA_BYTES if last else 0
-        for span in sorted(leaf.open.values(), key=lambda span: span.waiting_bytes):
-            size = sum(
-                page.encoded().data.nbytes for column in span.columns for page in column.waiting
-            )
-            inline_bytes = size if size <= left else 0
-            left -= inline_bytes
-            self._end_span(leaf, span, inline_bytes)
-        spans = tuple(span for group in self._groups for span in leaf.spans[group[0]])
-        self._leaves.append(self._stored_leaf(Leaf(leaf.records(), spans), last=last))
-
-    def _stored_leaf(self, leaf: Leaf, *, last: bool) -> LeafEntry:
-        payload = encode_leaf(leaf)
-        digest = b""
-        if not last or len(payload) >= INLINE_LEAF_BYTES:
-            link = self._objects.put(Kind.LEAF, payload, leaf.links)
-            digest, payload = digest_bytes(link.digest), b""
-        return LeafEntry(
-            digest,
-            payload,
-            len(leaf.fragments),
-            int(leaf.fragments["rows"].sum(dtype=np.int64)),
-            0,
-            int(leaf.fragments["stored_bytes"].sum()),
-        )
-
-    def finish(self) -> Link:
-        """Store what is left, and the root."""
-        if self._stripes is not None:
-            self._end_fragment()
-        if self._leaf is not None:
-            self._end_leaf(self._leaf, last=True)
-        groups = self._groups or column_groups(self._schema, [1.0] * len(self._schema.columns))
-        statistics = tuple(
-            ColumnStatistics(
-                column.id, tally.nulls, tally.stored_bytes, tally.raw_bytes, tally.min, tally.max
-            )
-            for column, tally in zip(self._schema.columns, self._tallies, strict=True)
-        )
-        properties = dict(self._base.root.properties) if self._base is not None else {}
-        root = Root(
-            self._schema,
-            groups,
-            sum(leaf.rows for leaf in self._leaves),
-            0,
-            statistics,
-            tuple(self._leaves),
-            properties,
-        )
-        return self._objects.put(Kind.DATASET, encode_root(root), root.links)
-
-    # -------------------------------------------------------------------------- the base's tail
-
-    def _empty_leaf(self) -> OpenLeaf:
-        names = [group[0] for group in self._groups]
-        return OpenLeaf(
-            {name: [] for name in names}, {name: self._empty_span(name, 0) for name in names}
-        )
-
-    def _empty_span(self, group: str, first_fragment: int) -> OpenSpan:
-        members = next(members for members in self._groups if members[0] == group)
-        columns = (self._schema.columns[self._places[name]] for name in members)
-        return OpenSpan(
-            group,
-            tuple(OpenColumn(column.id, column.storage) for column in columns),
-            first_fragment,
-        )
-
-    def _reopened(self) -> OpenLeaf:
-        """The base's last leaf, to go on with, unless a boundary falls behind it."""
-        if self._base is None or not self._leaves:
-            return self._empty_leaf()
-        stored, links = read_leaf(self._base, self._leaves[-1])
-        leaf = self._empty_leaf()
-        for record in stored.fragments:
-            leaf.add_fragment(int(record["uid"]), int(record["rows"]))
-            leaf.stored_bytes[-1] = int(record["stored_bytes"])
-        if leaf.cuts.closed:
-            return self._empty_leaf()
-        self._leaves.pop()
-        for group in leaf.spans:
-            *done, tail = [span for span in stored.spans if span.group == group]
-            leaf.spans[group].extend(done)
-            opened = self._reopened_span(leaf, tail, links)
-            if opened is None:
-                leaf.spans[group].append(tail)
-                opened = self._empty_span(group, leaf.fragments)
-            leaf.open[group] = opened
-        return leaf
-
-    def _reopened_span(self, leaf: OpenLeaf, tail: Span, links: Links) -> OpenSpan | None:
-        """An open span with the pages of `tail`, None when a boundary falls behind it."""
-        assert self._base is not None, "only a base has a tail"
-        index, _ = read_index(self._base, tail, links)
-        uids = leaf.uids[tail.first_fragment :]
-        cuts = Cuts()
-        for uid, size in zip(uids, fragment_sizes(index.columns), strict=True):
-            cuts = cuts.add(uid, size)
-        if cuts.closed:
-            return None
-        span = self._empty_span(tail.group, tail.first_fragment)
-        span.fragments, span.cuts = tail.fragments, cuts
-        inline = index.chunks.index(None) if None in index.chunks else len(index.chunks)
-        span.chunks = [_known(chunk) for chunk in index.chunks[:inline] if chunk is not None]
-        for column, pages in zip(span.columns, index.columns, strict=True):
-            laid = int(np.count_nonzero(pages.chunk < inline))
-            column.laid.append(
-                replace(
-                    pages,
-                    entries=pages.entries[:laid],
-                    tags=pages.tags[:laid],
-                    chunk=pages.chunk[:laid],
-                )
-            )
-            for at in range(laid, len(pages.entries)):
-                column.waiting.append(_inline_page(pages.entries[at], pages.tags[at], index.inline))
-        inline_fragments = sum(page.first_row == 0 for page in span.columns[0].waiting)
-        span.chunk_uids = uids[len(uids) - inline_fragments :]
-        return span
 
 
-def column_groups(schema: Schema, mean_row_bytes: Sequence[float]) -> tuple[tuple[str, ...], ...]:
-    """Ids of the columns that share chunks: each heavy one alone, the light ones together."""
+@dataclass(frozen=True, slots=True)
+class _Options:
+    encoders: ThreadPoolExecutor
+    codec: Codec
+    page_bytes: int | None
+    quarter_bytes: int
+    rng: random.Random
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """What is chosen when the first rows have come; `slabs` per column."""
+
+    stripes: Stripes
+    groups: Groups
+    slabs: list[Slab]
+    tree: TreeWriter
+
+
+def column_groups(schema: Schema, mean_row_bytes: Sequence[float] | None) -> Groups:
+    """Ids of the columns that share chunks: each heavy one alone, the light ones together.
+
+    Without `mean_row_bytes`, columns whose rows differ in size count as heavy.
+    """
     heavy: list[str] = []
     light: list[str] = []
-    for column, mean in zip(schema.columns, mean_row_bytes, strict=True):
-        fixed = column.storage.layout is Layout.FIXED
-        row_bytes = column.storage.row_bytes if fixed else mean
+    for place, column in enumerate(schema.columns):
+        row_bytes: float = column.storage.row_bytes
+        if column.storage.layout is not Layout.FIXED:
+            row_bytes = HEAVY_ROW_BYTES if mean_row_bytes is None else mean_row_bytes[place]
         (heavy if row_bytes >= HEAVY_ROW_BYTES else light).append(column.id)
-    groups = [(name,) for name in heavy]
-    return (tuple(light), *groups) if light else tuple(groups)
+    groups = tuple((name,) for name in heavy)
+    return (tuple(light), *groups) if light else groups
 
 
 def _encode(pieces: list[ColumnValues], storage: Storage, codec: Codec, slab: Slab) -> EncodedPage:
@@ -513,14 +325,3 @@ def _owned(pieces: list[ColumnValues], owned: int) -> list[ColumnValues]:
         return pieces
     joined = concat(borrowed)
     return [*pieces[:owned], joined.copy() if len(borrowed) == 1 else joined]
-
-
-def _known(digest: Digest) -> Callable[[], Digest]:
-    return lambda: digest
-
-
-def _inline_page(entry: Any, tag: Any, inline: memoryview) -> WaitingPage:
-    offset, stored_bytes = int(entry["offset"]), int(entry["stored_bytes"])
-    data = np.frombuffer(inline, np.uint8)[offset : offset + stored_bytes]
-    page = EncodedPage(data, entry.copy(), tag.tobytes())
-    return WaitingPage(int(entry["first_row"]), 0, lambda: page, stored_bytes, is_new=False)
