@@ -139,9 +139,10 @@ class Log:
         self.slots = Slots(self.backend, workers=self._workers, cache_bytes=self._cache_bytes)
         self._lock = threading.Lock()
         self._tip: Tip | None = None
+        self._folding = threading.local()
 
     def __getstate__(self) -> dict[str, object]:
-        left_behind = {"slots", "_lock", "_tip"}
+        left_behind = {"slots", "_lock", "_tip", "_folding"}
         return {name: value for name, value in vars(self).items() if name not in left_behind}
 
     def __setstate__(self, held: dict[str, object]) -> None:
@@ -151,7 +152,8 @@ class Log:
     @property
     def latest(self) -> View | None:
         """The newest view that this object has seen, without reading anything."""
-        return None if self._tip is None else self._tip.view
+        tip = self._unfinished() or self._tip
+        return None if tip is None else tip.view
 
     def refresh(self) -> View:
         """The newest view. Cheap when nothing happened: probes forward from the last one.
@@ -164,8 +166,19 @@ class Log:
 
     def refresh_tip(self) -> Tip:
         """As `refresh`, with what an append must know beside the view."""
+        unfinished = self._unfinished()
+        if unfinished is not None:
+            return unfinished
         known = self._tip
         return self.accept(self._open() if known is None else self._follow(known))
+
+    def _unfinished(self) -> Tip | None:
+        """How far this thread has folded when `read_bulk` asks for the newest view.
+
+        An object store looks at the log to find an object; while the log is being folded it
+        must make do with what the fold holds so far, or the two would call each other for ever.
+        """
+        return getattr(self._folding, "tip", None)
 
     def accept(self, tip: Tip) -> Tip:
         """Take `tip`, which is in the chain, for the newest that was seen, unless it is not."""
@@ -316,7 +329,8 @@ class Log:
         verdicts: tuple[Verdict, ...] = ()
         for slot in slots:
             tip = self._count(tip, slot, folding)
-            verdicts = folding.add(slot.record, partial(self._bulk, slot.record.gen))
+            so_far = partial(self._so_far, tip, folding, digest)
+            verdicts = folding.add(slot.record, partial(self._bulk, slot.record.gen, so_far))
             digest = slot.digest
         return replace(tip, view=View(folding.generation, digest, folding.state())), verdicts
 
@@ -337,7 +351,12 @@ class Log:
                 tip = replace(tip, checkpoint=gen, checkpoint_bytes=len(encoded), since_bytes=0)
         return replace(tip, since_bytes=tip.since_bytes + len(slot.data))
 
-    def _bulk(self, gen: int, digest: Digest) -> tuple[Update, ...]:
+    def _so_far(self, tip: Tip, folding: Folding, digest: Digest) -> Tip:
+        return replace(tip, view=View(folding.generation, digest, folding.state()))
+
+    def _bulk(self, gen: int, so_far: Callable[[], Tip], digest: Digest) -> tuple[Update, ...]:
+        outer = self._unfinished()
+        self._folding.tip = so_far()
         try:
             return self.read_bulk(digest)
         except (NotFoundError, CorruptError) as error:
@@ -345,6 +364,8 @@ class Log:
                 f"{self.backend.url}: log record {gen} names ref updates {digest:.12}, which "
                 f"cannot be read: {error}. Restore that object from a copy of the repository."
             ) from error
+        finally:
+            self._folding.tip = outer
 
     def _check_past(self, seen: Remembered, found: bytes | None) -> None:
         if found is not None and record_digest(found) == seen.digest:

@@ -1,25 +1,26 @@
 """Which transactions of this workspace may have landed without anybody knowing?
 
-Before a record is created, its transactions are written down here; once their outcome is known
-they are removed. What is left after a crash, or after CommitOutcomeUnknown, is for
-`append.resolve`. Nothing is synced to disk: losing a note loses no data, only the question.
+Before a record is created, its transactions are noted here; once their outcome is known the notes
+are removed. What is left after a crash, or after CommitOutcomeUnknown, is for `append.resolve`.
+
+A note is an empty file whose name says everything, so it cannot be torn, and costs one call to
+make. Nothing is synced: losing a note loses no data, only the question.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
+import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorrepo.repo.errors import CorruptError, StorageError
-from tensorrepo.repo.records import canonical_json, is_txn, parse_json
+from tensorrepo.repo.errors import StorageError
+from tensorrepo.repo.records import is_txn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pathlib import Path
 
-_SUFFIX = ".json"
+_NOTE = re.compile(r"(.+)\.([1-9][0-9]{0,18})")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,36 +39,46 @@ class Pending:
 
     def write(self, txn: str, generation: int) -> None:
         """Note the slot that is about to be created, in place of an earlier note of `txn`."""
-        replace_file(self._path(txn), {"txn": txn, "gen": generation})
+        earlier = [note for note in self.unresolved() if note.txn == txn]
+        make_file(self._path(Unresolved(txn, generation)))
+        for note in earlier:
+            if note.generation != generation:
+                remove_file(self._path(note))
 
     def remove(self, txn: str) -> None:
         """The outcome is known. Nothing noted is fine."""
-        remove_file(self._path(txn))
+        for note in self.unresolved():
+            if note.txn == txn:
+                remove_file(self._path(note))
 
     def unresolved(self) -> tuple[Unresolved, ...]:
         """What is noted, by transaction. Files that are no notes are passed over."""
-        if not self.directory.is_dir():
-            return ()
-        notes = (_read_note(path) for path in sorted(self.directory.glob(f"*{_SUFFIX}")))
-        return tuple(note for note in notes if note is not None)
+        notes = (_parse(name) for name in file_names(self.directory))
+        return tuple(sorted(note for note in notes if note is not None))
 
-    def _path(self, txn: str) -> Path:
-        assert is_txn(txn), f"{txn!r} was checked by encode_record and is no file name"
-        return self.directory / f"{txn}{_SUFFIX}"
+    def _path(self, note: Unresolved) -> Path:
+        assert is_txn(note.txn), f"{note.txn!r} was checked by encode_record and is no file name"
+        return self.directory / f"{note.txn}.{note.generation}"
 
 
-def replace_file(path: Path, content: Mapping[str, str | int]) -> None:
-    """Write a small file so that readers see the old or the new one. Not synced."""
+def file_names(directory: Path) -> list[str]:
+    """Names in a folder; none where there is no folder."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StorageError(f"cannot read {directory}: {error.strerror}") from error
+
+
+def make_file(path: Path) -> None:
+    """An empty file, and the folders above it."""
+    try:
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(canonical_json(content))
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+            path.touch()
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
@@ -80,18 +91,8 @@ def remove_file(path: Path) -> None:
         raise StorageError(f"cannot remove {path}: {error.strerror}") from error
 
 
-def read_small_json(path: Path) -> dict[str, object]:
-    """What `replace_file` wrote; nothing for a missing or damaged file."""
-    try:
-        raw = parse_json(path.read_bytes(), str(path))
-    except (OSError, CorruptError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
-
-
-def _read_note(path: Path) -> Unresolved | None:
-    raw = read_small_json(path)
-    txn, generation = raw.get("txn"), raw.get("gen")
-    if not isinstance(txn, str) or not isinstance(generation, int):
+def _parse(name: str) -> Unresolved | None:
+    found = _NOTE.fullmatch(name)
+    if found is None or not is_txn(found[1]):
         return None
-    return Unresolved(txn, generation) if is_txn(txn) and generation > 0 else None
+    return Unresolved(found[1], int(found[2]))

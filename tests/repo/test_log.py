@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.repo.backends.memory import MemoryBackend
+    from tensorrepo.repo.ids import Digest
 
 
 def filled(count: int) -> MemoryBackend:
@@ -272,9 +273,9 @@ SHORT = filled(5)
 def test_no_flipped_byte_of_a_record_goes_unnoticed(at: int) -> None:
     backend = copy_of(SHORT)
     flip(backend, slot_key(3), at)
-    with pytest.raises(CorruptError, match="log record (3|4)"):
+    with pytest.raises(CorruptError, match=r"log record (3|4)"):
         list(open_log(backend).records(1, 6))
-    with pytest.raises(CorruptError, match="log record (3|4)"):
+    with pytest.raises(CorruptError, match=r"log record (3|4)"):
         open_log(backend).refresh()
 
 
@@ -437,6 +438,27 @@ def test_a_lost_bulk_names_the_record_that_needs_it() -> None:
 
     with pytest.raises(CorruptError, match="log record 1 names ref updates"):
         open_log(backend, read_bulk=lost).refresh()
+
+
+def test_an_object_store_may_look_at_the_log_while_it_is_folded() -> None:
+    backend = new_backend()
+    log = open_log(backend)
+    append_many(log, 2)
+    assert isinstance(log.read_bulk, Bulks)
+    bulks = log.read_bulk
+    name = bulks.put(encode_ref_updates([Update("heads/b", None, digest(1))]))
+    append(log, lambda _: (entry("commit", bulk=name),))
+    seen: list[int] = []
+
+    def looks(wanted: Digest) -> tuple[Update, ...]:
+        assert reader.latest is not None
+        seen.extend([reader.latest.generation, reader.refresh().generation])
+        return bulks(wanted)
+
+    reader = open_log(backend, read_bulk=looks)
+    assert reader.refresh() == log.refresh()
+    assert seen == [2, 2]
+    assert reader.latest == log.latest
 
 
 GARBAGE = [
