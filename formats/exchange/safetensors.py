@@ -23,7 +23,6 @@ import msgspec
 from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.exchange.tensorfile import FileTensor, RangeFile
-from tensorrepo.formats.model.read import tensor_chunks
 from tensorrepo.formats.model.source import ModelSource, OriginalFile
 from tensorrepo.formats.tensors import SAFETENSORS_TYPES, TYPES, TensorType
 from tensorrepo.repo.errors import InvalidInputError
@@ -207,7 +206,7 @@ def _new_chunks(model: Model, metadata: Mapping[str, str]) -> Iterator[Buffer]:
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in ordered:
-        yield from tensor_chunks(model.tensor(name))
+        yield from model.tensor_chunks(name)
 
 
 def _take_metadata(text: bytes) -> tuple[bytes, bytes]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import mmap
-from hashlib import file_digest, sha256
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from tensorrepo.formats.exchange.base import refusals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tensorrepo.formats.model.source import FileContent
     from tensorrepo.repo.ids import Buffer
 
@@ -26,8 +28,7 @@ def content_of(content: FileContent) -> Buffer:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def file_sum(path: Path) -> tuple[int, bytes]:
-    """Bytes and SHA-256 of a file."""
+@contextmanager
+def open_file(path: Path) -> Iterator[IO[bytes]]:
     with refusals(path, "file"), path.open("rb") as file:
-        checksum = file_digest(file, sha256).digest()
-        return file.tell(), checksum
+        yield file

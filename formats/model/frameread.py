@@ -8,7 +8,7 @@ the manifest names: from then on each frame is checked alone, in any order, on a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,13 +17,16 @@ from tensorrepo.formats.model.pack import RAW, Directory, Frame, Member, decode_
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from concurrent.futures import Executor, Future
 
     from tensorrepo.formats.model.manifest import TensorEntry
     from tensorrepo.formats.model.placement import MemberEntry, Placement, StoredTensor
     from tensorrepo.formats.tensors import TensorType
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import Link, ObjectSource
+
+AHEAD_FRAMES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,30 @@ class PackReader:
             known = decode_directory(data, start, f"pack {link.digest:.12}")
             self._directories[number] = known
         return known
+
+
+def tensor_chunks(tensor: StoredFrames, pool: Executor) -> Iterator[memoryview]:
+    """A tensor's bytes, frame by frame, while `pool` reads the next ones.
+
+    Each piece is valid until the next one is asked for.
+    """
+    if tensor.value is not None:
+        yield memoryview(tensor.value)
+        return
+    size, frames = frame_bytes(tensor.type), tensor.frames
+    rooms = np.empty((min(AHEAD_FRAMES, len(frames)), min(size, tensor.size_bytes)), np.uint8)
+    reads: list[Future[memoryview]] = []
+
+    def read(index: int) -> memoryview:
+        part = rooms[index % len(rooms)].data[: frames[index].frame.size_bytes]
+        tensor.frame_into(index, part)
+        return part
+
+    for index in range(len(frames)):
+        # The piece before is given up: all rooms are being filled, or hold the piece in hand.
+        while len(reads) < min(index + len(rooms), len(frames)):
+            reads.append(pool.submit(read, len(reads)))
+        yield reads[index].result()
 
 
 def _check_frames(entry: TensorEntry, element: TensorType, frames: tuple[PlacedFrame, ...]) -> None:

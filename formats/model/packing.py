@@ -27,7 +27,7 @@ from tensorrepo.repo.ids import content_tag, digest_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
 
     from numpy.typing import NDArray
 
@@ -41,11 +41,20 @@ _PARALLEL_BYTES: Final = 1 << 20  # below this, handing work to threads costs mo
 
 
 class OpenPack:
-    """A pack being filled; `entry` is there once it was emitted."""
+    """A pack being filled, or on its way."""
 
     def __init__(self) -> None:
         self.members: list[Member] = []
-        self.entry: PackEntry | None = None
+        self._emitted: tuple[Future[Digest], int, int, bytes] | None = None
+
+    def emitted(self, stored: Future[Digest], directory_start: int, directory: bytes) -> None:
+        self._emitted = stored, directory_start, len(directory), content_tag(directory)
+
+    def entry(self) -> PackEntry:
+        """What a placement says of the pack; waits until it is stored."""
+        assert self._emitted is not None, "a pack is named once it was emitted"
+        stored, start, size, tag = self._emitted
+        return PackEntry(digest_bytes(stored.result()), start, size, tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ class Packer:
     """Fills packs one after the other. Not thread-safe; `pool` reads and hashes frames."""
 
     def __init__(
-        self, pack_bytes: int, pool: Executor, emit: Callable[[tuple[Buffer, ...]], Digest]
+        self, pack_bytes: int, pool: Executor, emit: Callable[[tuple[Buffer, ...]], Future[Digest]]
     ) -> None:
         assert pack_bytes % LARGE_ALIGNMENT == 0, "a pack ends where a member may begin"
         self.pack_bytes = pack_bytes
@@ -114,8 +123,7 @@ class Packer:
         self._buffer[self._used : start] = 0
         directory = encode_directory(pack.members)
         tail = directory + encode_footer(directory, start)
-        digest = self._emit((self._buffer.data[:start], tail))
-        pack.entry = PackEntry(digest_bytes(digest), start, len(directory), content_tag(directory))
+        pack.emitted(self._emit((self._buffer.data[:start], tail)), start, directory)
         self._buffer, self._used, self._pack = _NOTHING, 0, OpenPack()
 
     def _ready(self, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorrepo.formats.model.frameread import PackReader, StoredFrames
+from tensorrepo.formats.model.frameread import PackReader, StoredFrames, tensor_chunks
 from tensorrepo.formats.model.frames import frame_bytes
 from tensorrepo.formats.model.manifest import (
     Edge,
@@ -149,6 +149,11 @@ class Model:
         entry = self.tensors[self._target(name)]
         return self.packs.tensor(entry, self.manifest.type_table()[entry.type])
 
+    def tensor_chunks(self, name: str) -> Iterator[memoryview]:
+        """A tensor's bytes, piece by piece: each is valid until the next one is asked for."""
+        with ThreadPoolExecutor(DEFAULT_THREADS) as pool:
+            yield from tensor_chunks(self.tensor(name), pool)
+
     def slice(self, name: str, index: Index, *, output: Output = "numpy") -> Any:
         """``model[name][index]``, of which only the frames that it touches are read.
 
@@ -249,21 +254,22 @@ class Model:
         if original is None:
             raise NotFoundError(_missing("file", name, [*self.files, *self.originals]))
         hasher = sha256()
-        for chunk in self._original_chunks(original):
-            hasher.update(chunk)
-            yield chunk
+        with ThreadPoolExecutor(DEFAULT_THREADS) as pool:
+            for chunk in self._original_chunks(original, pool):
+                hasher.update(chunk)
+                yield chunk
         if hasher.digest() != original.sha256:
             raise CorruptError(
                 f"file {name!r} of model {self.entry.digest:.12}: expected SHA-256 "
                 f"{original.sha256.hex():.12}, its parts make {hasher.hexdigest():.12}"
             )
 
-    def _original_chunks(self, original: Original) -> Iterator[Buffer]:
+    def _original_chunks(self, original: Original, pool: Executor) -> Iterator[Buffer]:
         for part in original.parts:
             if part.blob is not None:
                 yield self.objects.get(digest_from_bytes(part.blob)).payload
             elif part.tensor is not None:
-                yield from tensor_chunks(self.tensor(part.tensor))
+                yield from tensor_chunks(self.tensor(part.tensor), pool)
 
     def _target(self, name: str) -> str:
         target = self.aliases.get(name, name)
@@ -293,18 +299,6 @@ def open_model(objects: ObjectSource, entry: Entry) -> Model:
     return Model(entry, manifest, objects, packs, tensors, aliases)
 
 
-def tensor_chunks(tensor: StoredFrames) -> Iterator[memoryview]:
-    """A tensor's bytes, frame by frame. Each piece is valid until the next one is asked for."""
-    if tensor.value is not None:
-        yield memoryview(tensor.value)
-        return
-    room = np.empty(frame_bytes(tensor.type), np.uint8).data
-    for index, placed in enumerate(tensor.frames):
-        part = room[: placed.frame.size_bytes]
-        tensor.frame_into(index, part)
-        yield part
-
-
 class _Read:
     """A tensor being read."""
 
@@ -323,7 +317,8 @@ class _Read:
         else:
             self._data = np.empty(tensor.size_bytes, np.uint8).data
             work = [pool.submit(tensor.frame_into, at, self._room(at)) for at in self._frames()]
-            tensor.read_into(0, self._data) if tensor.value is not None else None
+            if tensor.value is not None:
+                tensor.read_into(0, self._data)
         self._work: list[Future[None]] = work
 
     def result(self) -> Any:

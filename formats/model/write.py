@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.model.filebytes import content_of, file_sum
+from tensorrepo.formats.model.filebytes import content_of, open_file
+from tensorrepo.formats.model.frameread import PackReader, tensor_chunks
 from tensorrepo.formats.model.frames import (
     INLINE_BYTES,
     Fingerprint,
@@ -35,7 +37,6 @@ from tensorrepo.formats.model.manifest import (
 from tensorrepo.formats.model.pack import LARGE_ALIGNMENT, LARGE_BYTES
 from tensorrepo.formats.model.packing import PACK_BYTES, Packer, Slot, hash_frames
 from tensorrepo.formats.model.placement import Placement, decode_placement, encode_placement
-from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.reuse import (
     Location,
     Locations,
@@ -44,13 +45,13 @@ from tensorrepo.formats.model.reuse import (
     worth_reusing,
 )
 from tensorrepo.formats.model.source import FileContent, ModelSource, source_of
-from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import digest_bytes
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tensorrepo.formats.model.source import OriginalFile
     from tensorrepo.formats.tensors import TensorReader
@@ -97,27 +98,27 @@ def write_model(
     """
     source = model if isinstance(model, ModelSource) else source_of(model)
     placements = [decode_placement(objects.get(digest).payload, digest) for digest in known]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        sums = {file.name: pool.submit(file_sum, file.path) for file in source.originals}
-        writer = _TensorWriter(objects, placements, _pack_bytes(budget_bytes), pool)
+    with ThreadPoolExecutor(os.cpu_count()) as pool, ThreadPoolExecutor(1) as uploader:
+        uploads = _Uploads(objects, uploader)
+        writer = _TensorWriter(uploads, placements, _pack_bytes(budget_bytes), pool)
         pieces = writer.store_all(source.tensors, progress)
         placement = writer.finish()
+        links = {digest: objects.describe(digest) for digest in placement.links()}
+        stored = _Stored(PackReader(objects, placement, links), pieces, source, pool)
+        originals = sorted(source.originals, key=lambda original: original.name)
         manifest = Manifest(
             types=_types(source),
             tensors=tuple(pieces[name] for name in sorted(pieces)),
             aliases=tuple(Alias(name, source.aliases[name]) for name in sorted(source.aliases)),
             files=_store_files(objects, {**source.files, **(files or {})}),
-            originals=_store_originals(objects, source.originals, sums),
+            originals=tuple(_store_original(objects, one, stored) for one in originals),
             metadata={**source.metadata, **(metadata or {})},
             metrics=dict(metrics or {}),
             lineage=tuple(lineage),
         )
     digest = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links()).digest
     storage = objects.put(Kind.PLACEMENT, encode_placement(placement), placement.links()).digest
-    entry = Entry(Kind.MODEL, digest, storage)
-    if source.originals:
-        _verify_originals(objects, entry)
-    return entry
+    return Entry(Kind.MODEL, digest, storage)
 
 
 def _pack_bytes(budget_bytes: int) -> int:
@@ -130,29 +131,40 @@ def _pack_bytes(budget_bytes: int) -> int:
     return min(PACK_BYTES, budget_bytes // 4 // LARGE_ALIGNMENT * LARGE_ALIGNMENT)
 
 
+class _Uploads:
+    """Stores one pack while the next one is filled, and no more: memory is bounded."""
+
+    def __init__(self, objects: ObjectSink, thread: Executor) -> None:
+        self._objects = objects
+        self._thread = thread
+        self._last: Future[Digest] | None = None
+
+    def emit(self, parts: tuple[Buffer, ...]) -> Future[Digest]:
+        if self._last is not None:
+            self._last.result()
+        self._last = self._thread.submit(lambda: self._objects.put(Kind.PACK, parts).digest)
+        return self._last
+
+
 class _TensorWriter:
     """Stores the tensors of one model, each content once."""
 
     def __init__(
         self,
-        objects: ObjectSink,
+        uploads: _Uploads,
         placements: Sequence[Placement],
         pack_bytes: int,
         pool: Executor,
     ) -> None:
         self._pool = pool
         self._known = known_tensors(placements)
-        self._large = Packer(pack_bytes, pool, self._put(objects))
+        self._large = Packer(pack_bytes, pool, uploads.emit)
         # Small members lie together: a pack that large ones are reused from holds no others.
-        self._small = Packer(pack_bytes, pool, self._put(objects))
+        self._small = Packer(pack_bytes, pool, uploads.emit)
         self._stored: dict[Fingerprint, list[Slot]] = {}
         self._reused: dict[Fingerprint, Locations] = {}
         self._deferred: dict[Fingerprint, tuple[str, TensorReader]] = {}
         self._shapes: set[tuple[str, tuple[int, ...]]] = set()
-
-    @staticmethod
-    def _put(objects: ObjectSink) -> Callable[[tuple[Buffer, ...]], Digest]:
-        return lambda parts: objects.put(Kind.PACK, parts).digest
 
     def store_all(
         self, tensors: Mapping[str, TensorReader], progress: Progress | None
@@ -277,11 +289,7 @@ def _entry(
 
 
 def _locations(slots: Iterable[Slot]) -> Locations:
-    located = []
-    for slot in slots:
-        assert slot.pack.entry is not None, "every pack was flushed"
-        located.append(Location(slot.pack.entry, slot.index, slot.stored_bytes))
-    return tuple(located)
+    return tuple(Location(slot.pack.entry(), slot.index, slot.stored_bytes) for slot in slots)
 
 
 def _types(source: ModelSource) -> tuple[TypeEntry, ...]:
@@ -301,33 +309,45 @@ def _store_files(objects: ObjectSink, files: Mapping[str, FileContent]) -> tuple
     return tuple(entries)
 
 
-def _store_originals(
-    objects: ObjectSink,
-    originals: Iterable[OriginalFile],
-    sums: Mapping[str, Future[tuple[int, bytes]]],
-) -> tuple[Original, ...]:
-    entries = []
-    for original in sorted(originals, key=lambda file: file.name):
-        parts = tuple(
-            Part(blob=digest_bytes(objects.put(Kind.BLOB, part).digest))
-            if isinstance(part, bytes)
-            else Part(tensor=part)
-            for part in original.parts
-        )
-        size, checksum = sums[original.name].result()
-        entries.append(Original(original.name, original.format, parts, size, checksum))
-    return tuple(entries)
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The tensors of a source, as they were stored."""
+
+    packs: PackReader
+    entries: Mapping[str, TensorEntry]
+    source: ModelSource
+    pool: Executor
+
+    def chunks(self, name: str) -> Iterator[memoryview]:
+        target = self.source.aliases.get(name, name)
+        reader = self.source.tensors[target]
+        return tensor_chunks(self.packs.tensor(self.entries[target], reader.type), self.pool)
 
 
-def _verify_originals(objects: ObjectSink, entry: Entry) -> None:
-    """Read every original back from what was stored, and compare it with the file it came from."""
-    model = open_model(objects, entry)
-    for name in model.originals:
-        try:
-            for _ in model.file_chunks(name):
-                pass
-        except CorruptError as error:
-            raise InvalidInputError(
-                f"{name}: it does not come out of the repository as it went in ({error}). If it "
-                "changed while it was read, add it again; else add it as a file, and report this."
-            ) from error
+def _store_original(objects: ObjectSink, original: OriginalFile, stored: _Stored) -> Original:
+    """What gives a file back, after it was made once and compared with the file, byte for byte."""
+    size, checksum = 0, sha256()
+    with open_file(original.path) as file:
+        for part in original.parts:
+            for chunk in (part,) if isinstance(part, bytes) else stored.chunks(part):
+                # As bytes: Python compares memoryviews item by item.
+                if file.read(len(chunk)) != bytes(chunk):
+                    raise _differs(original, size)
+                size += len(chunk)
+                checksum.update(chunk)
+        if file.read(1):
+            raise _differs(original, size)
+    parts = tuple(
+        Part(blob=digest_bytes(objects.put(Kind.BLOB, part).digest))
+        if isinstance(part, bytes)
+        else Part(tensor=part)
+        for part in original.parts
+    )
+    return Original(original.name, original.format, parts, size, checksum.digest())
+
+
+def _differs(original: OriginalFile, at: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"{original.path}: what was stored differs from the file near byte {at}. It changed while "
+        "it was read: add it again."
+    )
