@@ -28,7 +28,7 @@ STALE_SECONDS = 3600.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block us
 _MAX_PARTS = 1024  # IOV_MAX
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _ADVICE = {
     errno.ENOSPC: "No space is left on the disk: free some, then repeat.",
     errno.EDQUOT: "The disk quota is used up: free some space, then repeat.",
@@ -59,9 +59,16 @@ class Disk:
     `FileNotFoundError` for what is not there: the caller knows what that means.
     """
 
-    def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        link: Callable[..., None] = os.link,
+    ) -> None:
         self.root = root
         self._clock = clock
+        self._link = link
         self._swept = False
 
     def open(self, key: str) -> int:
@@ -136,7 +143,9 @@ class Disk:
             self._folder(TEMPORARY) as source,
         ):
             try:
-                os.link(staged.name, name, src_dir_fd=source, dst_dir_fd=at, follow_symlinks=False)
+                self._link(
+                    staged.name, name, src_dir_fd=source, dst_dir_fd=at, follow_symlinks=False
+                )
             except FileExistsError:
                 return False
             except OSError as error:

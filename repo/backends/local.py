@@ -206,15 +206,13 @@ class LocalUploads:
             if _check(key) in self._created:
                 return
             self._created[key] = False
-        if self._backend.size(key) is not None:
-            return
-        views = byte_views(parts)
-        size_bytes = sum(view.nbytes for view in views)
-        batch = self._enter(key, self._disk.stage(views), large=size_bytes >= LARGE_BYTES)
-        if size_bytes >= LARGE_BYTES:
-            self._flights.submit(lambda: self._land(batch), size_bytes)
-        else:
-            self._land(batch)
+        try:
+            if self._backend.size(key) is None:
+                self._store(key, byte_views(parts))
+        except BaseException:
+            with self._lock:  # it may be tried again
+                self._created.pop(key, None)
+            raise
 
     def finish(self) -> dict[str, bool]:
         with self._lock:
@@ -232,6 +230,14 @@ class LocalUploads:
             self._small, self._created, self._aborted = [], {}, True
         for file in staged.values():
             self._disk.discard(file)
+
+    def _store(self, key: str, views: list[memoryview]) -> None:
+        size_bytes = sum(view.nbytes for view in views)
+        batch = self._enter(key, self._disk.stage(views), large=size_bytes >= LARGE_BYTES)
+        if size_bytes >= LARGE_BYTES:
+            self._flights.submit(lambda: self._land(batch), size_bytes)
+        else:
+            self._land(batch)
 
     def _enter(self, key: str, staged: Staged, *, large: bool) -> list[tuple[str, Staged]]:
         """Take charge of a temporary file; the files that are to land now."""

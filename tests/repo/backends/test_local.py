@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.disk import STALE_SECONDS, TEMPORARY, Disk, explain
+from tensorrepo.repo.backends.local import LARGE_BYTES, LocalBackend
+from tensorrepo.repo.errors import (
+    Error,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+)
+from tests.support.disks import RecordingDisk
+from tests.support.faults import Crash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SMALL = b"small"
+LARGE = bytes(LARGE_BYTES)
+FILES = {"objects/01/a": SMALL, "objects/01/b": LARGE, "objects/02/c": SMALL, "log/1": SMALL}
+STEPS = 17  # of storing FILES
+
+
+def store(backend: LocalBackend, files: dict[str, bytes]) -> dict[str, bool]:
+    with backend.uploads() as uploads:
+        for key, data in files.items():
+            uploads.create(key, (data,))
+        return uploads.finish()
+
+
+def recorded(root: Path, files: dict[str, bytes]) -> list[tuple[str, str]]:
+    disk = RecordingDisk(root)
+    store(LocalBackend(root, disk=disk), files)
+    return disk.steps
+
+
+def links(steps: list[tuple[str, str]]) -> dict[str, tuple[int, str]]:
+    """For each key, the step that linked it and the temporary file that it was."""
+    found = [(at, *what.split(" ")) for at, (verb, what) in enumerate(steps) if verb == "link"]
+    return {key: (at, name) for at, name, key in found}
+
+
+@pytest.mark.parametrize("key", FILES)
+def test_a_file_is_synced_before_it_gets_its_name(tmp_path: Path, key: str) -> None:
+    steps = recorded(tmp_path, FILES)
+    at, name = links(steps)[key]
+    assert steps.index(("stage", name)) < steps.index(("sync", name)) < at
+
+
+@pytest.mark.parametrize("key", FILES)
+def test_a_folder_is_synced_after_a_name_was_put_into_it(tmp_path: Path, key: str) -> None:
+    steps = recorded(tmp_path, FILES)
+    at, _ = links(steps)[key]
+    assert ("sync folder", key.rpartition("/")[0]) in steps[at:]
+
+
+@pytest.mark.parametrize("folder", ["objects", ""])
+def test_the_folder_of_a_new_folder_is_synced_too(tmp_path: Path, folder: str) -> None:
+    steps = recorded(tmp_path, {"objects/01/a": SMALL})
+    last_link = max(at for at, _ in links(steps).values())
+    assert ("sync folder", folder) in steps[last_link:]
+
+
+def test_a_folder_that_somebody_else_made_is_synced_by_who_first_uses_it(tmp_path: Path) -> None:
+    (tmp_path / "objects/01").mkdir(parents=True)
+    steps = recorded(tmp_path, {"objects/01/a": SMALL})
+    assert [what for verb, what in steps if verb == "sync folder"] == ["objects/01", "objects", ""]
+
+
+def test_a_folder_known_to_be_durable_is_not_looked_at_again(tmp_path: Path) -> None:
+    disk = RecordingDisk(tmp_path)
+    backend = LocalBackend(tmp_path, disk=disk)
+    backend.create("objects/01/a", (SMALL,))
+    disk.steps.clear()
+    backend.create("objects/01/b", (SMALL,))
+    assert [what for verb, what in disk.steps if verb == "sync folder"] == ["objects/01"]
+
+
+def test_small_files_are_all_synced_before_the_first_gets_its_name(tmp_path: Path) -> None:
+    steps = recorded(tmp_path, {f"objects/01/{number}": SMALL for number in range(9)})
+    assert [verb for verb, _ in steps if verb in {"sync", "link"}] == ["sync"] * 9 + ["link"] * 9
+
+
+def test_adopting_a_file_that_somebody_else_linked_syncs_its_folder(tmp_path: Path) -> None:
+    LocalBackend(tmp_path).create("objects/01/a", (SMALL,))
+    disk = RecordingDisk(tmp_path)
+    backend = LocalBackend(tmp_path, disk=disk)
+    assert backend.create("objects/01/a", (SMALL,)) is False
+    assert disk.steps == [("sync folder", each) for each in ("objects/01", "objects", "")]
+
+
+def test_every_upload_is_synced_when_finish_returns_however_many_there_are(tmp_path: Path) -> None:
+    files = {f"objects/{number:02x}/x": SMALL for number in range(200)}
+    steps = recorded(tmp_path, files)
+    synced = {what for verb, what in steps if verb == "sync"}
+    assert links(steps).keys() == files.keys()
+    assert {name for _, name in links(steps).values()} <= synced
+
+
+@pytest.mark.parametrize("die_before", range(STEPS))
+def test_a_crash_at_any_step_leaves_whole_values_or_none(tmp_path: Path, die_before: int) -> None:
+    disk = RecordingDisk(tmp_path, die_before)
+    with pytest.raises(Crash):
+        store(LocalBackend(tmp_path, disk=disk), FILES)
+    after = LocalBackend(tmp_path)
+    found = {stored.key: after.read(stored.key) for stored in after.list("")}
+    assert found.items() <= FILES.items()
+    assert store(after, FILES).keys() == FILES.keys()
+    assert {key: after.read(key) for key in FILES} == FILES
+
+
+def test_the_crashes_above_reach_every_step(tmp_path: Path) -> None:
+    assert len(recorded(tmp_path, FILES)) == STEPS
+
+
+def test_nothing_is_left_of_temporary_files(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    store(backend, FILES)
+    store(backend, FILES)
+    backend.overwrite("log/hint", (SMALL,))
+    assert list((tmp_path / TEMPORARY).iterdir()) == []
+
+
+def test_a_temporary_file_of_a_killed_writer_is_no_key(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    backend.create("log/1", (SMALL,))
+    (tmp_path / TEMPORARY / "4711-cafe").write_bytes(b"half")
+    assert [stored.key for stored in backend.list("")] == ["log/1"]
+    with pytest.raises(InvalidInputError, match="no key yet"):
+        backend.read(f"{TEMPORARY}/4711-cafe")
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "locked", "kept"),
+    [(STALE_SECONDS * 2, False, False), (STALE_SECONDS * 2, True, True), (0, False, True)],
+    ids=["old", "old, its writer lives", "young"],
+)
+def test_only_temporaries_of_dead_writers_are_swept(
+    tmp_path: Path, age_seconds: float, locked: bool, kept: bool
+) -> None:
+    LocalBackend(tmp_path).create("log/1", (SMALL,))
+    stale = tmp_path / TEMPORARY / "4711-cafe"
+    stale.write_bytes(b"half")
+    now = stale.stat().st_mtime + age_seconds
+    with stale.open("rb") as file:
+        if locked:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        LocalBackend(tmp_path, disk=Disk(tmp_path, clock=lambda: now)).create("log/2", (SMALL,))
+    assert stale.exists() is kept
+
+
+def test_a_link_in_the_place_of_a_folder_leads_nowhere(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "objects").symlink_to(outside)
+    backend = LocalBackend(root)
+    with pytest.raises(StorageError, match="links are not followed"):
+        backend.read("objects/secret")
+    with pytest.raises(StorageError, match="links are not followed"):
+        backend.create("objects/new", (SMALL,))
+    with pytest.raises(StorageError, match="links are not followed"):
+        backend.overwrite("objects/secret", (SMALL,))
+    with pytest.raises(StorageError, match="links are not followed"):
+        backend.delete("objects/secret")
+    assert list(backend.list("")) == []
+    assert (outside / "secret").read_bytes() == b"secret"
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path, dangling: bool) -> None:
+    outside = tmp_path / "outside"
+    if not dangling:
+        outside.write_bytes(b"secret")
+    backend = LocalBackend(tmp_path / "root")
+    backend.create("log/1", (SMALL,))
+    (tmp_path / "root/log/2").symlink_to(outside)
+    with pytest.raises(StorageError, match="not followed"):
+        backend.read("log/2")
+    with pytest.raises(StorageError, match="a link"):
+        backend.size("log/2")
+    assert [stored.key for stored in backend.list("log/")] == ["log/1"]
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_no_file_is_not_read_and_blocks_nobody(tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    make(tmp_path / "thing")
+    with pytest.raises(StorageError, match="stands where a file must be"):
+        LocalBackend(tmp_path).read("thing")
+
+
+def test_the_root_comes_into_being_with_the_first_write(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path / "not" / "yet")
+    assert list(backend.list("")) == []
+    assert backend.size("log/1") is None
+    with pytest.raises(NotFoundError):
+        backend.read("log/1")
+    assert not (tmp_path / "not").exists()
+    assert backend.create("log/1", (SMALL,))
+    assert (tmp_path / "not/yet/log/1").read_bytes() == SMALL
+
+
+def test_files_of_others_are_listed_so_that_they_can_be_reported(tmp_path: Path) -> None:
+    (tmp_path / "notes (old).txt").write_bytes(b"12345")
+    (stored,) = LocalBackend(tmp_path).list("")
+    assert (stored.key, stored.bytes) == ("notes (old).txt", 5)
+
+
+def test_where_there_are_no_hard_links_one_writer_can_still_create(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, link=_no_links)
+    backend = LocalBackend(tmp_path, guarantee=Guarantee.SINGLE_WRITER, disk=disk)
+    assert backend.create("log/1", (SMALL,)) is True
+    assert backend.create("log/1", (b"other",)) is False
+    assert backend.read("log/1") == SMALL
+
+
+def test_where_links_are_promised_their_absence_is_an_error(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, link=_no_links)
+    with pytest.raises(StorageError, match="not supported"):
+        LocalBackend(tmp_path, guarantee=Guarantee.ATOMIC, disk=disk).create("log/1", (SMALL,))
+    assert list(LocalBackend(tmp_path).list("")) == []
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_write_that_fails_leaves_nothing_and_says_so(tmp_path: Path, large: bool) -> None:
+    backend = LocalBackend(tmp_path)
+    backend.create("log/1", (SMALL,))
+    with _file_size_limit(LARGE_BYTES // 2), pytest.raises(StorageError, match="too large"):
+        backend.create("log/2", (LARGE * 2 if large else LARGE[:-1],))
+    assert [stored.key for stored in backend.list("")] == ["log/1"]
+    assert list((tmp_path / TEMPORARY).iterdir()) == []
+    assert [each.name for each in threading.enumerate() if "tensorrepo" in each.name] == []
+
+
+def test_after_a_failed_create_the_same_uploads_can_store_the_key(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    with backend.uploads() as uploads:
+        with _file_size_limit(LARGE_BYTES // 2), pytest.raises(StorageError):
+            uploads.create("log/1", (LARGE,))
+        uploads.create("log/1", (SMALL,))
+        assert uploads.finish() == {"log/1": True}
+
+
+def test_many_small_parts_are_written_in_order(tmp_path: Path) -> None:
+    parts = [bytes([number % 256]) * (number % 7) for number in range(5000)]
+    backend = LocalBackend(tmp_path)
+    backend.create("log/1", parts)
+    assert backend.read("log/1") == b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected", "transient", "says"),
+    [
+        (errno.ENOSPC, StorageError, False, "No space is left"),
+        (errno.EDQUOT, StorageError, False, "quota"),
+        (errno.EROFS, PermissionDenied, None, "read-only"),
+        (errno.EACCES, PermissionDenied, None, "owner"),
+        (errno.EPERM, PermissionDenied, None, "owner"),
+        (errno.EIO, StorageError, False, "defect"),
+        (errno.ENOTDIR, StorageError, False, "links are not followed"),
+        (errno.ELOOP, StorageError, False, "not followed"),
+        (errno.EMFILE, StorageError, True, "ulimit"),
+        (errno.ESTALE, StorageError, True, "network"),
+        (errno.EINVAL, StorageError, False, "doctor"),
+    ],
+)
+def test_a_failure_of_the_disk_says_what_where_and_what_to_do(
+    tmp_path: Path, number: int, expected: type[Error], transient: bool | None, says: str
+) -> None:
+    error = explain(OSError(number, "any"), "write", tmp_path / "log/1")
+    assert type(error) is expected
+    assert getattr(error, "transient", None) is transient
+    assert str(error).startswith(f"cannot write {tmp_path}/log/1: {os.strerror(number)}")
+    assert says in str(error)
+
+
+def _no_links(*_: object, **__: object) -> None:
+    raise OSError(errno.EOPNOTSUPP, "no links here")
+
+
+@contextmanager
+def _file_size_limit(limit_bytes: int) -> Iterator[None]:
+    """Let writes beyond `limit_bytes` fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.backends.probe import probe
+from tensorrepo.repo.errors import NotFoundError, StorageError, UnsupportedError
+from tests.support.faults import WrappedBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorrepo.repo.ids import Buffer
+
+
+class LooksThenWrites(WrappedBackend):
+    """Creates like most file systems do: with a gap between the look and the write."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryBackend())
+        self.looked = threading.Barrier(8)
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        if self.inner.size(key) is not None:
+            return False
+        self.looked.wait(10)
+        self.inner.overwrite(key, parts)
+        return True
+
+
+class IgnoresTheCondition(WrappedBackend):
+    """A server that takes every PUT: `If-None-Match` means nothing to it."""
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        self.inner.overwrite(key, parts)
+        return True
+
+
+class ShowsLate(WrappedBackend):
+    def read(self, key: str) -> bytes:
+        raise NotFoundError(f"{key} is not there yet")
+
+
+class Full(WrappedBackend):
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        raise StorageError("no space")
+
+
+@pytest.mark.parametrize("make", [LooksThenWrites, lambda: IgnoresTheCondition(MemoryBackend())])
+def test_a_store_with_two_winners_is_for_one_writer(make: type[LooksThenWrites]) -> None:
+    backend = make()
+    assert backend.guarantee is Guarantee.ATOMIC
+    assert probe(backend) is Guarantee.SINGLE_WRITER
+
+
+def test_a_store_that_shows_writes_late_cannot_hold_a_repository() -> None:
+    with pytest.raises(UnsupportedError, match="does not show what was just written"):
+        probe(ShowsLate(MemoryBackend()))
+
+
+def test_a_store_that_fails_is_no_single_writer_but_an_error() -> None:
+    with pytest.raises(StorageError, match="no space"):
+        probe(Full(MemoryBackend()))
+
+
+def test_the_probe_leaves_nothing_behind_and_nothing_alone() -> None:
+    backend = MemoryBackend()
+    backend.create("repo.json", (b"{}",))
+    assert probe(backend) is Guarantee.ATOMIC
+    assert [stored.key for stored in backend.list("")] == ["repo.json"]

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import multiprocessing
+from typing import TYPE_CHECKING
+
+import pytest
+from obstore.exceptions import BaseError, GenericError, NotSupportedError, PermissionDeniedError
+
+from tensorrepo.repo.backends.cloud import CloudBackend
+from tensorrepo.repo.backends.places import find_place
+from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.backends.remote import explain
+from tensorrepo.repo.errors import (
+    Error,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+    UnsupportedError,
+)
+from tests.support.servers import SECRET, Bucket, s3_on_moto, s3_on_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+    from tensorrepo.repo.backends.base import Backend
+
+PLACE = find_place("s3://bucket/name", {"key": "identity", "secret": SECRET}, {})
+STATUS = "Server returned non-2xx status code: "
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    with s3_on_ours(tmp_path_factory.mktemp("ours") / "s3", access_key="tester") as bucket:
+        yield bucket
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "transient", "says"),
+    [
+        (
+            f"{STATUS}500 Server Error: <Code>Oops</Code>",
+            StorageError,
+            True,
+            "500 Server Error (Oops)",
+        ),
+        (f"{STATUS}503 Slow Down", StorageError, True, "503"),
+        (f"{STATUS}429 Too Many", StorageError, True, "429"),
+        (f"{STATUS}400 Bad Request", StorageError, False, "400"),
+        (f"{STATUS}301 Moved", StorageError, False, "AWS_REGION"),
+        (f"{STATUS}501 Not Implemented", UnsupportedError, None, "lacks"),
+        (f"{STATUS}401 Unauthorized", PermissionDenied, None, "AWS_ACCESS_KEY_ID"),
+        ("PUT http://169.254.169.254/latest", PermissionDenied, None, "no credentials"),
+        (f"{STATUS}404: <Code>NoSuchBucket</Code>", NotFoundError, None, "bucket"),
+        ("HTTP error\n\nConnect ConnectionRefused", StorageError, True, "refused"),
+        ("HTTP error\n\n dns error", StorageError, True, "host name"),
+        ("HTTP error\n\nkind: Timeout", StorageError, True, "no answer in time"),
+        ("HTTP error\n\ninvalid peer certificate", StorageError, False, "certificate"),
+        ("HTTP error: builder error\n\nBadScheme", StorageError, False, "https"),
+        ("HTTP error: something new", StorageError, True, "something new"),
+        ("Got invalid list response", StorageError, False, "invalid list response"),
+    ],
+)
+def test_a_failure_is_told_by_what_to_do_next(
+    text: str, expected: type[Error], transient: bool | None, says: str
+) -> None:
+    ours = explain(GenericError(text), "cannot read x", PLACE)
+    assert type(ours) is expected
+    assert getattr(ours, "transient", None) is transient
+    assert says in str(ours)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(NotSupportedError, UnsupportedError), (PermissionDeniedError, PermissionDenied)],
+)
+def test_obstores_own_classes_count_too(error: type[BaseError], expected: type[Error]) -> None:
+    assert type(explain(error("no"), "cannot read x", PLACE)) is expected
+
+
+def test_secrets_and_signatures_are_cut_out_of_messages() -> None:
+    text = f"HTTP error: GET https://a.blob/x?sv=1&sig=abcdef failed, key {SECRET}, id identity"
+    shown = str(explain(GenericError(text), "cannot read x", PLACE))
+    assert [part for part in ("sig=", SECRET, "identity") if part in shown] == []
+    assert "https://a.blob/x" in shown
+
+
+def open_ours(ours: Bucket, url: str = "s3://bucket/x", **changed: str) -> Backend:
+    return open_backend(url, environment={**ours.environment, **changed})
+
+
+def test_a_missing_bucket_is_said_to_be_missing(ours: Bucket) -> None:
+    backend = open_ours(ours, "s3://nobody/x")
+    with pytest.raises(NotFoundError, match="no such bucket"):
+        backend.read("log/1")
+    with pytest.raises(NotFoundError, match="no such bucket"):
+        backend.create("log/1", (b"",))
+    with pytest.raises(NotFoundError, match="no such bucket"):
+        list(backend.list(""))
+
+
+def test_wrong_credentials_are_refused_with_the_names_to_check(ours: Bucket) -> None:
+    backend = open_ours(ours, AWS_ACCESS_KEY_ID="somebody-else")
+    with pytest.raises(PermissionDenied, match=r"InvalidAccessKeyId.*AWS_SECRET_ACCESS_KEY"):
+        backend.read("log/1")
+    with pytest.raises(PermissionDenied, match="AWS_ACCESS_KEY_ID"):
+        backend.create("log/1", (b"",))
+
+
+def test_the_original_error_with_its_headers_is_not_chained(ours: Bucket) -> None:
+    with pytest.raises(PermissionDenied) as caught:
+        open_ours(ours, AWS_ACCESS_KEY_ID="somebody-else").read("log/1")
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("s3://b/x", {"nonsense": "1"}),
+        ("s3://b/x", {"timeout": "soon"}),
+        ("https://host/x", {"nonsense": "1"}),
+        ("az://c/x", {}),
+        ("gs://b/x", {"token": "/no/such/file.json"}),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_at_once(
+    url: str, options: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidInputError, match=url):
+        open_backend(url, options, environment={})
+
+
+def test_a_value_larger_than_one_put_is_sent_in_parts() -> None:
+    with s3_on_moto() as bucket:
+        place = find_place(f"{bucket.url}/parts", {}, bucket.environment)
+        backend = CloudBackend(place, single_put_bytes=1 << 20)
+        block = bytes(range(256)) * 4096
+        parts = [block] * 7
+        assert backend.create("objects/aa/big", parts) is True
+        assert backend.create("objects/aa/big", [b"other" * (1 << 20)]) is False
+        assert backend.read("objects/aa/big") == b"".join(parts)
+
+
+def test_a_forked_process_is_told_and_does_not_hang(ours: Bucket) -> None:
+    backend = open_ours(ours)
+    assert backend.size("log/1") is None
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_read, args=(backend, there))
+    child.start()
+    answered = here.poll(30)
+    child.kill()
+    child.join()
+    assert answered
+    assert here.recv() == "UnsupportedError: True"
+    here.close()
+    there.close()
+
+
+def _read(backend: Backend, answer: Connection) -> None:
+    try:
+        backend.size("log/1")
+    except Error as error:
+        answer.send(f"{type(error).__name__}: {'spawn' in str(error)}")
+
+
+def test_an_answer_of_conflict_is_no_proof_that_the_key_exists(tmp_path: Path) -> None:
+    with s3_on_ours(tmp_path / "s3") as bucket:
+        assert bucket.server is not None
+        backend = open_backend("s3://bucket/x", environment=bucket.environment)
+        first = iter(["409 before"])
+        bucket.server.fault = lambda method, _: next(first, None) if method == "PUT" else None
+        assert backend.create("log/1", (b"mine",)) is True
+        assert backend.read("log/1") == b"mine"
