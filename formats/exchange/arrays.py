@@ -168,13 +168,13 @@ def _values(where: str, array: NDArray[Any], first: int) -> NDArray[Any] | Seque
     if kind == "S":
         return list(array.tolist())
     if kind == "M":
-        _refuse_first(where, np.atleast_1d(np.isnat(array)), first, "is not a time")
+        _refuse_first(where, np.isnat(array), first, "is not a time")
         return _native(array)
     if kind != "U":
         return _native(array)
     points = np.ascontiguousarray(_native(array)).view("<u4").reshape(len(array), -1)
     bad = (points > 0x10FFFF) | ((points >= 0xD800) & (points <= 0xDFFF))
-    _refuse_first(where, bad.any(axis=1), first, "holds code points that are no Unicode text")
+    _refuse_first(where, bad.max(axis=1), first, "holds code points that are no Unicode text")
     return list(array.tolist())
 
 

@@ -154,7 +154,7 @@ FORMATS: tuple[Format, ...] = (
 _BY_NAME = {known.name: known for known in FORMATS}
 
 
-def read_dataset(path: Path | str, format: str | None = None, **options: object) -> Reading:  # noqa: A002  # the SDK's word
+def read(path: Path | str, format: str | None = None, **options: object) -> Reading:  # noqa: A002  # the SDK's word
     """Open a foreign file or folder as rows.
 
     Args:
@@ -177,7 +177,7 @@ def read_dataset(path: Path | str, format: str | None = None, **options: object)
     return chosen.read(local, **_parsed(chosen, chosen.read_options, options))
 
 
-def export_dataset(
+def export(
     table: Table,
     path: Path | str,
     format: str | None = None,  # noqa: A002  # the SDK's word
@@ -257,10 +257,10 @@ def default_format(given: Table | Schema) -> str:
     return "images" if suits else "parquet"
 
 
-def suffix_of(format: str) -> str:  # noqa: A002  # the SDK's word
-    """What the name of a file in this format ends in; "" for folders."""
+def file_name(name: str, format: str) -> str:  # noqa: A002  # the SDK's word
+    """What a dataset called `name` is called when it is written in `format`."""
     suffixes = find_format(format).suffixes
-    return suffixes[0] if suffixes else ""
+    return name + (suffixes[0] if suffixes else "")
 
 
 def parse_options(given: Iterable[str]) -> dict[str, object]:

@@ -15,8 +15,8 @@ from tensorrepo.formats.dataset.schema import ClassLabel, Column, Image, Schema,
 from tensorrepo.formats.dataset.types import Scalar
 from tensorrepo.formats.exchange.registry import (
     FORMATS,
-    export_dataset,
-    read_dataset,
+    export,
+    read,
     recognise,
 )
 from tensorrepo.repo.errors import (
@@ -58,13 +58,13 @@ class Case:
         return dataset_of(self.columns, batch)
 
     def export(self, folder: Path) -> Path:
-        return export_dataset(self.dataset(), folder / self.target, self.format)
+        return export(self.dataset(), folder / self.target, self.format)
 
     def damaged(self, path: Path, folder: Path, content: bytes) -> Path:
         """A copy of `path` in which the file that can be damaged has `content`."""
         copy = folder / self.target
-        if path.is_dir():
-            shutil.copytree(path, copy, dirs_exist_ok=True)
+        if path.is_dir() and not copy.exists():
+            shutil.copytree(path, copy)
         (copy / self.file if self.file else copy).write_bytes(content)
         return copy
 
@@ -176,13 +176,13 @@ def test_every_format_is_a_parameter_here() -> None:
 
 @every_case
 def test_what_is_exported_reads_back_as_the_same_rows(case: Case, tmp_path: Path) -> None:
-    back = store(read_dataset(case.export(tmp_path)))
+    back = store(read(case.export(tmp_path)))
     assert rows_of(back) == rows_of(case.dataset())
 
 
 @every_whole
 def test_what_is_exported_reads_back_with_the_same_columns(case: Case, tmp_path: Path) -> None:
-    back = read_dataset(case.export(tmp_path))
+    back = read(case.export(tmp_path))
     assert back.schema == case.dataset().schema.without_ids()
 
 
@@ -194,7 +194,7 @@ def test_an_export_is_recognised_without_being_told_the_format(case: Case, tmp_p
 @every_case
 def test_reading_says_rows_bytes_and_origin(case: Case, tmp_path: Path) -> None:
     path = case.export(tmp_path)
-    reading = read_dataset(path)
+    reading = read(path)
     assert reading.rows in (ROWS, None)
     assert reading.bytes > 0
     assert (reading.origin.path, reading.origin.format) == (str(path), case.format)
@@ -211,7 +211,7 @@ def test_two_exports_of_one_dataset_are_the_same_bytes(case: Case, tmp_path: Pat
 def test_names_may_be_unicode(case: Case, tmp_path: Path) -> None:
     folder = tmp_path / "дані 数据"
     folder.mkdir()
-    assert len(store(read_dataset(case.export(folder)))) == ROWS
+    assert len(store(read(case.export(folder)))) == ROWS
 
 
 @every_whole
@@ -274,7 +274,7 @@ def test_an_empty_file_is_refused(case: Case, tmp_path: Path) -> None:
 @every_case
 def test_a_path_that_is_not_there_is_not_found(case: Case, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such"):
-        read_dataset(tmp_path / case.target, case.format)
+        read(tmp_path / case.target, case.format)
 
 
 @every_case
@@ -290,7 +290,7 @@ def test_a_folder_that_may_not_be_written_says_so(case: Case, tmp_path: Path) ->
     folder.mkdir()
     dataset = case.dataset()
     with forbidden(folder), pytest.raises(PermissionDenied, match="permission"):
-        export_dataset(dataset, folder / case.target, case.format)
+        export(dataset, folder / case.target, case.format)
 
 
 @every_case
@@ -298,22 +298,22 @@ def test_an_export_overwrites_nothing_unless_told_to(case: Case, tmp_path: Path)
     path = case.export(tmp_path)
     before = case.content(path)
     with pytest.raises(InvalidInputError, match="exists"):
-        export_dataset(case.dataset(3), path, case.format)
+        export(case.dataset(3), path, case.format)
     assert case.content(path) == before
-    export_dataset(case.dataset(3), path, case.format, overwrite=True)
-    assert len(store(read_dataset(path))) == 3
+    export(case.dataset(3), path, case.format, overwrite=True)
+    assert len(store(read(path))) == 3
 
 
 @every_case
 def test_a_failed_export_leaves_nothing_behind(case: Case, tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match="page 1"):
-        export_dataset(Failing(case.dataset()), tmp_path / case.target, case.format)
+        export(Failing(case.dataset()), tmp_path / case.target, case.format)
     assert list(tmp_path.iterdir()) == []
 
 
 @every_case
 def test_zero_rows_are_written_and_read_back_or_refused(case: Case, tmp_path: Path) -> None:
-    path = export_dataset(case.dataset(0), tmp_path / case.target, case.format)
+    path = export(case.dataset(0), tmp_path / case.target, case.format)
     assert _outcome(tmp_path, case) == ("read" if case.holds_no_rows else _without_rows(path))
 
 
@@ -321,9 +321,9 @@ def test_zero_rows_are_written_and_read_back_or_refused(case: Case, tmp_path: Pa
 def test_unknown_options_are_named(case: Case, tmp_path: Path) -> None:
     path = case.export(tmp_path)
     with pytest.raises(InvalidInputError, match="no option 'colour'"):
-        read_dataset(path, colour="red")
+        read(path, colour="red")
     with pytest.raises(InvalidInputError, match="no option 'colour'"):
-        export_dataset(case.dataset(), tmp_path / "new", case.format, colour="red")
+        export(case.dataset(), tmp_path / "new", case.format, colour="red")
 
 
 @every_case
@@ -339,10 +339,10 @@ def test_nulls_are_kept_or_refused_with_the_column_named(case: Case, tmp_path: P
 
 def _kept_or_named(dataset: Dataset, path: Path, case: Case) -> str:
     try:
-        export_dataset(dataset, path, case.format)
+        export(dataset, path, case.format)
     except InvalidInputError as problem:
         return "named" if "column" in str(problem) and "null" in str(problem) else str(problem)
-    back = rows_of(store(read_dataset(path)))
+    back = rows_of(store(read(path)))
     return "kept" if back == rows_of(dataset) else str(back)
 
 
@@ -352,7 +352,7 @@ def _without_rows(path: Path) -> str:
 
 
 def _read_all(path: Path, case: Case) -> int:
-    reading = read_dataset(path, case.format)
+    reading = read(path, case.format)
     return sum(len(next(iter(batch.values()))) for batch in reading.batches)
 
 

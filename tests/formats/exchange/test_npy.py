@@ -122,7 +122,7 @@ def test_objects_in_npy_are_never_unpickled(tmp_path: Path) -> None:
 def test_objects_in_any_corner_of_a_type_are_refused(descr: str, tmp_path: Path) -> None:
     header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': (1,)}}"
     (tmp_path / "o.npy").write_bytes(npy(header, bytes(64)))
-    with pytest.raises(InvalidInputError, match="holds Python objects|damaged header"):
+    with pytest.raises(InvalidInputError, match=r"holds Python objects|damaged header"):
         read_npy(tmp_path / "o.npy")
 
 
@@ -154,7 +154,7 @@ def test_a_lying_or_damaged_header_is_refused_and_costs_no_memory(
 ) -> None:
     (tmp_path / "x.npy").write_bytes(npy(header, bytes(8)))
     tracemalloc.start()
-    with pytest.raises(InvalidInputError, match="x.npy"):
+    with pytest.raises(InvalidInputError, match=r"x\.npy"):
         read_npy(tmp_path / "x.npy")
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
@@ -194,7 +194,7 @@ def test_class_names_beside_a_label_make_it_a_class_label(tmp_path: Path) -> Non
 
 def test_arrays_of_different_length_are_refused_and_can_be_chosen_from(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(3), scale=np.zeros(1))
-    with pytest.raises(InvalidInputError, match="'a': 3, 'b': 3, 'scale': 1. Choose columns"):
+    with pytest.raises(InvalidInputError, match=r"'a': 3, 'b': 3, 'scale': 1\. Choose columns"):
         read_npz(tmp_path / "x.npz")
     assert read_npz(tmp_path / "x.npz", columns=("b", "a")).schema.names == ("b", "a")
     with pytest.raises(NotFoundError, match="no array 'c'; there are 'a', 'b', 'scale'"):
@@ -224,7 +224,7 @@ def test_a_header_inside_a_zip_that_promises_too_much_is_refused(tmp_path: Path)
     header = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000,)}")
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", header + bytes(4_000))
-    with pytest.raises(InvalidInputError, match="promises 40000000.. bytes"):
+    with pytest.raises(InvalidInputError, match=r"promises 40000000\d\d bytes"):
         read_npz(tmp_path / "x.npz")
 
 
@@ -248,12 +248,10 @@ def test_a_zip_of_other_files_is_no_npz(tmp_path: Path) -> None:
 def test_an_array_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     stream = io.BytesIO()
     np.save(stream, np.zeros(3))
-    with (
-        zipfile.ZipFile(tmp_path / "x.npz", "w") as archive,
-        pytest.warns(UserWarning, match="Duplicate"),
-    ):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("x.npy", stream.getvalue())
-        archive.writestr("x.npy", stream.getvalue())
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("x.npy", stream.getvalue())
     with pytest.raises(InvalidInputError, match="'x' twice"):
         read_npz(tmp_path / "x.npz")
 

@@ -82,9 +82,7 @@ def test_files_of_a_folder_that_differ_say_in_what(
 ) -> None:
     written(tmp_path / "a.parquet", {"n": [1]})
     written(tmp_path / "b.parquet", other)
-    with pytest.raises(
-        InvalidInputError, match=f"b.parquet: differs from .*a.parquet: it {says}|{says}"
-    ):
+    with pytest.raises(InvalidInputError, match=rf"b\.parquet: differs from .*{says}"):
         read_parquet(tmp_path)
 
 
