@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 VERSION = 1
 INLINE_LEAF_BYTES = 64 << 10  # a leaf of fewer bytes stands in the root
 INLINE_INDEX_BYTES = 16 << 10  # a page index of fewer bytes stands in the leaf
+INLINE_INDEXES_BYTES = 48 << 10  # all that stand in one leaf
 INLINE_DATA_BYTES = 16 << 10  # pages of at most so many bytes, in all, stand in a leaf's indexes
 
 LEAF_MAGIC = b"TRPL"

@@ -184,6 +184,12 @@ class OpenLeaf:
     def fragments(self) -> int:
         return len(self.uids)
 
+    @property
+    def inline_bytes(self) -> int:
+        """Bytes of the page indexes that stand in the leaf."""
+        indexes = (span.index for spans in self.spans.values() for span in spans)
+        return sum(index.nbytes for index in indexes if isinstance(index, memoryview))
+
     def add_fragment(self, uid: int, rows: int) -> None:
         self.uids.append(uid)
         self.rows.append(rows)

@@ -18,6 +18,7 @@ from tensorrepo.formats.dataset.manifest import (
     FRAGMENT,
     INLINE_DATA_BYTES,
     INLINE_INDEX_BYTES,
+    INLINE_INDEXES_BYTES,
     INLINE_LEAF_BYTES,
     ColumnStatistics,
     Leaf,
@@ -181,7 +182,8 @@ class TreeWriter:
         index = span.page_index()
         payload = encode_index(index)
         place: Digest | memoryview = memoryview(payload)
-        if len(payload) - index.inline.nbytes >= INLINE_INDEX_BYTES:
+        room = INLINE_INDEXES_BYTES - leaf.inline_bytes
+        if len(payload) - index.inline.nbytes >= INLINE_INDEX_BYTES or len(payload) > room:
             place = self._objects.put(Kind.PAGE_INDEX, payload, index.links).digest
         leaf.spans[span.group].append(Span(span.group, span.first_fragment, span.fragments, place))
 
