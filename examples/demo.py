@@ -131,7 +131,7 @@ def fashion(repo: tr.Repository) -> None:
     data = repo.dataset("fashion")
     stream = data.stream(batch_size=256, output="torch")
     begun = time.perf_counter()
-    rows = sum(len(batch) for batch in stream)
+    rows = sum(len(batch.rows) for batch in stream)
     print(f"streamed {rows:,} shuffled rows at {rows / (time.perf_counter() - begun):,.0f} rows/s")
     model = classifier(784)
     accuracy = train(model, stream, epochs=2, test=test)

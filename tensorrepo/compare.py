@@ -139,4 +139,6 @@ def _inside(objects: ObjectSource, old: Entry | None, new: Entry | None) -> Insi
 
 
 def _is_under(path: str, wanted: tuple[str, ...]) -> bool:
-    return any(path == one or path.startswith(f"{one}/") or path.endswith(f"/{one}") for one in wanted)
+    return any(
+        path == one or path.startswith(f"{one}/") or path.endswith(f"/{one}") for one in wanted
+    )

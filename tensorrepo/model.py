@@ -106,9 +106,7 @@ class Model:
 
     def __repr__(self) -> str:
         size = self.stored.size_bytes
-        return (
-            f"<model {self.name}: {len(self)} tensors, {size:,} bytes, commit {self.commit:.12}>"
-        )
+        return f"<model {self.name}: {len(self)} tensors, {size:,} bytes, commit {self.commit:.12}>"
 
 
 def _reopen(repository: Repository, path: str, commit: Digest) -> Model:

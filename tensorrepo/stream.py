@@ -49,9 +49,7 @@ class Stream:
         Raises:
             InvalidInputError: the state is of other data or another order.
         """
-        self.stored.load_state_dict(
-            {key: value for key, value in state.items() if key != "commit"}
-        )
+        self.stored.load_state_dict({key: value for key, value in state.items() if key != "commit"})
 
     def explain(self) -> Any:
         """How it will read: order, resident bytes, requests. Reads nothing."""

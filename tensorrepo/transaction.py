@@ -168,7 +168,10 @@ class Transaction:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         try:
             if error is None:
@@ -206,7 +209,9 @@ def _edge_of(source: Any) -> Edge:
         return Edge("trained_on", source.path, source.digest, source.commit)
     dataset = getattr(source, "dataset", None)
     if not isinstance(dataset, Dataset):
-        raise InvalidInputError(f"trained_on takes datasets and streams, got {type(source).__name__}")
+        raise InvalidInputError(
+            f"trained_on takes datasets and streams, got {type(source).__name__}"
+        )
     state = source.state_dict()
     details = {key: state[key] for key in ("seed", "epoch", "position") if key in state}
     return Edge("trained_on", dataset.path, dataset.digest, dataset.commit, details)

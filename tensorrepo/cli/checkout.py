@@ -50,8 +50,8 @@ def checkout_command(
     with session.here.locked():
         if paths:
             folder = place(context, to) if to is not None else None
-            with output.progress(f"writing {', '.join(paths)}", None) as told:
-                written = checkout_paths(session, ref, paths, to=folder, force=force, progress=told)
+            with output.working(f"writing {', '.join(paths)}"):
+                written = checkout_paths(session, ref, paths, to=folder, force=force)
             _report(session, written, as_json=as_json)
             return
         if to is not None:
@@ -85,8 +85,8 @@ def export_command(
         tensorrepo export classifier --to model.safetensors
     """
     session = session_of(context, repo)
-    with output.progress(f"writing {name}", None) as told:
-        written = export(session, name, place(context, to), format_name, force=force, progress=told)
+    with output.working(f"writing {name}"):
+        written = export(session, name, place(context, to), format_name, force=force)
     _report(session, [written], as_json=as_json)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DONE = 0
 NOTHING_TO_DO = 1  # also: differences found, where --exit-code asked for it
 USAGE = 2
+BUG = 70  # EX_SOFTWARE of sysexits.h: what happened is our mistake
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 

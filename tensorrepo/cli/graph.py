@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def graph_lines(history: Iterable[tuple[str, Sequence[str]]]) -> Iterator[tuple[str | None, str]]:
-    """Lines of the graph: (commit or None for a line between commits, its drawing).
+    """Lines of the graph: (commit, or None for a line between commits; its drawing).
 
     Args:
         history: (commit, parents), every commit before its parents.
@@ -23,22 +23,24 @@ def graph_lines(history: Iterable[tuple[str, Sequence[str]]]) -> Iterator[tuple[
             waiting.append(commit)
         place = waiting.index(commit)
         yield commit, " ".join("*" if at == place else "|" for at in range(len(waiting)))
-        joined = [at for at, wanted in enumerate(waiting) if wanted == commit and at != place]
-        if joined:
-            yield None, _bends(len(waiting), joined, "/")
-        waiting = [wanted for at, wanted in enumerate(waiting) if at == place or wanted != commit]
+        joining = [at for at, wanted in enumerate(waiting) if wanted == commit and at != place]
+        waiting[place] = parents[0] if parents else ""
+        if parents and parents[0] in waiting[:place]:
+            joining.append(place)
+        if joining:
+            yield None, _joining(len(waiting), joining)
+        gone = set(joining) if parents else {*joining, place}
+        waiting = [wanted for at, wanted in enumerate(waiting) if at not in gone]
         fresh = [parent for parent in parents[1:] if parent not in waiting]
-        if not parents:
-            del waiting[place]
-        elif parents[0] in waiting[:place] + waiting[place + 1 :]:
-            yield None, _bends(len(waiting), [place], "/")
-            del waiting[place]
-        else:
-            waiting[place] = parents[0]
         if fresh:
-            yield None, " ".join("|" for _ in waiting) + "\\" * len(fresh)
+            yield None, " ".join("|" for _ in waiting) + "\\" + " \\" * (len(fresh) - 1)
             waiting += fresh
 
 
-def _bends(columns: int, bent: Sequence[int], sign: str) -> str:
-    return " ".join(sign if at in bent else "|" for at in range(columns))
+def _joining(columns: int, joining: Sequence[int]) -> str:
+    """Every column as a bar; those that end lean to the left, into their neighbour."""
+    drawing = list(" ".join("|" for _ in range(columns)))
+    for column in joining:
+        drawing[2 * column] = " "
+        drawing[2 * column - 1] = "/"
+    return "".join(drawing).rstrip()

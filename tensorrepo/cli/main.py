@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tensorrepo.cli import output
-from tensorrepo.cli.exits import BROKEN_PIPE, INTERRUPTED, exit_code
+from tensorrepo.cli.exits import BROKEN_PIPE, BUG, INTERRUPTED, exit_code
 from tensorrepo.repo.errors import Error
 
 if TYPE_CHECKING:
@@ -126,6 +126,13 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
             # The reader of a pipe left (`| head`). Python would complain when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
+        except typer.Exit:
+            raise
+        except Exception as error:
+            if os.environ.get("TENSORREPO_DEBUG"):
+                raise
+            output.bug(error)
+            raise typer.Exit(BUG) from None
 
     return run
 

@@ -85,6 +85,15 @@ def failure(error: Error) -> None:
         console.print(f"  [red]conflict[/red] {escape(_conflict(conflict))}")
 
 
+def bug(error: Exception) -> None:
+    """Something that no message of ours foresaw, on standard error, without a traceback."""
+    note(
+        f"error (bug): {type(error).__name__}: {error}\nThis is a mistake of tensorrepo's, not "
+        "yours. Nothing was committed by this command unless it said so. TENSORREPO_DEBUG=1 shows "
+        "where it happened; please report it."
+    )
+
+
 def _conflict(conflict: Any) -> str:
     return f"{conflict.path}: {conflict.reason}"
 

@@ -26,9 +26,7 @@ def stream_command(
     columns: Annotated[
         list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")
     ] = None,
-    shuffle: Annotated[
-        str, typer.Option(help="The order: pages, global, buffer or no.")
-    ] = "pages",
+    shuffle: Annotated[str, typer.Option(help="The order: pages, global, buffer or no.")] = "pages",
     window: Annotated[str, typer.Option(help="Decoded bytes to shuffle in.")] = "512MB",
     seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
     epochs: Annotated[int, typer.Option(help="How often to go through it.")] = 1,
@@ -73,7 +71,7 @@ def stream_command(
         for epoch in range(epochs):
             reader.set_epoch(epoch)
             for batch in reader:
-                rows += len(batch)
+                rows += len(batch.rows)
                 bar(rows)
     seconds = time.perf_counter() - begun
     if as_json:

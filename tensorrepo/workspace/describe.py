@@ -127,9 +127,17 @@ def _preview_dataset(dataset: Dataset, start: int, rows: int) -> Preview:
 
 def _preview_model(model: Model) -> Preview:
     specs = [(name, model.spec(name)) for name in model]
-    text = [(name, str(spec.type.name), str(list(spec.shape)), f"{spec.size_bytes:,}") for name, spec in specs]
+    text = [
+        (name, str(spec.type.name), str(list(spec.shape)), f"{spec.size_bytes:,}")
+        for name, spec in specs
+    ]
     plain = [
-        {"name": name, "dtype": str(spec.type.name), "shape": list(spec.shape), "bytes": spec.size_bytes}
+        {
+            "name": name,
+            "dtype": str(spec.type.name),
+            "shape": list(spec.shape),
+            "bytes": spec.size_bytes,
+        }
         for name, spec in specs
     ]
     return Preview(("tensor", "dtype", "shape", ">bytes"), text, plain)
