@@ -19,11 +19,14 @@ def s3(options: dict[str, str] | None = None, **environment: str) -> Place:
     ("variables", "setting", "value"),
     [
         ({"AWS_ACCESS_KEY_ID": "id"}, "access_key_id", "id"),
-        ({"AWS_ENDPOINT_URL": "https://a"}, "endpoint", "https://a"),
+        ({"AWS_ENDPOINT_URL": "https://example.com"}, "endpoint", "https://example.com"),
         (
-            {"AWS_ENDPOINT_URL": "https://a", "AWS_ENDPOINT_URL_S3": "https://b"},
+            {
+                "AWS_ENDPOINT_URL": "https://example.com",
+                "AWS_ENDPOINT_URL_S3": "https://example.org",
+            },
             "endpoint",
-            "https://b",
+            "https://example.org",
         ),
         ({"AWS_DEFAULT_REGION": "eu-1"}, "region", "eu-1"),
         ({"AWS_DEFAULT_REGION": "eu-1", "AWS_REGION": "eu-2"}, "region", "eu-2"),
@@ -55,8 +58,8 @@ def test_variables_that_mean_nothing_here_are_left_alone() -> None:
         ),
         (
             "s3://b",
-            {"client_kwargs": '{"endpoint_url": "https://e", "region_name": "r"}'},
-            {"endpoint": "https://e", "region": "r"},
+            {"client_kwargs": '{"endpoint_url": "https://example.test", "region_name": "r"}'},
+            {"endpoint": "https://example.test", "region": "r"},
         ),
         ("s3://b", {"anon": "true"}, {"skip_signature": "true"}),
         ("gs://b", {"token": "/key.json", "project": "p"}, {"service_account": "/key.json"}),
@@ -71,9 +74,9 @@ def test_options_may_have_the_names_of_obstore_or_of_fsspec(
 
 
 def test_nested_options_may_be_a_mapping_and_flags_may_be_bools() -> None:
-    options = {"client_kwargs": {"endpoint_url": "https://e"}, "anon": True}
+    options = {"client_kwargs": {"endpoint_url": "https://example.test"}, "anon": True}
     place = find_place("s3://b", options, {})  # type: ignore[arg-type]  # as people pass to fsspec
-    assert place.config == {"endpoint": "https://e", "skip_signature": "true"}
+    assert place.config == {"endpoint": "https://example.test", "skip_signature": "true"}
 
 
 @pytest.mark.parametrize("value", ["no json", "[]", "3"])
@@ -83,8 +86,8 @@ def test_nested_options_that_are_no_object_are_refused(value: str) -> None:
 
 
 def test_options_win_over_the_environment() -> None:
-    place = s3({"endpoint_url": "https://mine"}, AWS_ENDPOINT_URL_S3="https://theirs")
-    assert place.config["endpoint"] == "https://mine"
+    place = s3({"endpoint_url": "https://example.com"}, AWS_ENDPOINT_URL_S3="https://example.org")
+    assert place.config["endpoint"] == "https://example.com"
 
 
 def test_settings_of_the_connection_are_told_from_those_of_the_store() -> None:
@@ -99,12 +102,12 @@ def test_this_machine_may_be_reached_without_encryption(host: str) -> None:
 
 def test_another_machine_may_not_unless_somebody_says_so() -> None:
     with pytest.raises(InvalidInputError, match="AWS_ALLOW_HTTP=true"):
-        s3(AWS_ENDPOINT_URL="http://minio.example")
-    allowed = s3(AWS_ENDPOINT_URL="http://minio.example", AWS_ALLOW_HTTP="true")
+        s3(AWS_ENDPOINT_URL="http://example.test")
+    allowed = s3(AWS_ENDPOINT_URL="http://example.test", AWS_ALLOW_HTTP="true")
     assert allowed.client["allow_http"] == "true"
 
 
-@pytest.mark.parametrize("host", ["localhost:4443", "http://gcs-emulator:4443"])
+@pytest.mark.parametrize("host", ["localhost:4443", "http://example.test:4443"])
 def test_an_emulator_of_gcs_needs_no_account(host: str) -> None:
     place = find_place("gs://b", {}, {"STORAGE_EMULATOR_HOST": host})
     account = json.loads(place.config["service_account_key"])
@@ -139,7 +142,7 @@ def test_a_url_with_a_query_is_refused(url: str) -> None:
 
 
 def test_the_repr_shows_no_setting_and_a_pickle_keeps_them() -> None:
-    place = s3({"secret": SECRET, "proxy_url": f"http://u:{SECRET}@proxy"})
+    place = s3({"secret": SECRET, "proxy_url": f"http://u:{SECRET}@example.test"})
     assert SECRET not in repr(place)
     assert pickle.loads(pickle.dumps(place)) == place
 
