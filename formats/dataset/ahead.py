@@ -42,7 +42,8 @@ class Fetcher(Generic[T]):
             size_of: bytes of a run's value.
             threads: how many load at the same time.
             ahead_bytes: what may be loaded, or be loading, and not taken yet.
-            group_bytes: a thread takes on this much at once, so that small runs cost less.
+            group_bytes: a thread takes on about this much at once: for runs that load so fast that
+                handing them over counts.
         """
         self._load, self._size_of = load, size_of
         self._ahead_bytes, self._group_bytes = ahead_bytes, group_bytes
@@ -65,19 +66,23 @@ class Fetcher(Generic[T]):
             self._expected.extend(runs)
             self._room.notify_all()
 
-    def take(self, run: int) -> T:
-        """The value of the run expected first; raises what loading it raised."""
+    def take(self, runs: Sequence[int]) -> list[T]:
+        """The values of the runs expected first; raises what loading one of them raised."""
+        found = []
         with self._arrived:
-            while run not in self._results:
-                if self._closed:
-                    raise RuntimeError("taken from a fetcher that is closed")
-                self._arrived.wait()
-            found = self._results.pop(run)
-            self._outstanding_bytes -= self._size_of(run)
-            if self._expected:
-                self._room.notify()
-        if isinstance(found, BaseException):
-            raise found
+            for run in runs:
+                while run not in self._results:
+                    if self._closed:
+                        raise RuntimeError("taken from a fetcher that is closed")
+                    self._room.notify_all()
+                    self._arrived.wait()
+                result = self._results.pop(run)
+                if isinstance(result, BaseException):
+                    raise result
+                self._outstanding_bytes -= self._size_of(run)
+                found.append(result)
+            if self._may_start():
+                self._room.notify(len(runs))
         return found
 
     def close(self) -> None:
@@ -93,15 +98,17 @@ class Fetcher(Generic[T]):
 
     def _work(self) -> None:
         while group := self._next_group():
+            results: dict[int, T | BaseException] = {}
             for run in group:
-                result: T | BaseException
                 try:
-                    result = self._load(run)
+                    results[run] = self._load(run)
                 except BaseException as error:  # noqa: BLE001  whoever takes the run gets it
-                    result = error
-                with self._arrived:
-                    self._results[run] = result
-                    self._arrived.notify()
+                    results[run] = error
+            with self._arrived:
+                if self._closed:
+                    return
+                self._results.update(results)
+                self._arrived.notify()
 
     def _next_group(self) -> list[int]:
         group: list[int] = []
@@ -109,18 +116,19 @@ class Fetcher(Generic[T]):
         with self._room:
             while not self._closed and not self._may_start():
                 self._room.wait()
-            while self._may_start() and (not group or group_bytes < self._group_bytes):
-                run = self._expected.popleft()
-                size = self._size_of(run)
-                self._outstanding_bytes += size
-                group_bytes += size
-                group.append(run)
+            while not self._closed and self._expected:
+                group.append(run := self._expected.popleft())
+                group_bytes += self._size_of(run)
+                if group_bytes >= self._group_bytes:
+                    break
+            self._outstanding_bytes += group_bytes
         return group
 
     def _may_start(self) -> bool:
         # With nothing outstanding the next run is loaded however large it is.
-        within = self._outstanding_bytes < self._ahead_bytes or not self._outstanding_bytes
-        return bool(self._expected) and within and not self._closed
+        after = self._outstanding_bytes + self._group_bytes
+        within = after <= self._ahead_bytes or not self._outstanding_bytes
+        return bool(self._expected) and within
 
 
 class Ahead(Generic[T]):

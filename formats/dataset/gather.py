@@ -4,14 +4,14 @@ numpy takes many rows out of *one* array per call. So a row is named by its addr
 whatever page, map or buffer that belongs to, and one fancy index over the whole address space
 copies them all: no Python per row, and no alignment is asked for.
 
-That is safe because addresses are made in one place only: from an array that `RunValues` keeps
-alive while its run is open, and a row that was checked to be one of it.
+That is safe because addresses are made in one place only, `InMemory`, which keeps alive what they
+point into, and because every row asked for is checked to be one of it.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,54 +30,92 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.pool import Pool
 
+COPIED_ALONE_BYTES = 32 << 10  # from here on one memcpy a row is faster
 _FIRST_ADDRESS = 64  # numpy takes an address of 0 for "allocate"
 _ADDRESSES = 1 << 48  # times the longest gathered row it must stay below 2^63
-_COPIED_ALONE_BYTES = 32 << 10  # from here on one memcpy a row is faster
-_AT_ONCE_BYTES = 128 << 10  # numpy gathers into a buffer of its own, which should stay in cache
+# numpy gathers into a buffer of its own, which should stay in cache. Smaller portions would, but
+# let go of the interpreter lock once each, and getting it back costs more.
+_AT_ONCE_BYTES = 512 << 10
+
+
+class InMemory(NamedTuple):
+    """Where the rows of one run lie in memory, in one column.
+
+    Attributes:
+        rows: how many there are, from the first one on.
+        values_at: address of the first row's value (fixed) or offset (others).
+        items_at: address of the items that offsets count.
+        dims_at: address of the first row's dimensions, where they are stored.
+        valid_at: address of the first row's validity, one byte a row, in nullable columns.
+        owner: keeps all of that alive; of fixed rows of COPIED_ALONE_BYTES and more, and of
+            other layouts, it is `values` and what else.
+    """
+
+    rows: int
+    values_at: int
+    items_at: int
+    dims_at: int
+    valid_at: int
+    owner: Any
+
+    @property
+    def values(self) -> ColumnValues:
+        values: ColumnValues = self.owner[0]
+        return values
+
+
+def in_memory(values: ColumnValues, *, nullable: bool) -> InMemory:
+    """Where `values` lie. Arrays that are not back to back are copied first."""
+    owner: list[Any] = [values]
+    items_at = dims_at = valid_at = 0
+    if isinstance(values, FixedValues):
+        values_at = _address(values.values, owner)
+    else:
+        values_at = _address(values.offsets, owner)
+        items_at = _address(_items_of(values), owner)
+    if isinstance(values, RaggedValues) and values.dims is not None:
+        dims_at = _address(values.dims, owner)
+    if nullable:
+        valid_at = _address(valid_rows(values), owner)
+    return InMemory(values.rows, values_at, items_at, dims_at, valid_at, owner)
 
 
 class RunValues:
     """The decoded values of one column for the open runs, found by run number.
 
-    Not thread-safe: one thread puts, drops and gathers.
+    Not thread-safe: one thread opens, closes and gathers.
     """
 
     def __init__(self, runs: int, storage: Storage, *, nullable: bool) -> None:
         self._storage = storage
         self._nullable = nullable
-        self._held: dict[int, tuple[ColumnValues, list[NDArray[Any]]]] = {}
+        self._row_bytes, self._row_shape = storage.row_bytes, storage.row_shape
+        self._element = storage.element
+        self._held: dict[int, InMemory] = {}
         self._rows = np.zeros(runs, dtype=np.int64)
-        # Addresses: of the first row's value (fixed) or offset (others), of the items that the
-        # offsets count, of the first row's dimensions, and of its validity, one byte a row.
         self._values_at = np.zeros(runs, dtype=np.int64)
         self._items_at = np.zeros(runs, dtype=np.int64)
         self._dims_at = np.zeros(runs, dtype=np.int64)
         self._valid_at = np.zeros(runs, dtype=np.int64)
 
-    def put(self, run: int, values: ColumnValues) -> None:
-        """Open a run: its rows can be gathered until it is dropped."""
-        kept: list[NDArray[Any]] = []
-        if isinstance(values, FixedValues):
-            self._values_at[run] = _address(values.values, kept)
-        else:
-            self._values_at[run] = _address(values.offsets, kept)
-            items = values.data if isinstance(values, BinaryValues) else values.elements
-            self._items_at[run] = _address(items, kept)
-        if isinstance(values, RaggedValues) and values.dims is not None:
-            self._dims_at[run] = _address(values.dims, kept)
+    def open(self, run: int, where: InMemory) -> None:
+        """From now on the rows of `run` can be gathered."""
+        self._held[run] = where
+        self._rows[run], self._values_at[run] = where.rows, where.values_at
+        if where.items_at:
+            self._items_at[run], self._dims_at[run] = where.items_at, where.dims_at
         if self._nullable:
-            self._valid_at[run] = _address(valid_rows(values), kept)
-        self._rows[run] = values.rows
-        self._held[run] = values, kept
+            self._valid_at[run] = where.valid_at
 
-    def drop(self, run: int) -> None:
-        """Close a run."""
+    def close(self, run: int) -> None:
+        """The rows of `run` are not needed any more."""
         self._rows[run] = 0
         del self._held[run]
 
     def gather(self, run: NDArray[np.int64], row: NDArray[np.int64], pool: Pool) -> ColumnValues:
         """The rows `row` of the runs `run`, in that order, copied into arrays of `pool`."""
-        if not ((row >= 0) & (row < self._rows[run])).all():
+        # As unsigned numbers, rows below zero are beyond every end.
+        if not (row.view(np.uint64) < self._rows[run].view(np.uint64)).all():
             raise AssertionError("a row was asked of a run that is not open, or beyond its end")
         valid = None
         if self._nullable:
@@ -92,13 +130,12 @@ class RunValues:
         return RaggedValues(offsets, items, self._storage.shape, self._dims(run, row), valid)
 
     def _fixed(self, run: NDArray[np.int64], row: NDArray[np.int64], pool: Pool) -> NDArray[Any]:
-        row_bytes = self._storage.row_bytes
-        out = pool.array((row.size, *self._storage.row_shape), self._storage.element)
-        if row_bytes < _COPIED_ALONE_BYTES:
-            _copy(self._values_at[run] + row * row_bytes, row_bytes, out)
+        out = pool.array((row.size, *self._row_shape), self._element)
+        if self._row_bytes < COPIED_ALONE_BYTES:
+            _copy(self._values_at[run] + row * self._row_bytes, self._row_bytes, out)
             return out
         for at, (one, place) in enumerate(zip(run.tolist(), row.tolist(), strict=True)):
-            values = self._held[one][0]
+            values = self._held[one].values
             assert isinstance(values, FixedValues), "the storage says so"
             out[at] = values.values[place]
         return out
@@ -118,19 +155,20 @@ class RunValues:
         ends: NDArray[np.int64],
         pool: Pool,
     ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        element = self._storage.element
+        item_bytes = self._element.itemsize
         lengths = ends - starts
         offsets = offsets_of(lengths)
         total = int(offsets[-1])
-        out = pool.array((total,), element)
-        if total * element.itemsize < _COPIED_ALONE_BYTES * 4 and total < 256 * len(lengths):
-            first = self._items_at[run] + (starts - offsets[:-1]) * element.itemsize
-            addresses = np.repeat(first, lengths) + np.arange(total) * element.itemsize
-            _copy(addresses, element.itemsize, out)
+        out = pool.array((total,), self._element)
+        if total < _COPIED_ALONE_ITEMS * len(lengths):
+            # One address an item costs 8 bytes, but no Python per row.
+            first = self._items_at[run] + (starts - offsets[:-1]) * item_bytes
+            addresses = np.repeat(first, lengths) + np.arange(total) * item_bytes
+            _copy(addresses, item_bytes, out)
             return offsets, out
         bounds = zip(starts.tolist(), ends.tolist(), offsets.tolist(), strict=False)
         for one, (start, end, at) in zip(run.tolist(), bounds, strict=True):
-            out[at : at + end - start] = _items_of(self._held[one][0])[start:end]
+            out[at : at + end - start] = _items_of(self._held[one].values)[start:end]
         return offsets, out
 
     def _dims(self, run: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.uint32] | None:
@@ -142,17 +180,24 @@ class RunValues:
         return dims
 
 
+_COPIED_ALONE_ITEMS = 256  # longer ragged rows are copied one by one
+
+
 def _items_of(values: ColumnValues) -> NDArray[Any]:
     assert not isinstance(values, FixedValues), "fixed rows have no items"
     return values.data if isinstance(values, BinaryValues) else values.elements
 
 
-def _address(array: NDArray[Any], kept: list[NDArray[Any]]) -> int:
-    """Where `array` begins, with its items back to back; what must stay alive goes to `kept`."""
-    array = np.ascontiguousarray(array)
-    kept.append(array)
+def address_of(array: NDArray[Any]) -> int:
+    """Where the first item of `array` lies in memory."""
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def _address(array: NDArray[Any], owner: list[Any]) -> int:
+    array = np.ascontiguousarray(array)
+    owner.append(array)
+    return address_of(array)
 
 
 def _copy(addresses: NDArray[np.int64], row_bytes: int, out: NDArray[Any]) -> None:

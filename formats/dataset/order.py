@@ -86,6 +86,10 @@ class Order(Protocol):
         """The rows at positions ``[start, stop)``, of these bands only."""
         ...
 
+    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Runs that may be left and come back to, and from where on they are not any more."""
+        ...
+
 
 def choose_lanes(window_bytes: int, run_bytes: int, batch_size: int) -> tuple[int, int]:
     """How many lanes (K) and bands (C), for runs of `run_bytes` on average.
@@ -160,7 +164,7 @@ class PairedLanes:
             last = min(-(-stop // self.lanes), full)
             pieces.append(self._whole_blocks(start // self.lanes, last, wanted))
         if stop > full * self.lanes:
-            pieces.append(self._last_block(wanted))
+            pieces.append(self._partial_block(wanted))
         found = pieces[0] if len(pieces) == 1 else _joined(pieces)
         low, high = np.searchsorted(found.position, (start, stop))
         return found.select(np.s_[low:high])
@@ -178,7 +182,7 @@ class PairedLanes:
             position.ravel(), (lane // self.lanes_a_band).ravel(), run[flat], place[flat]
         )
 
-    def _last_block(self, bands: range) -> Located:
+    def _partial_block(self, bands: range) -> Located:
         """Block L, which only the longer lanes reach."""
         block = np.array([self.rows // self.lanes])
         _, lanes = self._lanes_of(block, range(self.bands))
@@ -219,22 +223,60 @@ class PairedLanes:
     def _walk(
         self, blocks: NDArray[np.int64], bands: range
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Run and place of every lane in every block, lane after lane."""
+        """Run and place of every lane of these bands in every block, lane after lane."""
         per_band = self.lanes_a_band
         lane = np.arange(bands.start * per_band, bands.stop * per_band)
-        return self._line_rows(np.repeat(lane, blocks.size), np.tile(blocks, lane.size))
+        run, place = self._line_rows(lane[:, None], blocks)
+        return run.ravel(), place.ravel()
 
     def _line_rows(
         self, lane: NDArray[np.int64], block: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Run and place of each lane in each block; the two arrays broadcast."""
         ring = lane // 2
-        low = self.cut[ring]
-        size = self.cut[ring + 1] - low
-        forward = lane % 2 == 0
-        first = self.first[ring]
-        row = low + np.where(forward, first + block, first - 1 - block) % size
-        at = np.searchsorted(self.start, row, side="right") - 1
-        return self.pi[at], row - self.start[at]
+        size = self.cut[ring + 1] - self.cut[ring]
+        odd = lane % 2
+        # A lane goes round at most half of its ring, so it wraps at most once.
+        at = self.first[ring] - odd + (1 - 2 * odd) * block
+        np.add(at, size, out=at, where=at < 0)
+        np.subtract(at, size, out=at, where=at >= size)
+        at += self.cut[ring]
+        index = np.searchsorted(self.start, at, side="right") - 1
+        return self.pi[index], at - self.start[index]
+
+    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Runs that lanes of these bands may leave and come back to, and where that ends.
+
+        A run that a cut divides is walked by two rings, from either end, in the last half run
+        length of the epoch: the first ring may be done with it before the second comes.
+
+        Returns:
+            The runs, each once, and the position where the last block begins that needs it.
+        """
+        rings = np.unique(
+            np.arange(bands.start * self.lanes_a_band, bands.stop * self.lanes_a_band) // 2
+        )
+        inner = self.cut[rings[0] : rings[-1] + 2]
+        divided = np.unique(np.searchsorted(self.start, inner[1:-1], side="right") - 1)
+        divided = divided[self.start[divided] < self.rows]
+        # The pieces that cuts make of these runs, and the last block in which a lane is in each.
+        edges = np.unique(np.concatenate((self.start[divided], self.start[divided + 1], inner)))
+        edges = edges[(edges >= inner[0]) & (edges <= inner[-1])]
+        low, high = edges[:-1], edges[1:]
+        index = np.searchsorted(self.start, low, side="right") - 1
+        last = np.full(self.live.size, -1, dtype=np.int64)
+        np.maximum.at(last, index, self._last_blocks(low, high))
+        found = divided[last[divided] >= 0]
+        return self.pi[found], last[found] * self.lanes
+
+    def _last_blocks(self, low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The last block in which a lane is in the line rows ``[low, high)`` of one ring; or -1."""
+        ring = np.searchsorted(self.cut, low, side="right") - 1
+        size, first = self.cut[ring + 1] - self.cut[ring], self.first[ring]
+        low, high = low - self.cut[ring], high - self.cut[ring]
+        forward = _last_step((low - first) % size, (high - 1 - first) % size, (size + 1) // 2)
+        backward = _last_step((first - high) % size, (first - 1 - low) % size, size // 2)
+        return np.maximum(forward, backward)
 
 
 def paired_lanes(
@@ -275,6 +317,19 @@ def paired_lanes(
     return PairedLanes(seed, epoch, lanes, bands, live, pi, start, cut, first, length)
 
 
+def _last_step(
+    enter: NDArray[np.int64], leave: NDArray[np.int64], length: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Last step of a lane of `length` in a stretch that it enters and leaves at these steps.
+
+    Where `leave` comes before `enter` the lane begins inside and would come back at the end.
+    """
+    back = np.where(enter < length, length - 1, -1)
+    through = np.where(enter < length, np.minimum(leave, length - 1), -1)
+    inside = np.maximum(np.minimum(leave, length - 1), back)
+    return np.where(enter <= leave, through, inside)
+
+
 @dataclass(frozen=True, slots=True)
 class RowOrder:
     """An order without lanes: row t at position t, unless a subclass shuffles."""
@@ -297,6 +352,10 @@ class RowOrder:
         row = self._rows_at(position) if position.size else position
         run = np.searchsorted(self.start, row, side="right") - 1
         return Located(position, np.zeros_like(position), run, row - self.start[run])
+
+    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: ARG002 there is one band
+        """Nothing is known of the rows that follow."""
+        return _NO_ROWS, _NO_ROWS
 
     def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
         return position

@@ -53,6 +53,12 @@ class Share:
         left = max(0, rows - self.start)
         return left // self.batch_size if self.drop_last else -(-left // self.batch_size)
 
+    def bands(self, bands: int) -> range:
+        """The bands that this rank may have rows of."""
+        if self.batch_size % bands:
+            return range(bands)
+        return range(self.rank * bands // self.world, -(-(self.rank + 1) * bands // self.world))
+
     def bounds(self, step: int, rows: int) -> tuple[int, int]:
         """Positions ``[start, stop)`` of a step."""
         start = self.start + step * self.batch_size
@@ -120,11 +126,11 @@ def stretches(
         key: the epoch's key for rows, by which runs are permuted where the order says so.
         keep: runs stay open to the end, because all of them fit.
         stretch_rows: about how many positions (of all ranks) a stretch has. A run that is not
-            needed for a whole stretch is closed, and read again later: at least one block.
+            needed for a whole stretch is closed, and read again later: two blocks are enough.
     """
     shuffled = RunRows(key, live) if order.permuted else None
-    uses = _Uses(live.size)
-    pieces = _pieces(order, share, max(1, stretch_rows // share.batch_size))
+    uses = _Uses(live.size, *order.returning(share.bands(order.bands)))
+    pieces = _pieces(order, share, -(-stretch_rows // share.batch_size))
     piece = next(pieces, None)
     while piece is not None:
         following = next(pieces, None)
@@ -133,7 +139,7 @@ def stretches(
         if shuffled is not None:
             shuffled.open(opened)
             row = shuffled.rows(piece.run, piece.place)
-        done = new[:0] if keep else uses.closed(piece.run, following.run if following else None)
+        done = new[:0] if keep else uses.closed(piece, following)
         closed = piece.run[done]
         if shuffled is not None:
             shuffled.close(closed)
@@ -184,10 +190,12 @@ def shared_rows(order: Order, share: Share, start: int, stop: int) -> Located:
 class _Uses:
     """Which runs are open, and where a piece uses them first and last."""
 
-    def __init__(self, runs: int) -> None:
+    def __init__(self, runs: int, returning: NDArray[np.int64], until: NDArray[np.int64]) -> None:
         self._open = np.zeros(runs, dtype=np.bool_)
         self._needed = np.zeros(runs, dtype=np.bool_)
         self._at = np.zeros(runs, dtype=np.int64)
+        self._until = np.zeros(runs, dtype=np.int64)
+        self._until[returning] = until
 
     def opened(self, run: NDArray[np.int64]) -> NDArray[np.int64]:
         """Places in `run` where a run that is not open comes first. They are open from now on."""
@@ -197,18 +205,17 @@ class _Uses:
         self._open[run] = True
         return new
 
-    def closed(
-        self, run: NDArray[np.int64], following: NDArray[np.int64] | None
-    ) -> NDArray[np.int64]:
-        """Places in `run` where a run comes last that `following` does not need: closed now."""
+    def closed(self, piece: _Piece, following: _Piece | None) -> NDArray[np.int64]:
+        """Places in a piece where a run comes last that is not needed again: closed now."""
+        run, every = piece.run, np.arange(piece.run.size)
         if following is not None:
-            self._needed[following] = True
-        every = np.arange(run.size)
+            self._needed[following.run] = True
         self._at[run] = every
-        done = every[(self._at[run] == every) & ~self._needed[run]]
+        last = every[(self._at[run] == every) & ~self._needed[run]]
+        done = last[self._until[run[last]] < piece.ends[-1]]
         self._open[run[done]] = False
         if following is not None:
-            self._needed[following] = False
+            self._needed[following.run] = False
         return done
 
 

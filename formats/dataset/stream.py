@@ -15,63 +15,29 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from dataclasses import replace
+from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tensorrepo.formats.dataset.ahead import Ahead, Fetcher
-from tensorrepo.formats.dataset.batch import OUTPUTS, Batch, BatchForm, Output
-from tensorrepo.formats.dataset.gather import RunValues
-from tensorrepo.formats.dataset.keyed import Purpose, epoch_key
+from tensorrepo.formats.dataset.ahead import Ahead
+from tensorrepo.formats.dataset.assemble import Assembler, Item
+from tensorrepo.formats.dataset.batch import BatchForm, Output
 from tensorrepo.formats.dataset.plan import Explanation, Plan, Shuffle, explain, make_plan
 from tensorrepo.formats.dataset.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, column_index
-from tensorrepo.formats.dataset.schedule import STRETCH_ROWS, Share, Stretch, stretches
+from tensorrepo.formats.dataset.schedule import Share
+from tensorrepo.formats.dataset.stream_options import (
+    Counters,
+    Last,
+    StreamOptions,
+    StreamStats,
+    Transform,
+)
 from tensorrepo.formats.dataset.stream_read import RowIds, RunLoader
 from tensorrepo.formats.dataset.stream_state import StreamState, decode_state, encode_state
-from tensorrepo.formats.dataset.values import ColumnValues
 from tensorrepo.repo.errors import InvalidInputError
 
 WINDOW_BYTES = 512 << 20
-_AHEAD_BYTES = 64 << 20
-_LOCAL_THREADS, _REMOTE_THREADS = 2, 16
-_LOCAL_GROUP_BYTES = 1 << 20  # a local run costs so little that handing it over counts
-
-Last = Literal["short", "drop"]
-Transform = Callable[[Batch], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """How a dataset is streamed; `stream` says what each of them means."""
-
-    batch_size: int
-    rank: int
-    world: int
-    last: Last
-    output: Output
-    pad: float | None
-    transform: Transform | None
-    prefetch: int
-    threads: int | None
-    ahead_bytes: int
-    clock: Callable[[], float]
-
-    def __post_init__(self) -> None:
-        if self.output not in OUTPUTS:
-            raise InvalidInputError(f"output is one of {', '.join(OUTPUTS)}, got {self.output!r}")
-        if self.last not in ("short", "drop"):
-            raise InvalidInputError(f"last is 'short' or 'drop', got {self.last!r}")
-        if self.prefetch < 0 or self.ahead_bytes < 1 or (self.threads or 1) < 1:
-            raise InvalidInputError(
-                "prefetch is at least 0, ahead_bytes and threads are at least 1, got "
-                f"{self.prefetch}, {self.ahead_bytes}, {self.threads}"
-            )
-
-    def share(self, start: int) -> Share:
-        return Share(self.batch_size, self.rank, self.world, start, self.last == "drop")
+AHEAD_BYTES = 64 << 20
 
 
 def stream(  # noqa: PLR0913  the one call by which people set a stream up
@@ -91,7 +57,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     transform: Transform | None = None,
     prefetch: int = 4,
     threads: int | None = None,
-    ahead_bytes: int = _AHEAD_BYTES,
+    ahead_bytes: int = AHEAD_BYTES,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Stream:
     """Stream `dataset` in whole batches.
@@ -125,7 +91,6 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     options = StreamOptions(
         batch_size, rank, world, last, output, pad, transform, prefetch, threads, ahead_bytes, clock
     )
-    options.share(0)
     wanted = dataset.schema.select(columns).columns
     by_schema = [column for column in dataset.schema.columns if column in wanted]
     plan = make_plan(
@@ -162,9 +127,9 @@ class Stream:
         self._epoch = _word(epoch, "epoch")
         self._start = 0  # where the next iteration begins
         self._position = 0  # where the newest one is
-        self._counters = _Counters()
-        self.pool = Pool()
-        self.row_ids = RowIds(dataset)
+        self._counters = Counters()
+        self._pool = Pool()
+        self._row_ids = RowIds(dataset)
         self._open: weakref.WeakSet[StreamIterator] = weakref.WeakSet()
 
     @property
@@ -183,8 +148,8 @@ class Stream:
         share = self.options.share(self._start)
         self._check_share(share)
         self._start, self._position = 0, share.start
-        self._counters = _Counters()
-        items = _Reader(self, self._counters).batches(share, self._seed, self._epoch)
+        self._counters = Counters()
+        items = self._assembler().items(share, self._seed, self._epoch)
         iterator = StreamIterator(self, items, self.options, self._counters)
         self._open.add(iterator)
         return iterator
@@ -261,6 +226,18 @@ class Stream:
             f"order={self.plan.arrangement.kind!r}, epoch={self._epoch}, {len(self)} batches)"
         )
 
+    def _assembler(self) -> Assembler:
+        schema, planned = self.dataset.schema, [column.name for column in self.plan.columns]
+        return Assembler(
+            plan=self.plan,
+            loader=RunLoader(self.dataset, self.plan),
+            columns=tuple((schema.column(name), planned.index(name)) for name in self.columns),
+            nullable=tuple(schema.column(name).nullable for name in planned),
+            form=BatchForm(self.options.output, self.options.pad, self._pool, self._row_ids.of),
+            options=self.options,
+            counters=self._counters,
+        )
+
     def moved_to(self, position: int) -> None:
         """Called by its iterators when a batch is handed out."""
         self._position = position
@@ -286,218 +263,51 @@ class StreamIterator:
     def __init__(
         self,
         owner: Stream,
-        items: Iterator[tuple[int, Any]],
+        groups: Iterator[list[Item]],
         options: StreamOptions,
-        counters: _Counters,
+        counters: Counters,
     ) -> None:
         """Made by iterating over a `Stream`."""
         self._owner = owner
         self._counters = counters
         self._clock = options.clock
-        self._items = Ahead(items, options.prefetch) if options.prefetch else items
+        self._groups = Ahead(groups, options.prefetch) if options.prefetch else groups
+        self._ready: Iterator[Item] = iter(())
         # The threads know nothing of this object, so it can be collected while they run.
-        self._finalizer = weakref.finalize(self, _close, self._items)
+        self._finalizer = weakref.finalize(self, _close, self._groups)
 
     def __iter__(self) -> StreamIterator:
         return self
 
     def __next__(self) -> Any:
-        began = self._clock()
-        try:
-            position, item = next(self._items)
-        except BaseException:  # the end, a failure, or Ctrl-C: nothing follows
-            self.close()
-            raise
-        self._counters.waited_seconds += self._clock() - began
+        found = next(self._ready, None)
+        if found is None:
+            found = self._next_group()
+        position, item = found
         self._owner.moved_to(position)
         return item
 
     def close(self) -> None:
         """Stop, and wait for the threads. What was handed out stays valid."""
+        self._ready = iter(())
         self._finalizer()
 
+    def _next_group(self) -> Item:
+        began = self._clock()
+        try:
+            self._ready = iter(next(self._groups))
+        except BaseException:  # the end, a failure, or Ctrl-C: nothing follows
+            self.close()
+            raise
+        self._counters.waited_seconds += self._clock() - began
+        return next(self._ready)
 
-def _close(items: Any) -> None:
-    items.close()
+
+def _close(groups: Any) -> None:
+    groups.close()
 
 
 def _word(value: int, name: str) -> int:
     if not 0 <= value < 1 << 64:
         raise InvalidInputError(f"{name} is in [0, 2^64), got {value}")
     return value
-
-
-# ------------------------------------------------------------------------------ reading
-
-
-@dataclass(frozen=True, slots=True)
-class StreamStats:
-    """What an iteration did. Seconds are of the thread that makes batches, but the last.
-
-    Attributes:
-        batches: made.
-        rows: in them.
-        runs: read, verified and decoded.
-        run_bytes: their decoded bytes.
-        plan_seconds: working out the order.
-        fetch_seconds: waiting for runs.
-        gather_seconds: bringing rows together.
-        transform_seconds: in the transform.
-        idle_seconds: waiting for the consumer, with `prefetch` batches made ahead.
-        waited_seconds: that the consumer waited for batches.
-    """
-
-    batches: int
-    rows: int
-    runs: int
-    run_bytes: int
-    plan_seconds: float
-    fetch_seconds: float
-    gather_seconds: float
-    transform_seconds: float
-    idle_seconds: float
-    waited_seconds: float
-
-
-@dataclass(slots=True)
-class _Counters:
-    batches: int = 0
-    rows: int = 0
-    runs: int = 0
-    run_bytes: int = 0
-    plan_seconds: float = 0.0
-    fetch_seconds: float = 0.0
-    gather_seconds: float = 0.0
-    transform_seconds: float = 0.0
-    idle_seconds: float = 0.0
-    waited_seconds: float = 0.0
-
-    def snapshot(self) -> StreamStats:
-        return StreamStats(**{name: getattr(self, name) for name in self.__slots__})
-
-
-class _Reader:
-    """Makes the batches of one iteration. Used by one thread, and refers to no `Stream`."""
-
-    def __init__(self, owner: Stream, counters: _Counters) -> None:
-        dataset, plan, options = owner.dataset, owner.plan, owner.options
-        self._plan, self._options, self._clock = plan, options, options.clock
-        self._counters = counters
-        self._pool = owner.pool
-        self._form = BatchForm(options.output, options.pad, owner.pool, owner.row_ids.of)
-        self._loader = RunLoader(dataset, plan)
-        planned = [column.name for column in plan.columns]
-        self._columns = [dataset.schema.column(name) for name in owner.columns]
-        self._places = [planned.index(name) for name in owner.columns]
-        self._values = [
-            RunValues(
-                plan.runs,
-                column.index.storage,
-                nullable=dataset.schema.column(column.name).nullable,
-            )
-            for column in plan.columns
-        ]
-
-    def batches(self, share: Share, seed: int, epoch: int) -> Iterator[tuple[int, Any]]:
-        """Every batch of the share, with the position after it."""
-        local = self._loader.is_local
-        fetcher = Fetcher(
-            self._loader.load,
-            lambda run: int(self._plan.run_bytes[run]),
-            threads=self._options.threads or (_LOCAL_THREADS if local else _REMOTE_THREADS),
-            ahead_bytes=self._options.ahead_bytes,
-            group_bytes=_LOCAL_GROUP_BYTES if local else 0,
-        )
-        upcoming = self._stretches(share, seed, epoch)
-        try:
-            stretch = self._expected(upcoming, fetcher)
-            while stretch is not None:
-                half = stretch.steps // 2
-                yield from self._steps(stretch, range(half), fetcher)
-                # Late enough to let the first batches out, early enough for the fetcher.
-                following = self._expected(upcoming, fetcher)
-                yield from self._steps(stretch, range(half, stretch.steps), fetcher)
-                stretch = following
-        finally:
-            fetcher.close()
-
-    def _stretches(self, share: Share, seed: int, epoch: int) -> Iterator[Stretch]:
-        plan, kind = self._plan, self._plan.arrangement.kind
-        rows = max(STRETCH_ROWS, 2 * plan.arrangement.lanes, plan.arrangement.window_rows // 4)
-        if kind == "global" and not self._loader.is_local:
-            # Rows of a full shuffle share no pages, so what two stretches need is the window.
-            rows = max(1, plan.window_bytes // max(1, 2 * int(plan.run_bytes.mean())))
-        return stretches(
-            plan.order(seed, epoch),
-            plan.live,
-            share,
-            key=epoch_key(seed, epoch, Purpose.ROWS),
-            keep=kind == "resident",
-            stretch_rows=rows,
-        )
-
-    def _expected(
-        self, upcoming: Iterator[Stretch], fetcher: Fetcher[tuple[ColumnValues, ...]]
-    ) -> Stretch | None:
-        began = self._clock()
-        stretch = next(upcoming, None)
-        if stretch is not None:
-            fetcher.expect(stretch.opened.tolist())
-        self._counters.plan_seconds += self._clock() - began
-        return stretch
-
-    def _steps(
-        self, stretch: Stretch, steps: range, fetcher: Fetcher[tuple[ColumnValues, ...]]
-    ) -> Iterator[tuple[int, Any]]:
-        every = np.arange(stretch.steps + 1)
-        opens = np.searchsorted(stretch.opened_at, every)
-        closes = np.searchsorted(stretch.closed_at, every)
-        row_number = self._plan.first_row[stretch.run] + stretch.row
-        for step in steps:
-            for run in stretch.opened[opens[step] : opens[step + 1]].tolist():
-                self._open(run, fetcher)
-            part = slice(stretch.bounds[step], stretch.bounds[step + 1])
-            end = int(stretch.ends[step])
-            batch = self._batch(stretch.run[part], stretch.row[part], row_number[part], end)
-            for run in stretch.closed[closes[step] : closes[step + 1]].tolist():
-                for values in self._values:
-                    values.drop(run)
-            item = self._transformed(batch)
-            began = self._clock()
-            yield end, item
-            self._counters.idle_seconds += self._clock() - began
-
-    def _open(self, run: int, fetcher: Fetcher[tuple[ColumnValues, ...]]) -> None:
-        began = self._clock()
-        loaded = fetcher.take(run)
-        self._counters.fetch_seconds += self._clock() - began
-        self._counters.runs += 1
-        self._counters.run_bytes += int(self._plan.run_bytes[run])
-        for values, found in zip(self._values, loaded, strict=True):
-            values.put(run, found)
-
-    def _batch(
-        self,
-        run: NDArray[np.int64],
-        row: NDArray[np.int64],
-        row_number: NDArray[np.int64],
-        position: int,
-    ) -> Batch:
-        began = self._clock()
-        found = [
-            (column, self._values[place].gather(run, row, self._pool))
-            for column, place in zip(self._columns, self._places, strict=True)
-        ]
-        batch = self._form.batch(found, position=position, rows=row_number)
-        self._counters.batches += 1
-        self._counters.rows += len(row)
-        self._counters.gather_seconds += self._clock() - began
-        return batch
-
-    def _transformed(self, batch: Batch) -> Any:
-        if self._options.transform is None:
-            return batch
-        began = self._clock()
-        item = self._options.transform(batch)
-        self._counters.transform_seconds += self._clock() - began
-        return item

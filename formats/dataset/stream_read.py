@@ -1,8 +1,9 @@
-"""How do the bytes of a run become values, verified?
+"""How do the bytes of a run become rows in memory, verified?
 
 One run is loaded as a whole: its rows of every requested column. Pages that a local disk or the
 metadata holds are compared with their xxh3 every time a run is opened, so in every epoch; pages of
-a store with their truncated BLAKE3, as they arrive.
+a store with their truncated BLAKE3, as they arrive. Uncompressed pages of a local disk are used
+where the map shows them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,18 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
-from tensorrepo.formats.dataset.page import decode_page, verify_page
+from tensorrepo.formats.dataset.gather import COPIED_ALONE_BYTES, InMemory, address_of, in_memory
+from tensorrepo.formats.dataset.page import (
+    DIRECTORY,
+    PAGE_PLAIN,
+    decode_page,
+    verify_page,
+)
 from tensorrepo.formats.dataset.read import page_bytes, read_leaf
-from tensorrepo.formats.dataset.values import concat
+from tensorrepo.formats.dataset.types import Layout
+from tensorrepo.formats.dataset.values import ColumnValues, FixedValues, concat
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -25,7 +34,6 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.plan import ColumnPlan, Plan
     from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.values import ColumnValues
 
 ROW_ID = np.dtype([("fragment", "<u8"), ("offset", "<u4")])
 _PAGES_KEPT = 8  # of a column whose pages hold rows of several runs
@@ -36,14 +44,22 @@ class RunLoader:
 
     def __init__(self, dataset: Dataset, plan: Plan) -> None:
         self._first_row = plan.first_row
-        self._columns = [_ColumnLoader(dataset, column) for column in plan.columns]
+        self._columns = [
+            _ColumnLoader(dataset, column, nullable=dataset.schema.column(column.name).nullable)
+            for column in plan.columns
+        ]
 
     @property
     def is_local(self) -> bool:
         """Whether loading is a matter of memory, not of a network."""
         return all(column.is_local for column in self._columns)
 
-    def load(self, run: int) -> tuple[ColumnValues, ...]:
+    @property
+    def is_in_place(self) -> bool:
+        """Whether loading is little more than verifying."""
+        return all(column.is_in_place for column in self._columns)
+
+    def load(self, run: int) -> list[InMemory]:
         """All rows of one run, column by column in the order of the plan.
 
         Raises:
@@ -51,56 +67,132 @@ class RunLoader:
             StorageError, NotFoundError: it could not be read.
         """
         start, stop = self._first_row[run : run + 2].tolist()
-        return tuple(column.load(run, start, stop) for column in self._columns)
+        return [column.load(run, start, stop) for column in self._columns]
 
 
 class _ColumnLoader:
-    def __init__(self, dataset: Dataset, plan: ColumnPlan) -> None:
+    def __init__(self, dataset: Dataset, plan: ColumnPlan, *, nullable: bool) -> None:
         self._dataset = dataset
         self._plan = plan
+        self._nullable = nullable
         self._most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
-        self._kept: OrderedDict[int, ColumnValues] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[ColumnValues, int]] = OrderedDict()
         self._lock = Lock()
         chunks = plan.index.chunks
         stored = next((chunk for chunk in chunks if not isinstance(chunk, memoryview)), None)
         self.is_local = stored is None or dataset.objects.map(stored) is not None
+        self._maps: dict[int, tuple[memoryview, int]] = {}
+        self._row_bytes = plan.index.storage.row_bytes
+        self._used_in_place = self._pages_used_in_place()
 
-    def load(self, run: int, start: int, stop: int) -> ColumnValues:
+    @property
+    def is_in_place(self) -> bool:
+        return self._plan.reading == "resident" or bool(self._used_in_place.all())
+
+    def load(self, run: int, start: int, stop: int) -> InMemory:
         """The rows ``[start, stop)`` of the dataset, which are those of `run`."""
-        first, last = int(self._plan.first_page[run]), int(self._plan.stop_page[run])
+        first, last = self._plan.first_page.item(run), self._plan.stop_page.item(run)
+        if self._plan.reading == "resident" and last == first + 1:
+            return self._part_of_resident(first, start, stop)
         if self._plan.reading in ("leading", "whole"):
-            return concat([self._page(page) for page in range(first, last)])
-        parts = []
-        for page in range(first, last):
-            before = int(self._plan.index.first_row[page])
-            part = self._shared_page(page).slice(max(start - before, 0), stop - before)
-            # A copy, so that a few rows do not keep a page that nobody else needs.
-            parts.append(part if self._plan.reading == "resident" else part.copy())
-        return concat(parts)
+            if last == first + 1 and self._used_in_place[first]:
+                return self._in_place(first, stop - start)
+            parts = [self._page(page) for page in range(first, last)]
+        else:
+            # Copies, so that a few rows do not keep pages that nobody else needs.
+            parts = [self._part(page, start, stop).copy() for page in range(first, last)]
+        return in_memory(concat(parts), nullable=self._nullable)
 
-    def _shared_page(self, page: int) -> ColumnValues:
+    # ------------------------------------------------------------------ pages of one run
+
+    def _pages_used_in_place(self) -> NDArray[np.bool_]:
+        """Mapped pages of fixed rows, uncompressed and without nulls: their values begin at 64."""
+        index = self._plan.index
+        if (
+            not self.is_local
+            or self._nullable
+            or index.storage.layout is not Layout.FIXED
+            or not 0 < self._row_bytes < COPIED_ALONE_BYTES
+        ):
+            return np.zeros(index.pages, dtype=np.bool_)
+        entries = index.entries
+        return (entries["codec"] == PAGE_PLAIN) & (entries["nulls"] == 0)
+
+    def _in_place(self, page: int, rows: int) -> InMemory:
+        index = self._plan.index
+        entries = index.entries
+        payload, address = self._map(index.chunk.item(page))
+        start = entries["offset"].item(page)
+        stored = payload[start : start + entries["stored_bytes"].item(page)]
+        found = xxh3_64_intdigest(stored)
+        if found != entries["checksum"].item(page):
+            self._decoded(page, stored)  # says what is wrong
+        values_bytes = rows * self._row_bytes
+        directory = DIRECTORY.unpack_from(stored)
+        if directory[0] or directory[5:7] != (values_bytes, 0) or len(stored) < 64 + values_bytes:
+            raise self._located(page, CorruptError("its directory contradicts its entry"))
+        return InMemory(rows, address + start + DIRECTORY.size, 0, 0, 0, stored)
+
+    def _map(self, chunk: int) -> tuple[memoryview, int]:
+        """The payload of a chunk on a local disk or in the metadata, and its address."""
+        found = self._maps.get(chunk)
+        if found is None:
+            link = self._plan.index.chunks[chunk]
+            payload = link if isinstance(link, memoryview) else self._dataset.objects.map(link)
+            assert payload is not None, "the store maps all chunks or none"
+            payload = payload.toreadonly()
+            found = payload, address_of(np.frombuffer(payload, np.uint8))
+            self._maps[chunk] = found
+        return found
+
+    # ------------------------------------------------------------------ pages of several runs
+
+    def _part_of_resident(self, page: int, start: int, stop: int) -> InMemory:
+        values, address = self._shared_page(page)
+        first = start - self._plan.index.first_row.item(page)
+        if address:
+            at = address + first * self._row_bytes
+            return InMemory(stop - start, at, 0, 0, 0, (values,))
+        return in_memory(values.slice(first, first + stop - start), nullable=self._nullable)
+
+    def _part(self, page: int, start: int, stop: int) -> ColumnValues:
+        before = self._plan.index.first_row.item(page)
+        return self._shared_page(page)[0].slice(max(start - before, 0), stop - before)
+
+    def _shared_page(self, page: int) -> tuple[ColumnValues, int]:
+        """A page, and the address of its values when that is all there is to know of them."""
         with self._lock:  # also while it loads: others that want it wait instead of reading it too
             found = self._kept.get(page)
             if found is None:
-                found = self._kept[page] = self._page(page)
+                values, address = self._page(page), 0
+                if isinstance(values, FixedValues) and not self._nullable and values.nbytes:
+                    values = FixedValues(np.ascontiguousarray(values.values))
+                    address = address_of(values.values)
+                found = self._kept[page] = values, address
                 if len(self._kept) > self._most:
                     self._kept.popitem(last=False)
             return found
 
+    # ------------------------------------------------------------------ one page
+
     def _page(self, page: int) -> ColumnValues:
-        index = self._plan.index
-        entry = index.entries[page]
-        stored = page_bytes(self._dataset, index, page)
+        return self._decoded(page, page_bytes(self._dataset, self._plan.index, page))
+
+    def _decoded(self, page: int, stored: memoryview) -> ColumnValues:
+        entry = self._plan.index.entries[page]
         try:
             if self.is_local:
                 verify_page(stored, entry)  # `page_bytes` proves a mapped page once per process
-            return decode_page(stored, entry, index.storage)
+            return decode_page(stored, entry, self._plan.index.storage)
         except CorruptError as error:
-            rows = index.first_row[page : page + 2].tolist()
-            raise CorruptError(
-                f"column {self._plan.name!r}, page {page} (rows {rows[0]} to {rows[1]}) of dataset "
-                f"{self._dataset.digest:.12}: {error}"
-            ) from error
+            raise self._located(page, error) from error
+
+    def _located(self, page: int, error: CorruptError) -> CorruptError:
+        rows = self._plan.index.first_row[page : page + 2].tolist()
+        return CorruptError(
+            f"column {self._plan.name!r}, page {page} (rows {rows[0]} to {rows[1]}) of dataset "
+            f"{self._dataset.digest:.12}: {error}"
+        )
 
 
 class RowIds:

@@ -1,0 +1,200 @@
+"""How do runs become batches?
+
+The assembler walks over the stretches of a schedule. It tells the fetcher which runs come next,
+takes them when a step needs them, gathers rows, and lets go of runs after their last row. A few
+steps are gathered at once: numpy works longer without the interpreter lock, and what a call costs
+is shared by all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dataset.ahead import Ahead, Fetcher
+from tensorrepo.formats.dataset.gather import InMemory, RunValues
+from tensorrepo.formats.dataset.keyed import Purpose, epoch_key
+from tensorrepo.formats.dataset.schedule import STRETCH_ROWS, Share, Stretch, stretches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensorrepo.formats.dataset.batch import Batch, BatchForm
+    from tensorrepo.formats.dataset.plan import Plan
+    from tensorrepo.formats.dataset.schema import Column
+    from tensorrepo.formats.dataset.stream_options import Counters, StreamOptions
+    from tensorrepo.formats.dataset.stream_read import RunLoader
+
+_LOCAL_GROUP_BYTES = 1 << 20  # a local run loads so fast that handing it over counts
+_IN_PLACE_THREADS, _LOCAL_THREADS, _REMOTE_THREADS = 1, 4, 16
+_AT_ONCE_BYTES = 4 << 20  # of steps that are gathered together, at most
+_AT_ONCE_ROWS = 4096
+
+Item = tuple[int, Any]  # a position, and what is handed out for the step that ends there
+
+
+@dataclass(frozen=True, slots=True)
+class Assembler:
+    """Makes the batches of one iteration; used by one thread.
+
+    `columns` are those asked for, in that order, with their places in the plan.
+    """
+
+    plan: Plan
+    loader: RunLoader
+    columns: tuple[tuple[Column, int], ...]
+    nullable: tuple[bool, ...]  # of the plan's columns
+    form: BatchForm
+    options: StreamOptions
+    counters: Counters
+
+    def items(self, share: Share, seed: int, epoch: int) -> Iterator[list[Item]]:
+        """Every step of the share, some at a time. Closing this ends the fetcher's threads."""
+        local = self.loader.is_local
+        fetcher = Fetcher(
+            self.loader.load,
+            self.plan.run_bytes.item,
+            threads=self.options.threads or self._usual_threads,
+            ahead_bytes=self.options.ahead_bytes,
+            group_bytes=_LOCAL_GROUP_BYTES if local else 0,
+        )
+        planned = Ahead(self._stretches(share, seed, epoch), 1)
+        try:
+            yield from _Walk(self, fetcher).items(planned)
+        finally:
+            planned.close()
+            fetcher.close()
+
+    def _stretches(self, share: Share, seed: int, epoch: int) -> Iterator[Stretch]:
+        plan, chosen = self.plan, self.plan.arrangement
+        rows = max(STRETCH_ROWS, 2 * chosen.lanes, chosen.window_rows // 4)
+        if chosen.kind == "global" and not self.loader.is_local:
+            # Rows of a full shuffle share no pages, so what two stretches need is the window.
+            rows = max(1, plan.window_bytes // max(1, 2 * int(plan.run_bytes.mean())))
+        return stretches(
+            plan.order(seed, epoch),
+            plan.live,
+            share,
+            key=epoch_key(seed, epoch, Purpose.ROWS),
+            keep=chosen.kind == "resident",
+            stretch_rows=rows,
+        )
+
+    @property
+    def _usual_threads(self) -> int:
+        if self.loader.is_in_place:
+            return _IN_PLACE_THREADS  # one thread verifies faster than another gathers
+        return _LOCAL_THREADS if self.loader.is_local else _REMOTE_THREADS
+
+    @property
+    def steps_at_once(self) -> int:
+        """How many steps are gathered together."""
+        own_rows = max(1, self.options.batch_size // self.options.world)
+        step_bytes = own_rows * int(self.plan.run_bytes.sum()) // max(1, self.plan.rows)
+        fitting = min(_AT_ONCE_BYTES // max(1, step_bytes), _AT_ONCE_ROWS // own_rows)
+        return max(1, fitting)
+
+
+class _Walk:
+    """One pass over the stretches of an epoch."""
+
+    def __init__(self, assembler: Assembler, fetcher: Fetcher[list[InMemory]]) -> None:
+        self._assembler = assembler
+        self._fetcher = fetcher
+        self._counters = assembler.counters
+        self._clock = assembler.options.clock
+        plan = assembler.plan
+        self._values = [
+            RunValues(plan.runs, column.index.storage, nullable=nullable)
+            for column, nullable in zip(plan.columns, assembler.nullable, strict=True)
+        ]
+
+    def items(self, upcoming: Iterator[Stretch]) -> Iterator[list[Item]]:
+        at_once = 1  # so that the first batch is not kept waiting by others
+        stretch = self._expected(upcoming)
+        while stretch is not None:
+            following: Stretch | None = None
+            half = stretch.steps // 2
+            step = 0
+            while step < stretch.steps:
+                stop = min(step + at_once, stretch.steps)
+                yield from self._steps(stretch, step, stop)
+                if step <= half < stop:
+                    # Late enough to let the first batches out, early enough for the fetcher.
+                    following = self._expected(upcoming)
+                step, at_once = stop, min(2 * at_once, self._assembler.steps_at_once)
+            stretch = following
+
+    def _expected(self, upcoming: Iterator[Stretch]) -> Stretch | None:
+        began = self._clock()
+        stretch = next(upcoming, None)
+        if stretch is not None:
+            self._fetcher.expect(stretch.opened.tolist())
+        self._counters.plan_seconds += self._clock() - began
+        return stretch
+
+    def _steps(self, stretch: Stretch, start: int, stop: int) -> Iterator[list[Item]]:
+        self._open(stretch.opened[_between(stretch.opened_at, start, stop)].tolist())
+        batches = self._gathered(stretch, start, stop)
+        for run in stretch.closed[_between(stretch.closed_at, start, stop)].tolist():
+            for values in self._values:
+                values.close(run)
+        transform = self._assembler.options.transform
+        if transform is None:
+            yield from self._handed_out([(batch.position, batch) for batch in batches])
+            return
+        for batch in batches:
+            began = self._clock()
+            item = batch.position, transform(batch)
+            self._counters.transform_seconds += self._clock() - began
+            yield from self._handed_out([item])
+
+    def _open(self, runs: list[int]) -> None:
+        if not runs:
+            return
+        began = self._clock()
+        loaded = self._fetcher.take(runs)
+        self._counters.fetch_seconds += self._clock() - began
+        for run, columns in zip(runs, loaded, strict=True):
+            for values, where in zip(self._values, columns, strict=True):
+                values.open(run, where)
+        self._counters.runs += len(runs)
+        self._counters.run_bytes += int(self._assembler.plan.run_bytes[runs].sum())
+
+    def _gathered(self, stretch: Stretch, start: int, stop: int) -> list[Batch]:
+        began = self._clock()
+        first, last = stretch.bounds[start], stretch.bounds[stop]
+        run, row = stretch.run[first:last], stretch.row[first:last]
+        form = self._assembler.form
+        found = [
+            (column, self._values[place].gather(run, row, form.pool))
+            for column, place in self._assembler.columns
+        ]
+        numbers = self._assembler.plan.first_row[run] + row
+        bounds = (stretch.bounds[start : stop + 1] - first).tolist()
+        batches = [
+            form.batch(
+                [(column, values.slice(low, high)) for column, values in found],
+                position=end,
+                rows=numbers[low:high],
+            )
+            for low, high, end in zip(
+                bounds[:-1], bounds[1:], stretch.ends[start:stop].tolist(), strict=True
+            )
+        ]
+        self._counters.batches += len(batches)
+        self._counters.rows += len(row)
+        self._counters.gather_seconds += self._clock() - began
+        return batches
+
+    def _handed_out(self, items: list[Item]) -> Iterator[list[Item]]:
+        began = self._clock()
+        yield items
+        self._counters.idle_seconds += self._clock() - began
+
+
+def _between(steps: np.ndarray[Any, np.dtype[np.int64]], start: int, stop: int) -> slice:
+    """Where ascending `steps` are in ``[start, stop)``."""
+    return slice(*np.searchsorted(steps, (start, stop)).tolist())
