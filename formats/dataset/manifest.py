@@ -19,7 +19,7 @@ import numpy as np
 from tensorrepo.formats.dataset.index import decode_index
 from tensorrepo.formats.dataset.schema import Schema
 from tensorrepo.formats.dataset.sections import decode_sections, encode_sections, section_array
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes, digest_from_bytes
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def decode_root(payload: Buffer) -> Root:
             )
         found = msgspec.msgpack.decode(payload, type=_Root)
         schema = Schema.from_json(found.schema)
-    except (msgspec.DecodeError, InvalidInputError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CorruptError(f"dataset root: {error}") from error
     root = Root(
         schema,

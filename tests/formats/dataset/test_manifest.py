@@ -1,0 +1,169 @@
+"""Roots, leaves and page indexes: read back, refused when newer, never a crash."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorrepo.formats.dataset.chunk import decode_footer
+from tensorrepo.formats.dataset.index import decode_index, encode_index
+from tensorrepo.formats.dataset.manifest import (
+    DELETIONS,
+    FRAGMENTS,
+    LEAF_MAGIC,
+    PATCHES,
+    decode_leaf,
+    decode_root,
+    encode_leaf,
+    encode_root,
+)
+from tensorrepo.formats.dataset.read import column_index, open_dataset
+from tensorrepo.formats.dataset.schema import Bytes, Schema, Tensor
+from tensorrepo.formats.dataset.sections import decode_sections, encode_sections
+from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
+from tensorrepo.repo.objects import Kind
+from tests.support.datasets import stored
+from tests.support.objects import MemoryObjects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SCHEMA = Schema.of({"x": Tensor("float32", (None, 2)), "b": Bytes(), "n": "int16"})
+ROWS: dict[str, Any] = {
+    "x": [np.ones((at, 2), np.float32) for at in range(9)],
+    "b": [bytes([at]) * 99 for at in range(9)],
+    "n": list(range(9)),
+}
+OBJECTS = MemoryObjects()
+DATASET = stored(OBJECTS, SCHEMA, [ROWS])
+ROOT = encode_root(DATASET.root)
+LEAF = DATASET.root.leaves[0].payload
+INDEX = bytes(decode_leaf(LEAF, "leaf").spans[0].index)  # type: ignore[arg-type]  # inline
+CHUNKED = stored(MemoryObjects(), SCHEMA, [{**ROWS, "b": [bytes(9000)] * 9}])
+CHUNK = next(
+    CHUNKED.objects.get(link.digest).payload
+    for link in CHUNKED.links.values()
+    if link.kind is Kind.CHUNK
+)
+DECODERS: dict[str, tuple[bytes, Callable[[Any], Any]]] = {
+    "root": (ROOT, decode_root),
+    "leaf": (LEAF, lambda payload: decode_leaf(payload, "leaf")),
+    "index": (INDEX, lambda payload: decode_index(payload, "page index")),
+    "footer": (bytes(CHUNK[-2000:]), decode_footer),
+}
+
+
+@pytest.mark.parametrize("name", sorted(DECODERS))
+@given(data=st.data())
+def test_damaged_payloads_are_refused_or_read_never_a_crash(name: str, data: st.DataObject) -> None:
+    payload, decode = DECODERS[name]
+    damaged = bytearray(payload)
+    for at in data.draw(st.lists(st.integers(0, len(payload) - 1), min_size=1, max_size=5)):
+        damaged[at] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(payload)) | st.just(len(payload)))
+    try:
+        decode(bytes(damaged[:cut]))
+    except Error:
+        return
+
+
+@pytest.mark.parametrize("name", sorted(DECODERS))
+def test_payloads_cut_short_are_refused(name: str) -> None:
+    payload, decode = DECODERS[name]
+    for size in range(0, len(payload), 17):
+        with pytest.raises(Error):
+            decode(payload[:size])
+
+
+def test_parts_are_encoded_as_they_were() -> None:
+    assert encode_root(decode_root(ROOT)) == ROOT
+    assert encode_leaf(decode_leaf(LEAF, "leaf")) == LEAF
+    assert encode_index(decode_index(INDEX, "index")) == INDEX
+
+
+@pytest.mark.parametrize(("section", "name"), [(DELETIONS, "deletions"), (PATCHES, "patches")])
+def test_changed_fragments_of_a_later_version_are_unsupported(section: int, name: str) -> None:
+    sections = {
+        number: np.frombuffer(data, np.uint8)
+        for number, data in decode_sections(LEAF_MAGIC, LEAF, "leaf").items()
+    }
+    newer = encode_sections(LEAF_MAGIC, sections | {section: np.ones(4, np.uint8)})
+    with pytest.raises(UnsupportedError, match=name):
+        decode_leaf(newer, "leaf")
+
+
+def test_deleted_rows_of_a_later_version_are_unsupported() -> None:
+    leaf = decode_leaf(LEAF, "leaf")
+    fragments = leaf.fragments.copy()
+    fragments["deleted"] = 1
+    with pytest.raises(UnsupportedError, match="changed fragments"):
+        decode_leaf(encode_leaf(replace(leaf, fragments=fragments)), "leaf")
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"features": ["tiles"]}])
+def test_a_root_of_a_later_version_is_unsupported(change: dict[str, Any]) -> None:
+    form = msgspec.msgpack.decode(ROOT) | change
+    with pytest.raises(UnsupportedError, match="Update tensorrepo"):
+        decode_root(msgspec.msgpack.encode(form))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": 8},
+        {"groups": []},
+        {"statistics": []},
+        {"schema": {}},
+        {"leaves": "x"},
+        {"extra": 1},
+    ],
+)
+def test_a_root_that_contradicts_itself_is_corrupt(change: dict[str, Any]) -> None:
+    form = msgspec.msgpack.decode(ROOT) | change
+    with pytest.raises(CorruptError):
+        decode_root(msgspec.msgpack.encode(form))
+
+
+def test_a_leaf_that_disagrees_with_its_root_is_corrupt() -> None:
+    objects = MemoryObjects()
+    leaf = decode_leaf(LEAF, "leaf")
+    fragments = leaf.fragments.copy()
+    fragments["rows"] = 8
+    payload = encode_leaf(replace(leaf, fragments=fragments))
+    entry = msgspec.structs.replace(DATASET.root.leaves[0], payload=payload)
+    root = replace(DATASET.root, leaves=(entry,))
+    link = objects.put(Kind.DATASET, encode_root(root))
+    with pytest.raises(CorruptError, match="other counts"):
+        column_index(open_dataset(objects, link.digest), "n")
+
+
+def test_pages_that_do_not_cover_their_fragments_are_corrupt() -> None:
+    objects = MemoryObjects()
+    leaf = decode_leaf(LEAF, "leaf")
+    fragments = leaf.fragments.copy()
+    fragments["rows"] = 8
+    payload = encode_leaf(replace(leaf, fragments=fragments))
+    entry = msgspec.structs.replace(DATASET.root.leaves[0], payload=payload, rows=8)
+    root = replace(DATASET.root, leaves=(entry,), rows=8)
+    link = objects.put(Kind.DATASET, encode_root(root))
+    with pytest.raises(CorruptError, match="do not cover fragments"):
+        column_index(open_dataset(objects, link.digest), "n")
+
+
+def test_another_kind_of_object_is_no_dataset() -> None:
+    link = OBJECTS.put(Kind.BLOB, b"hello")
+    with pytest.raises(InvalidInputError, match="is a blob, not a dataset"):
+        open_dataset(OBJECTS, link.digest)
+
+
+def test_a_root_links_what_stands_outside_it_and_no_more() -> None:
+    assert OBJECTS.get(DATASET.digest).links == ()
+    kinds = {link.kind for link in CHUNKED.objects.get(CHUNKED.digest).links}
+    assert kinds == {Kind.CHUNK}
+    assert FRAGMENTS in decode_sections(LEAF_MAGIC, CHUNKED.root.leaves[0].payload, "leaf")
