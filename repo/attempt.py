@@ -20,11 +20,11 @@ from tensorrepo.repo.trees import EMPTY_TREE, diff, root_links
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tensorrepo.repo.commits import Json as MetadataJson
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
     from tensorrepo.repo.merge import Conflict
     from tensorrepo.repo.objects import ObjectSource
-    from tensorrepo.repo.records import Json
     from tensorrepo.repo.state import Grave, State
     from tensorrepo.repo.transaction import Transaction
     from tensorrepo.repo.trees import Entry
@@ -55,7 +55,7 @@ class Attempt:
     message: str
     author: str
     time_ns: int
-    metadata: dict[str, Json] = field(default_factory=dict)
+    metadata: dict[str, MetadataJson] = field(default_factory=dict)
     closes_lease: str | None = None
     others: tuple[Digest, ...] = ()
     txn: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -91,8 +91,8 @@ class Attempt:
         commit = LogEntry(self.txn, "commit", self.author, self.time_ns, subject, (moved,))
         if self.closes_lease is None or self.closes_lease not in view.state.leases:
             return (commit,)
-        data: dict[str, Json] = {"id": self.closes_lease}
-        closed = LogEntry(self.txn, "lease-close", self.author, self.time_ns, data=data)
+        gone = {"id": self.closes_lease}
+        closed = LogEntry(self.txn, "lease-close", self.author, self.time_ns, data=gone)
         return (commit, closed)
 
     def _write_or_expire(self, tip: Digest | None) -> tuple[Digest, Commit]:

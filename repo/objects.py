@@ -178,7 +178,7 @@ def encode_object(
     """
     parts = [payload] if isinstance(payload, (bytes, bytearray, memoryview)) else list(payload)
     # Empty parts are left out: a view with a zero in its shape cannot be cast to bytes.
-    views = [view.cast("B") for view in map(memoryview, parts) if view.nbytes]
+    views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
     payload_bytes = sum(view.nbytes for view in views)
     ordered = sorted({link.digest: link for link in links}.values())
     head = bytearray(

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from tensorrepo.repo.commits import Json
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
-    from tensorrepo.repo.records import Json
     from tensorrepo.repo.repository import Repository
     from tensorrepo.repo.trees import Entry
 

@@ -19,7 +19,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -63,6 +63,9 @@ class WorkspaceState(msgspec.Struct, frozen=True, omit_defaults=True):
     head: Head
     lease: str | None = None
     lease_seconds: float = 0.0  # when the lease was renewed last, by this machine's clock
+
+
+NO_STATE = WorkspaceState(0, "", Head(branch="main"))
 
 
 class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -124,8 +127,8 @@ class Workspace:
         return self._folder / "store"
 
     def state(self) -> WorkspaceState:
-        state = _read(self._folder / "workspace.json", WorkspaceState, None)
-        if state is None:
+        state = _read(self._folder / "workspace.json", WorkspaceState, NO_STATE)
+        if state is NO_STATE:
             raise NotFoundError(f"{self._folder} holds no workspace.json. Run `tensorrepo init`.")
         if state.format != FORMAT:
             raise UnsupportedError(
@@ -231,7 +234,7 @@ def _files_under(place: Path) -> Iterator[tuple[str, os.stat_result]]:
             yield path.relative_to(place).as_posix(), path.lstat()
 
 
-def _read(path: Path, kind: type[T], missing: Any) -> T:
+def _read(path: Path, kind: type[T], missing: T) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
