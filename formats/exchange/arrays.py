@@ -170,8 +170,8 @@ def _values(where: str, array: NDArray[Any], first: int) -> NDArray[Any] | Seque
     if kind == "M":
         _refuse_first(where, np.isnat(array), first, "is not a time")
         return _native(array)
-    if kind != "U":
-        return _native(array)
+    if kind != "U" or not array.dtype.itemsize:
+        return list(array.tolist()) if kind == "U" else _native(array)
     points = np.ascontiguousarray(_native(array)).view("<u4").reshape(len(array), -1)
     bad = (points > 0x10FFFF) | ((points >= 0xD800) & (points <= 0xDFFF))
     _refuse_first(where, bad.max(axis=1), first, "holds code points that are no Unicode text")

@@ -6,7 +6,6 @@ Each column is written by a pass of its own, so memory stays at one batch howeve
 
 from __future__ import annotations
 
-import gzip
 import zipfile
 from collections.abc import Iterator
 from math import prod
@@ -23,7 +22,13 @@ from tensorrepo.formats.dataset.values import FixedValues
 from tensorrepo.formats.exchange import idx
 from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.formats.exchange.npy import NAMES_SUFFIX
-from tensorrepo.formats.exchange.output import Table, column_refused, new_file, new_folder
+from tensorrepo.formats.exchange.output import (
+    Table,
+    column_refused,
+    compressed,
+    new_file,
+    new_folder,
+)
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -242,15 +247,8 @@ def _write_idx_file(
 ) -> None:
     big_endian = dtype.newbyteorder(">")
     sizes = (len(table), *column.storage.row_shape)
-    with path.open("xb") as raw, _compressed(raw, gzipped=gzipped) as file:
+    with path.open("xb") as raw, compressed(raw, gzipped=gzipped) as file:
         file.write(idx.HEAD.pack(0, idx.CODES[big_endian], len(sizes)))
         file.write(Struct(f">{len(sizes)}I").pack(*sizes))
         for piece in array_pieces(table, column):
             file.write(piece.astype(big_endian).tobytes())
-
-
-def _compressed(raw: IO[bytes], *, gzipped: bool) -> IO[bytes]:
-    # No name and no time in the header: the same rows make the same file.
-    if not gzipped:
-        return raw
-    return gzip.GzipFile("", "wb", 6, raw, mtime=0)  # type: ignore[return-value]  # a stream in all but name

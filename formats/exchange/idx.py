@@ -39,6 +39,7 @@ from tensorrepo.formats.exchange.base import (
     file_bytes,
     refusals,
 )
+from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -151,7 +152,12 @@ def _find(path: Path, split: str | None) -> dict[str, dict[str, Path]]:
     if not path.is_dir() and (own is None or own.column != "image"):
         return {"": {own.column if own else "data": path}}
     with refusals(folder, "folder"):
-        found = [(name, file) for file in folder.iterdir() if (name := parse_name(file.name))]
+        ignore = read_ignore(folder)
+        found = [
+            (name, file)
+            for file in folder.iterdir()
+            if not ignore.leaves_out(file.name, is_folder=False) and (name := parse_name(file.name))
+        ]
     if not path.is_dir() and own is not None:
         found = [(name, file) for name, file in found if name.split == own.split]
     splits: dict[str, dict[str, Path]] = {}

@@ -6,13 +6,14 @@ failure, also an interrupt, leaves nothing behind. Exporters ask for a `Table`, 
 
 from __future__ import annotations
 
+import gzip
 import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.repo.errors import (
@@ -84,6 +85,14 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
             path.rename(old)
         temporary.rename(path)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def compressed(raw: IO[bytes], *, gzipped: bool) -> IO[bytes]:
+    """A stream into `raw`, through gzip when asked. Closing it does not close `raw`."""
+    if not gzipped:
+        return raw
+    # No name and no time in the header: the same rows make the same file.
+    return gzip.GzipFile("", "wb", 6, raw, mtime=0)  # type: ignore[return-value]  # a stream in all but name
 
 
 def column_refused(column: Column, what: str) -> InvalidInputError:

@@ -35,6 +35,7 @@ from tensorrepo.formats.exchange.base import (
 from tensorrepo.formats.exchange.csv import SUFFIXES as CSV_SUFFIXES
 from tensorrepo.formats.exchange.csv import matches_csv, read_csv
 from tensorrepo.formats.exchange.idx import matches_idx, read_idx
+from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.formats.exchange.images import is_image, matches_images, read_images
 from tensorrepo.formats.exchange.imagesout import images_suit, reads_back, write_images
 from tensorrepo.formats.exchange.jsonl import SUFFIXES as JSONL_SUFFIXES
@@ -355,7 +356,7 @@ def _candidate(path: Path) -> Candidate:
         if path.is_dir():
             names = tuple(_first_names(path))
             if not names:
-                raise damage(path, "is a folder without files (hidden ones are left out)")
+                raise damage(path, "is a folder without files (hidden and ignored ones left out)")
             return Candidate(path, b"", names, is_folder=True)
         if not path.is_file():
             raise damage(path, "is neither a file nor a folder")
@@ -368,16 +369,24 @@ def _candidate(path: Path) -> Candidate:
 
 
 def _first_names(folder: Path) -> Iterator[PurePath]:
-    """Some files below `folder`, hidden ones left out."""
+    """Some files below `folder`, hidden and ignored ones left out."""
     return islice(_names(folder), _MAX_NAMES)
 
 
 def _names(folder: Path) -> Iterator[PurePath]:
+    ignore = read_ignore(folder)
     for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        here = PurePath(parent).relative_to(folder)
+        folders[:] = [
+            name
+            for name in sorted(folders)
+            if not name.startswith(".")
+            and not ignore.leaves_out((here / name).as_posix(), is_folder=True)
+        ]
         for name in sorted(files):
-            if not name.startswith("."):
-                yield PurePath(parent, name).relative_to(folder)
+            left_out = ignore.leaves_out((here / name).as_posix(), is_folder=False)
+            if not name.startswith(".") and not left_out:
+                yield here / name
 
 
 def _inner_head(path: Path) -> bytes:

@@ -32,7 +32,7 @@ from tensorrepo.formats.dataset.schema import (
 )
 from tensorrepo.formats.dataset.values import FixedValues, RaggedValues
 from tensorrepo.formats.exchange.base import BATCH_BYTES
-from tensorrepo.formats.exchange.output import Table, column_refused, new_file
+from tensorrepo.formats.exchange.output import Table, column_refused, compressed, new_file
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -82,20 +82,21 @@ def write_arrow(table: Table, path: Path, *, overwrite: bool = False) -> None:
 def write_csv(
     table: Table, path: Path, *, overwrite: bool = False, delimiter: str | None = None
 ) -> None:
-    """One CSV file; tabs between cells when `path` ends in ``.tsv``.
+    """One CSV file; tabs between cells when `path` ends in ``.tsv``, gzip when in ``.gz``.
 
     Raises:
         InvalidInputError: a column of tensors, bytes or complex numbers.
     """
     fields = [_csv_field(column) for column in table.schema.columns]
     schema = pa.schema(fields)
-    mark = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
+    mark = delimiter or ("\t" if tabs else ",")
     with (
         new_file(path, overwrite=overwrite) as temporary,
+        temporary.open("xb") as raw,
+        compressed(raw, gzipped=path.suffix == ".gz") as file,
         _arrow_failures("CSV"),
-        pa.csv.CSVWriter(
-            str(temporary), schema, write_options=pa.csv.WriteOptions(delimiter=mark)
-        ) as writer,
+        pa.csv.CSVWriter(file, schema, write_options=pa.csv.WriteOptions(delimiter=mark)) as writer,
     ):
         for batch in table.to_batches(max_bytes=BATCH_BYTES):
             arrays = [
@@ -108,7 +109,7 @@ def write_csv(
 
 
 def write_jsonl(table: Table, path: Path, *, overwrite: bool = False) -> None:
-    """One JSON object a line. Tensors are nested lists.
+    """One JSON object a line, tensors as nested lists; gzip when `path` ends in ``.gz``.
 
     Raises:
         InvalidInputError: a column of bytes, images or complex numbers, or a NaN.
@@ -116,7 +117,11 @@ def write_jsonl(table: Table, path: Path, *, overwrite: bool = False) -> None:
     converters = [_json_converter(column) for column in table.schema.columns]
     names = table.schema.names
     first = 0
-    with new_file(path, overwrite=overwrite) as temporary, temporary.open("xb") as file:
+    with (
+        new_file(path, overwrite=overwrite) as temporary,
+        temporary.open("xb") as raw,
+        compressed(raw, gzipped=path.suffix == ".gz") as file,
+    ):
         for batch in table.to_batches(max_bytes=BATCH_BYTES):
             lists = [
                 convert(array, first)

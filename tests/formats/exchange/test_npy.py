@@ -89,6 +89,12 @@ def test_fields_of_a_record_array_are_columns(tmp_path: Path) -> None:
     assert (row["id"], row["name"], row["raw"]) == (2, "héy", b"ab")
 
 
+def test_a_field_of_no_letters_is_empty_text(tmp_path: Path) -> None:
+    np.save(tmp_path / "r.npy", np.zeros(2, [("n", "<i4"), ("t", "U0"), ("s", "S0")]))
+    row = rows_of(store(read_npy(tmp_path / "r.npy")))[1]
+    assert row == {"n": 0, "t": "", "s": b""}
+
+
 def test_moments_are_read_in_their_unit(tmp_path: Path) -> None:
     times = np.array(["2024-01-01T00:00:01", "1969-12-31"], "M8[ms]")
     np.save(tmp_path / "t.npy", times)

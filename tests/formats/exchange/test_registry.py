@@ -68,6 +68,17 @@ def test_text_in_a_folder_of_images_describes_them(tmp_path: Path) -> None:
     assert recognise(tmp_path).name == "images"
 
 
+def test_ignored_files_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "1.png").write_bytes(PNG)
+    parquet(tmp_path / "t.parquet")
+    (tmp_path / "labels-idx1-ubyte").write_bytes(IDX)
+    (tmp_path / ".tensorrepoignore").write_text("raw/\n*-ubyte\n")
+    assert recognise(tmp_path).name == "parquet"
+    with pytest.raises(InvalidInputError, match="no IDX files"):
+        read(tmp_path, "idx")
+
+
 def test_two_formats_in_a_folder_ask_for_one(tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(PNG)
     parquet(tmp_path / "t.parquet")

@@ -24,9 +24,10 @@ from tensorrepo.formats.dataset.schema import (
     Timestamp,
     TypeLike,
 )
+from tensorrepo.formats.exchange.registry import export, read
 from tensorrepo.formats.exchange.tablesout import write_arrow, write_csv, write_jsonl, write_parquet
 from tensorrepo.repo.errors import InvalidInputError
-from tests.support.foreign import dataset_of
+from tests.support.foreign import dataset_of, rows_of, store
 
 MIXED: dict[str, TypeLike] = {
     "n": "int64",
@@ -71,6 +72,14 @@ def test_tabs_stand_between_cells_of_a_tsv(tmp_path: Path) -> None:
     assert (tmp_path / "t.tsv").read_text() == '"a"\t"b"\n1\t2\n'
     write_csv(dataset, tmp_path / "t.csv", delimiter=";")
     assert (tmp_path / "t.csv").read_text() == '"a";"b"\n1;2\n'
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.tsv.gz", "t.jsonl.gz"])
+def test_a_name_in_gz_is_gzip(name: str, tmp_path: Path) -> None:
+    dataset = dataset_of({"n": "int64", "t": Text()}, {"n": [1, 2], "t": ["a", "b"]})
+    path = export(dataset, tmp_path / name)
+    assert path.read_bytes()[:8] == b"\x1f\x8b\x08\0\0\0\0\0"  # no name, no time
+    assert rows_of(store(read(path))) == rows_of(dataset)
 
 
 def test_python_reads_our_json_lines(tmp_path: Path) -> None:
