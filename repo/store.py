@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections import OrderedDict
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
@@ -43,6 +44,7 @@ _COMPRESS_UPTO_BYTES = 64 << 20
 _SMALLEST_STORED_BYTES = 64  # so that reading the first 32 bytes of any object works
 _REMEMBERED_BYTES = 64 << 20
 _REMEMBER_UPTO_BYTES = 1 << 20
+_PENDING_BYTES = 64 << 20
 _REMEMBERED_LINKS = 1 << 17
 _MAPS = 4096
 
@@ -92,11 +94,11 @@ class ObjectStore:
         known = self._recent.get(digest)
         if known is not None:
             return known.link(digest)
-        head = self._first(digest, lambda key: self.backend.read_range(key, 0, HEADER.size))
-        if bytes(head[:4]) == ZSTD_MAGIC:
-            return self.get(digest).link(digest)
-        kind, links, start, payload_bytes = decode_header(memoryview(head), digest)
-        return Link(digest, start + payload_bytes, kind, links == 0)
+        link = self._first(digest, lambda key: self._header(key, digest))
+        # A header alone proves nothing, and parents keep what it says for ever: small objects are
+        # read whole, which verifies them.
+        small = link is None or link.bytes <= _REMEMBER_UPTO_BYTES
+        return self.get(digest).link(digest) if small else link
 
     def read_range(self, link: Link, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)``, not verified."""
@@ -118,7 +120,7 @@ class ObjectStore:
         Raises:
             CorruptError: the bytes differ from `tag`, twice.
         """
-        name = f"{link.digest}.{start}"
+        name = f"{link.digest}.{start}-{stop}"
         if self.cache is not None and (cached := self.cache.get(name)) is not None:
             return cached
         for _ in range(2):
@@ -239,6 +241,20 @@ class ObjectStore:
             if parsed and parsed[0] == digest and stored.key not in tried:
                 yield stored.key
 
+    def _header(self, key: str, digest: Digest) -> Link | None:
+        """What the header under `key` says; None when it is compressed."""
+        head = self.backend.read_range(key, 0, HEADER.size)
+        if bytes(head[:4]) == ZSTD_MAGIC:
+            return None
+        kind, links, start, payload_bytes = decode_header(memoryview(head), digest)
+        found = self.backend.size(key)
+        if found != start + payload_bytes:
+            raise CorruptError(
+                f"{key} in {self.backend.url}: its header promises {start + payload_bytes} bytes, "
+                f"found {found}. Restore it from a copy of the repository."
+            )
+        return Link(digest, found, kind, links == 0)
+
     def _map_key(self, key: str) -> memoryview:
         root = self.backend.local_root
         assert root is not None, "only a local store is mapped"
@@ -266,7 +282,8 @@ class ObjectStore:
 class ObjectWriter:
     """Stores objects of one transaction under the keys that its pin prescribes (rule W1).
 
-    Reads see what was put, also before it is durable. Thread-safe but for `flush`.
+    Reads see what was put, also before it is durable. Thread-safe but for `flush`. Once storing
+    anything failed, nothing of this writer may be relied on: every later `put` and `flush` says so.
     """
 
     def __init__(self, store: ObjectStore, graves: tuple[Grave, ...]) -> None:
@@ -274,8 +291,11 @@ class ObjectWriter:
         self.graves = graves
         self.own: dict[Digest, Link] = {}
         self._uploads = store.backend.uploads()
+        self._unchecked: dict[str, Link] = {}
+        # Small objects that are not durable yet, for reading and for repairs; within a limit.
         self._pending: dict[Digest, EncodedObject] = {}
-        self._unchecked: dict[str, EncodedObject | Link] = {}
+        self._pending_bytes = 0
+        self._failure: BaseException | None = None
         self._lock = Lock()
 
     def put(
@@ -301,30 +321,63 @@ class ObjectWriter:
     def _start(self, encoded: EncodedObject) -> None:
         link = encoded.link
         key = object_key(link.digest, self.store.label(link.digest, self.graves))
-        small = link.bytes <= _REMEMBER_UPTO_BYTES
-        with self._lock:
-            self.own[link.digest] = link
-            self._unchecked[key] = encoded if small else link
-            if small:
-                self._pending[link.digest] = encoded
-        self._uploads.create(key, stored_form(encoded))
+        with self._storing():
+            with self._lock:
+                self.own[link.digest] = link
+                self._unchecked[key] = link
+                self._hold(encoded)
+            self._uploads.create(key, stored_form(encoded))
+
+    def _hold(self, encoded: EncodedObject) -> None:
+        """Keep a small object until `flush`; the oldest give way, they can be read back."""
+        digest, size = encoded.link.digest, encoded.link.bytes
+        if size > _REMEMBER_UPTO_BYTES or digest in self._pending:
+            return
+        self._pending[digest] = encoded
+        self._pending_bytes += size
+        while self._pending_bytes > _PENDING_BYTES:
+            oldest = self._pending.pop(next(iter(self._pending)))
+            self._pending_bytes -= oldest.link.bytes
 
     def flush(self) -> None:
-        """Make all that was put durable; adopt what was there before, when it is whole."""
-        for key, created in self._uploads.finish().items():
-            if not created and key in self._unchecked:
-                self._adopt(key, self._unchecked[key])
+        """Make all that was put durable; adopt what was there before, when it is whole.
+
+        Raises:
+            StorageError: an object could not be stored, now or before. Begin anew.
+            CorruptError: what lies there is damaged, and its bytes are no longer here.
+        """
+        with self._storing():
+            for key, created in self._uploads.finish().items():
+                if not created and key in self._unchecked:
+                    self._adopt(key, self._unchecked[key])
         for digest, encoded in self._pending.items():
-            whole = b"".join(encoded.parts)
-            self.store.remember(digest, decode_object(whole))
-        self._pending.clear()
-        self._unchecked.clear()
+            self.store.remember(digest, decode_object(b"".join(encoded.parts)))
+        self._forget()
 
     def abort(self) -> None:
         """Forget what is not durable. What was stored is garbage, and harmless."""
         self._uploads.abort()
+        self._forget()
+
+    def _forget(self) -> None:
         self._pending.clear()
+        self._pending_bytes = 0
         self._unchecked.clear()
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        # The backend forgets an upload that failed. Without this, a commit that is tried again
+        # would find the object among `own` and refer to what was never stored.
+        if self._failure is not None:
+            raise StorageError(
+                f"{self.store.backend.url}: an object of this transaction could not be stored "
+                f"({self._failure}). Begin it again."
+            ) from self._failure
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def get(self, digest: Digest) -> Envelope:
         pending = self._pending.get(digest)
@@ -354,22 +407,24 @@ class ObjectWriter:
             self.flush()
         return self.store
 
-    def _adopt(self, key: str, expected: EncodedObject | Link) -> None:
+    def _adopt(self, key: str, link: Link) -> None:
         """Accept what lies under `key` when it is whole, else put the right bytes there."""
         backend = self.store.backend
-        if isinstance(expected, Link):
+        encoded = self._pending.get(link.digest)
+        if encoded is None and not link.kind.compressible:
             found = backend.size(key)
-            if found != expected.bytes:
+            if found != link.bytes:
                 raise CorruptError(
-                    f"{key} in {backend.url} has {found} bytes, expected {expected.bytes}. It was "
+                    f"{key} in {backend.url} has {found} bytes, expected {link.bytes}. It was "
                     "damaged after it was stored: delete that one file and repeat the command."
                 )
             return
         try:
-            digest = expected.link.digest
-            decode_object(expand(backend.read(key), digest), digest)
+            decode_object(expand(backend.read(key), link.digest), link.digest)
         except CorruptError:
-            backend.overwrite(key, stored_form(expected))  # same name, same bytes: a repair
+            if encoded is None:
+                raise
+            backend.overwrite(key, stored_form(encoded))  # same name, same bytes: a repair
 
 
 def stored_form(encoded: EncodedObject) -> tuple[Buffer, ...]:
