@@ -15,6 +15,7 @@ from tensorrepo.repo.append import append
 from tensorrepo.repo.commits import Commit, changed_paths, clean_message, read_commit, write_commit
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.records import LogEntry, Update
+from tensorrepo.repo.refs import refuse_taken
 from tensorrepo.repo.trees import EMPTY_TREE, diff, root_links
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Attempt:
                 f"branch {tx.branch!r} was deleted while committing onto {tx.base:.12}. "
                 f"Make it again with `tensorrepo branch {tx.branch} {tx.base:.12}` and repeat."
             )
+        if tip is None:
+            refuse_taken(view, tx.ref)
         if self._made is None or self._made[1].parents != self._parents(tip):
             self._made = self._write_or_expire(tip)
         tx.objects.flush()
@@ -132,12 +135,26 @@ class Attempt:
             fence.secure_commit(tx.objects, view.state, other)
         fenced = tx.pin.generation if self._fenced is None else self._fenced
         graves = fence.graves_since(view.state, fenced)
-        staged = {path: fence.graves_since(view.state, since) for path, since in tx.since.items()}
-        if graves or any(staged.values()):
-            hits = self._hits(view.state, graves, staged)
+        # What is staged may come from anywhere at the pin, also from a branch that is gone by now.
+        staged = {
+            path: fence.graves_since(view.state, tx.since.get(path, fenced)) for path in tx.staged
+        }
+        if any(staged.values()) or graves:
+            hits = self._hits_or_expire(view.state, graves, staged)
             fence.store_again(tx.objects, hits, view.state.graves, tx.ref)
             tx.since = dict.fromkeys(tx.since, view.generation)
         self._fenced = view.generation
+
+    def _hits_or_expire(
+        self, state: State, graves: tuple[Grave, ...], staged: Mapping[str, tuple[Grave, ...]]
+    ) -> list[Digest]:
+        try:
+            return self._hits(state, graves, staged)
+        except NotFoundError as error:
+            raise CommitExpired(
+                f"{self.transaction.ref}: {error} It was collected since this commit began. "
+                "Add it again."
+            ) from error
 
     def _hits(
         self, state: State, graves: tuple[Grave, ...], staged: Mapping[str, tuple[Grave, ...]]

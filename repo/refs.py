@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 BRANCHES = "heads/"
 TAGS = "tags/"
-_STEP = re.compile(r"(undo|redo) ([0-9]+)")
+_STEP = re.compile(r"(undo|redo) ([0-9]+)")  # the note of an entry that `_step` makes
+_STEP_KINDS = frozenset({"ref-create", "ref-delete", "ref-reset"})
 _BLOCK = 256
 
 
@@ -68,7 +69,7 @@ def rename_branch(repository: Repository, old: str, new: str, *, actor: str) -> 
 
     def decide(view: View) -> tuple[LogEntry, ...]:
         commit = _existing(view, source)
-        _refuse_taken(view, target)
+        refuse_taken(view, target)
         return (
             _entry("ref-create", actor, Update(target, None, commit), f"rename from {old}"),
             _entry("ref-delete", actor, Update(source, commit, None), f"rename to {new}"),
@@ -100,7 +101,8 @@ def reset_branch(
                 "changed: look at it and repeat."
             )
         _secure(repository, view, commit)
-        return _entry("ref-reset", actor, Update(ref, old, commit), note)
+        shown = f"reset: {note}" if _STEP.fullmatch(note) else note
+        return _entry("ref-reset", actor, Update(ref, old, commit), shown)
 
     return _append(repository, decide)
 
@@ -148,6 +150,8 @@ def _step(repository: Repository, name: str, actor: str, verb: str) -> Move:
         old, new = view.state.refs.get(ref), move.update.old
         if new is not None:
             _secure(repository, view, new)
+        if new is not None and old is None:
+            refuse_taken(view, ref)
         kind = "ref-delete" if new is None else "ref-create" if old is None else "ref-reset"
         return _entry(kind, actor, Update(ref, old, new), f"{verb} {move.generation}")
 
@@ -164,7 +168,8 @@ def _last_step(repository: Repository, ref: str, view: View, verb: str) -> Move 
     for move in reflog(repository, ref, view):
         if move.generation in cancelled:
             continue
-        step = _STEP.fullmatch(move.entry.note)
+        # The subject of a commit may read like a step, and is none.
+        step = _STEP.fullmatch(move.entry.note) if move.entry.kind in _STEP_KINDS else None
         if step is None:
             return move if verb == "undo" else None
         if verb == "redo" and step[1] == "undo":
@@ -191,7 +196,7 @@ def _create(
     repository: Repository, kind: str, ref: str, commit: Digest, actor: str, note: str = ""
 ) -> None:
     def decide(view: View) -> LogEntry:
-        _refuse_taken(view, ref)
+        refuse_taken(view, ref)
         _secure(repository, view, commit)
         return _entry(kind, actor, Update(ref, None, commit), note)
 
@@ -220,7 +225,8 @@ def _existing(view: View, ref: str) -> Digest:
     return commit
 
 
-def _refuse_taken(view: View, ref: str) -> None:
+def refuse_taken(view: View, ref: str) -> None:
+    """Raise ConflictError when `ref` exists, or is a folder of refs, or lies below a ref."""
     taken = view.state.refs.get(ref)
     if taken is not None:
         raise ConflictError(

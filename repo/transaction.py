@@ -23,11 +23,10 @@ from tensorrepo.repo.attempt import (
     tree_of,
 )
 from tensorrepo.repo.errors import UnsupportedError
-from tensorrepo.repo.history import merge_bases
-from tensorrepo.repo.merge import MergeContext, merge_base_tree, merge_trees
-from tensorrepo.repo.names import check_path
+from tensorrepo.repo.merge import MergeContext, merge_trees
+from tensorrepo.repo.names import check_path, check_ref
 from tensorrepo.repo.store import ObjectWriter
-from tensorrepo.repo.trees import EMPTY_TREE, lookup, update
+from tensorrepo.repo.trees import lookup, update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -113,13 +112,15 @@ class Transaction:
         self.objects.abort()
 
     def _compose(self, mine: bytes, tip: Digest | None) -> bytes:
-        """The staged tree `mine` on top of `tip`, by a three-way merge when the branch moved."""
+        """The staged tree `mine` on top of `tip`: what it changes, when the branch moved."""
         if tip == self.base:
             return mine
         generation = generation_of(self.objects, tip)
         merged = merge_trees(
             self.objects,
-            self._merge_base(tip),
+            # Not the common ancestor: after an undo or a reset that would be older than the base,
+            # and this commit would bring back what was taken away.
+            tree_of(self.objects, self.base),
             mine,
             tree_of(self.objects, tip),
             drivers=self.repository.drivers,
@@ -133,13 +134,6 @@ class Transaction:
             "Look with `tensorrepo diff`, then stage again on the new tip.",
         )
         return merged.root
-
-    def _merge_base(self, tip: Digest | None) -> bytes:
-        if self.base is None or tip is None:
-            return EMPTY_TREE
-        if self.base in merge_bases(self.objects, self.base, tip):
-            return tree_of(self.objects, self.base)
-        return merge_base_tree(self.objects, self.base, tip, drivers=self.repository.drivers)
 
     def __enter__(self) -> Self:
         return self
@@ -173,6 +167,6 @@ def begin(
     view = pin or repository.log.refresh()
     if view.state.read_only_reason:
         raise UnsupportedError(f"{repository.url} is read-only here: {view.state.read_only_reason}")
-    base = base or view.state.refs.get(f"heads/{branch}")
+    base = base or view.state.refs.get(check_ref(f"heads/{branch}"))
     writer = ObjectWriter(repository.objects, view.state.graves)
     return Transaction(repository, branch, view, base, tuple(unchanged), writer)
