@@ -37,6 +37,12 @@ IDENTITY_KEY = "repo.json"
 FORMAT = 1
 
 
+class _Format(msgspec.Struct, frozen=True):
+    """What every version of `repo.json` has, whatever else is in it."""
+
+    format: int
+
+
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`repo.json`: which format, and which repository this is, for ever."""
 
@@ -135,14 +141,22 @@ def open_repository(
 
 def _identity(data: bytes, url: str) -> Identity:
     try:
+        found = msgspec.json.decode(data, type=_Format).format
+        if found > FORMAT:
+            raise UnsupportedError(
+                f"{url} has repository format {found}, this tensorrepo knows {FORMAT}. "
+                "Update tensorrepo."
+            )
         identity = msgspec.json.decode(data, type=Identity)
-    except msgspec.MsgspecError as error:
-        raise CorruptError(
-            f"{url}/{IDENTITY_KEY} is damaged: {error}. Restore it from a copy of the repository."
-        ) from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(url, str(error)) from error
     if identity.format != FORMAT:
-        raise UnsupportedError(
-            f"{url} has repository format {identity.format}, this tensorrepo knows {FORMAT}. "
-            "Update tensorrepo."
-        )
+        raise _damaged(url, f"format {found} never was")
     return identity
+
+
+def _damaged(url: str, why: str) -> CorruptError:
+    return CorruptError(
+        f"{url}/{IDENTITY_KEY} is damaged, or no tensorrepo repository's: {why}. Restore it from "
+        "a copy of the repository."
+    )
