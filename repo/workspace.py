@@ -32,7 +32,7 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 
@@ -44,6 +44,12 @@ FORMAT = 1
 T = TypeVar("T")
 
 
+def _check_digests(*digests: Digest | None) -> None:
+    for digest in digests:
+        if digest is not None:
+            parse_digest(digest)
+
+
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the workspace stands: on a branch, or at a commit (detached)."""
 
@@ -53,6 +59,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if (self.branch is None) == (self.commit is None):
             raise ValueError("a HEAD is a branch or a commit")
+        _check_digests(self.commit)
 
 
 class WorkspaceState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,6 +85,13 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
     source: str = ""
 
+    def __post_init__(self) -> None:
+        if (self.kind is None) != (self.digest is None):
+            raise ValueError("what is staged has a kind and a digest, a removal has neither")
+        if self.kind is not None and self.kind not in Kind.__members__:
+            raise ValueError(f"there is no kind {self.kind!r:.40} of object")
+        _check_digests(self.digest, self.storage)
+
     @property
     def entry(self) -> Entry | None:
         """What the tree will hold; None for a removal."""
@@ -97,6 +111,9 @@ class Staging(msgspec.Struct, frozen=True, omit_defaults=True):
     base: Digest | None = None
     generation: int = 0
     entries: dict[str, Staged] = {}
+
+    def __post_init__(self) -> None:
+        _check_digests(self.base)
 
 
 class Tracked(msgspec.Struct, frozen=True):
@@ -164,7 +181,11 @@ class Workspace:
         Raises:
             ConflictError: another command is at work here.
         """
-        with (self._folder / "lock").open("w") as file:
+        try:
+            file = (self._folder / "lock").open("w")
+        except OSError as error:
+            raise _explain(error, self._folder / "lock") from error
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -239,7 +260,7 @@ def _read(path: Path, kind: type[T], missing: T) -> T:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return missing
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptError(
             f"{path} is damaged: {error}. The repository is not affected; make the workspace anew "
             "with `tensorrepo init URL --force`."
@@ -250,12 +271,17 @@ def _read(path: Path, kind: type[T], missing: T) -> T:
 
 def _write(path: Path, value: object) -> None:
     """Replace a file as a whole: a crash leaves the old one or the new one."""
+    data = msgspec.json.format(msgspec.json.encode(value), indent=1)
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(value), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(path)
+            try:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise _explain(error, path) from error
 
