@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import obstore
@@ -16,7 +17,12 @@ from obstore.exceptions import AlreadyExistsError
 from tensorrepo.repo.backends.base import Guarantee, StoredKey
 from tensorrepo.repo.backends.flights import LoopFlights
 from tensorrepo.repo.backends.keys import byte_views, check_key, check_prefix
-from tensorrepo.repo.backends.remote import RemoteReader
+from tensorrepo.repo.backends.remote import (
+    SENDING_LITTLE,
+    SENDING_MUCH,
+    RemoteReader,
+    open_store,
+)
 from tensorrepo.repo.errors import StorageError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -33,6 +39,7 @@ SINGLE_PUT_BYTES = 4 << 30
 _PART_BYTES = 64 << 20
 _MOST_PARTS = 9_000  # S3 allows 10,000
 _PARTS_IN_FLIGHT = 4
+_MUCH_BYTES = 8 << 20
 _REQUESTS = 16
 _IN_FLIGHT_BYTES = 256 << 20
 _CONFLICT_TRIES = 5
@@ -62,19 +69,31 @@ class CloudBackend(RemoteReader):
 
     def overwrite(self, key: str, parts: Sequence[Buffer]) -> None:
         views = byte_views(parts)
-        store = self._store_for(sum(view.nbytes for view in views))
+        store = self._sender(sum(view.nbytes for view in views))
         with self._asking("write", key):
             obstore.put(store, check_key(key), views, use_multipart=False)
 
     def delete(self, key: str) -> None:
         with self._asking("delete", key):
             try:
-                obstore.delete(self._quick, check_key(key))
+                obstore.delete(self._little, check_key(key))
             except FileNotFoundError:
                 return
 
     def list(self, prefix: str) -> Iterator[StoredKey]:
         return self._pages(check_prefix(prefix))
+
+    # Made when needed: a pool of connections takes 16 ms to set up, and many commands only read.
+    @cached_property
+    def _little(self) -> Any:
+        return open_store(self._place, SENDING_LITTLE)
+
+    @cached_property
+    def _much(self) -> Any:
+        return open_store(self._place, SENDING_MUCH)
+
+    def _sender(self, size_bytes: int) -> Any:
+        return self._much if size_bytes > _MUCH_BYTES else self._little
 
     async def send(self, key: str, views: Sequence[memoryview], size_bytes: int) -> bool:
         """Create `key`; False when it exists."""
@@ -84,7 +103,7 @@ class CloudBackend(RemoteReader):
             for _ in range(_CONFLICT_TRIES):
                 try:
                     await obstore.put_async(
-                        self._store_for(size_bytes), key, views, mode="create", use_multipart=False
+                        self._sender(size_bytes), key, views, mode="create", use_multipart=False
                     )
                 except AlreadyExistsError as error:
                     # A 409 says that somebody is creating the key, which may yet fail.
@@ -103,21 +122,21 @@ class CloudBackend(RemoteReader):
             return False
         part_bytes = max(_PART_BYTES, -(-size_bytes // _MOST_PARTS))
         await obstore.put_async(
-            self._patient, key, views, use_multipart=True,
+            self._much, key, views, use_multipart=True,
             chunk_size=part_bytes, max_concurrency=_PARTS_IN_FLIGHT,
         )  # fmt: skip
         return True
 
     async def _exists(self, key: str) -> bool:
         try:
-            await obstore.head_async(self._quick, key)
+            await obstore.head_async(self._reader, key)
         except FileNotFoundError:
             return False
         return True
 
     def _pages(self, prefix: str) -> Iterator[StoredKey]:
         previous = ""
-        pages: Any = obstore.list(self._quick, prefix or None)
+        pages: Any = obstore.list(self._reader, prefix or None)
         while True:
             with self._asking("list", prefix):
                 page = next(pages, None)

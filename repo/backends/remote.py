@@ -33,15 +33,17 @@ from tensorrepo.repo.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tensorrepo.repo.backends.places import Place
     from tensorrepo.repo.ids import Buffer
 
-# A request's time is bounded as a whole. Small ones give up early, so that a stalled append is
-# noticed; large ones get time for their bytes on a slow line.
-LARGE_BYTES = 8 << 20
-_QUICK, _PATIENT = "30s", "10m"
+# Reading gives up when nothing comes for a while, however much is still to come. What is sent
+# cannot be watched like that: its time is bounded as a whole, small requests' more tightly, so that
+# a stalled append is noticed and large objects get through a slow line.
+READING = {"timeout": "30m", "read_timeout": "30s"}
+SENDING_LITTLE = {"timeout": "30s"}
+SENDING_MUCH = {"timeout": "10m"}
 _RETRY = {
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=60),
@@ -75,8 +77,7 @@ class RemoteReader:
         self.url = place.url
         self.local_root = None
         self._place = place
-        self._quick = open_store(place, _QUICK)
-        self._patient = open_store(place, _PATIENT)
+        self._reader = open_store(place, READING)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -86,7 +87,7 @@ class RemoteReader:
 
     def read(self, key: str) -> bytes:
         with self._asking("read", key):
-            return bytes(obstore.get(self._patient, check_key(key)).bytes())
+            return bytes(obstore.get(self._reader, check_key(key)).bytes())
 
     def read_range(self, key: str, start: int, stop: int) -> Buffer:
         where = f"{self.url}/{key}"
@@ -94,9 +95,9 @@ class RemoteReader:
         if start >= stop:
             self._check_exists(key)
         else:
-            store = self._store_for(stop - start)
             with self._asking("read", key, past_end_is_short=True):
-                data = memoryview(obstore.get_range(store, check_key(key), start=start, end=stop))
+                found = obstore.get_range(self._reader, check_key(key), start=start, end=stop)
+                data = memoryview(found)
         check_length(where, start, stop, data.nbytes)
         return data
 
@@ -108,7 +109,7 @@ class RemoteReader:
             return
         with self._asking("read", key, past_end_is_short=True):
             options: Any = {"range": (start, start + flat.nbytes)}
-            result = obstore.get(self._store_for(flat.nbytes), check_key(key), options=options)
+            result = obstore.get(self._reader, check_key(key), options=options)
             for chunk in result.stream(min_chunk_size=_STREAM_BYTES):
                 part = memoryview(chunk)
                 flat[filled : filled + part.nbytes] = part
@@ -118,7 +119,7 @@ class RemoteReader:
     def size(self, key: str) -> int | None:
         try:
             with self._asking("look up", key):
-                return int(obstore.head(self._quick, check_key(key))["size"])
+                return int(obstore.head(self._reader, check_key(key))["size"])
         except NotFoundError:
             return None
 
@@ -128,9 +129,6 @@ class RemoteReader:
     def _check_exists(self, key: str) -> None:
         if self.size(key) is None:
             raise NotFoundError(f"{self.url} has no key {key!r}")
-
-    def _store_for(self, size_bytes: int) -> Any:
-        return self._patient if size_bytes > LARGE_BYTES else self._quick
 
     @contextmanager
     def _asking(self, doing: str, key: str, *, past_end_is_short: bool = False) -> Iterator[None]:
@@ -154,9 +152,13 @@ class RemoteReader:
             raise explain(error, f"cannot {doing} {self.url}/{key}", self._place) from None
 
 
-def open_store(place: Place, timeout: str) -> Any:
-    """A connection pool to `place` whose requests take at most `timeout` each."""
-    client: Any = {"timeout": timeout, **place.client}
+def open_store(place: Place, timeouts: Mapping[str, str]) -> Any:
+    """A pool of connections to `place`; its own settings go before `timeouts`.
+
+    Raises:
+        InvalidInputError: obstore does not know a setting, or cannot use its value.
+    """
+    client: Any = {**timeouts, **place.client}
     retry: Any = _RETRY
     url = re.sub("^gcs:", "gs:", place.url)
     try:
