@@ -14,9 +14,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import fsspec
-from fsspec import AbstractFileSystem
-
 from tensorrepo.repo.backends.base import Guarantee, StoredKey
 from tensorrepo.repo.backends.flights import ThreadFlights
 from tensorrepo.repo.backends.keys import byte_views, check_key, check_length, check_prefix
@@ -223,6 +220,8 @@ class FsspecUploads:
 
 
 def _open(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
+    import fsspec  # takes 25 ms, and most repositories never need it
+
     scheme = url.partition("://")[0]
     try:
         files, root = fsspec.url_to_fs(url, skip_instance_cache=True, **options)
@@ -272,6 +271,8 @@ def _modified(entry: Mapping[str, Any]) -> float | None:
 
 def _overrides(files: Any, name: str) -> bool:
     """Whether `mv` is a rename of its own: the default copies and deletes."""
+    from fsspec import AbstractFileSystem
+
     return getattr(type(files), name, None) is not getattr(AbstractFileSystem, name, None)
 
 
