@@ -8,6 +8,7 @@ dataset has; every batch is validated, since Arrow itself trusts offsets, and cu
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,12 +128,16 @@ def adapt(schema: pa.Schema, columns: tuple[str, ...] | None) -> list[Adapted]:
     their classes are called; that is understood.
     """
     features = _features(schema)
-    chosen = schema.names if columns is None else columns
+    fields = {field.name: field for field in schema}
+    if len(fields) < len(schema):
+        name, _ = Counter(schema.names).most_common(1)[0]
+        raise InvalidInputError(f"has two columns called {name!r}")
+    chosen = list(fields) if columns is None else columns
     for name in chosen:
-        if name not in schema.names:
-            there = ", ".join(map(repr, schema.names))
+        if name not in fields:
+            there = ", ".join(map(repr, fields))
             raise NotFoundError(f"holds no column {name!r}; there are {there}")
-    return [_adapt_field(schema.field(name), features.get(name, {})) for name in chosen]
+    return [_adapt_field(fields[name], features.get(name, {})) for name in chosen]
 
 
 def _adapt_field(field: pa.Field, feature: Mapping[str, Any]) -> Adapted:
@@ -225,3 +230,5 @@ def _naming(path: Path) -> Iterator[None]:
         raise InvalidInputError(f"{path}: {problem}") from problem
     except UnsupportedError as problem:
         raise UnsupportedError(f"{path}: {problem} Choose others: columns=a,b") from problem
+    except ARROW_ERRORS as problem:  # a name that is not UTF-8, an extension that lies
+        raise damage(path, f"has a damaged schema: {problem}") from problem

@@ -52,3 +52,13 @@ def test_offsets_that_point_outside_are_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(real, lie))
     with pytest.raises(InvalidInputError, match=r"t\.arrow"):
         store(read_arrow(path))
+
+
+def test_a_column_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.arrow"
+    table = pa.table({"some name": [1]})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    path.write_bytes(path.read_bytes().replace(b"some name", b"s\xebme name"))
+    with pytest.raises(InvalidInputError, match=r"t\.arrow: has a damaged schema"):
+        read_arrow(path)

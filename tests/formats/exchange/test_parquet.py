@@ -131,6 +131,13 @@ def test_text_that_is_not_utf_8_names_column_and_file(tmp_path: Path) -> None:
         store(read_parquet(path))
 
 
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.table([[1], [2]], names=["n", "n"])
+    path = written(tmp_path / "t.parquet", table)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="two columns called 'n'"):
+        read_parquet(path)
+
+
 def test_no_columns_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"t\.parquet: a schema has 1 to"):
         read_parquet(written(tmp_path / "t.parquet", {}))
