@@ -61,6 +61,10 @@ class ModelDiff:
     metrics: Mapping[str, tuple[Any, Any]]
 
     @property
+    def same_tensors(self) -> bool:
+        return not (self.added or self.removed or self.retyped or self.changed)
+
+    @property
     def summary(self) -> str:
         """One line: ``1 tensor added, 2 changed, 5 unchanged``."""
         counts = {
@@ -139,7 +143,7 @@ def diff_models(
         ),
         unchanged=len(alike) - len(changed),
         files=_different(_files(before), _files(after)),
-        metrics=_different(before.metrics if before else {}, after.metrics if after else {}),
+        metrics=_different(_metrics(before), _metrics(after)),
     )
 
 
@@ -153,6 +157,10 @@ def _alike(old: TensorSpec, new: TensorSpec) -> bool:
 
 def _equal(before: Model | None, after: Model | None, name: str) -> bool:
     return before is not None and after is not None and before.content(name) == after.content(name)
+
+
+def _metrics(model: Model | None) -> Mapping[str, Any]:
+    return model.metrics if model is not None else {}  # a model without tensors is falsy
 
 
 def _files(model: Model | None) -> dict[str, str]:

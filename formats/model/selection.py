@@ -130,9 +130,8 @@ def _expand(shape: tuple[int, ...], index: Index) -> list[int | slice]:
     given = len([part for part in parts if part is not Ellipsis])
     if given > len(shape):
         raise InvalidInputError(f"{given} indices for a tensor of {len(shape)} dimensions")
-    if Ellipsis not in parts:
-        parts = (*parts, Ellipsis)
-    at = parts.index(Ellipsis)
+    # By identity: an array among the parts cannot be compared.
+    at = next((at for at, part in enumerate(parts) if part is Ellipsis), len(parts))
     fill = [slice(None)] * (len(shape) - given)
     expanded = [*parts[:at], *fill, *parts[at + 1 :]]
     return [part for part in expanded if not isinstance(part, EllipsisType)]

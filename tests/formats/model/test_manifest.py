@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorrepo.formats.model.manifest import (
+    Alias,
+    Edge,
+    FileEntry,
+    Manifest,
+    Original,
+    Part,
+    Piece,
+    TensorEntry,
+    TypeEntry,
+    decode_manifest,
+    encode_manifest,
+)
+from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
+from tensorrepo.repo.ids import Digest
+
+HERE = Digest("0" * 64)
+F32 = TypeEntry("F32", 1, 4)
+BLOB, SUM = bytes(32), bytes(range(32))
+
+
+def tensor(name: str, shape: tuple[int, ...] = (100,), **changes: Any) -> TensorEntry:
+    size = 4 * math.prod(shape)
+    large = size > 64
+    piece = Piece(
+        (0,) * len(shape), shape, SUM if large else None, None if large else bytes(max(size, 0))
+    )
+    return TensorEntry(name, "F32", shape, (msgspec.structs.replace(piece, **changes),))
+
+
+FULL = Manifest(
+    types=(F32,),
+    tensors=(tensor("a", (2, 3)), tensor("b.c", (50, 2)), tensor("é")),
+    aliases=(Alias("tied", "a"),),
+    files=(FileEntry("config.json", BLOB, 2, SUM), FileEntry("tok/vocab.txt", BLOB, 9, SUM)),
+    originals=(
+        Original("m.safetensors", "safetensors", (Part(blob=BLOB), Part(tensor="a")), 99, SUM),
+    ),
+    metadata={"epoch": 3, "nested": {"z": [1, None, True], "a": "text"}},
+    metrics={"loss": math.inf, "accuracy": 0.91},
+    lineage=(Edge("trained_on", "datasets/x", "1" * 64, "2" * 64, {"seed": 7, "position": 4096}),),
+)
+
+
+def replaced(**changes: Any) -> Manifest:
+    return msgspec.structs.replace(FULL, **changes)
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert decode_manifest(encode_manifest(FULL), HERE) == FULL
+
+
+def test_an_empty_model_is_a_model() -> None:
+    assert decode_manifest(encode_manifest(Manifest()), HERE) == Manifest()
+
+
+def test_nan_metrics_are_kept() -> None:
+    read = decode_manifest(encode_manifest(replaced(metrics={"loss": math.nan})), HERE)
+    assert math.isnan(read.metrics["loss"])
+
+
+def test_the_order_of_a_map_is_no_content() -> None:
+    shuffled = replaced(metadata=dict(reversed(FULL.metadata.items())))
+    assert encode_manifest(shuffled) == encode_manifest(FULL)
+
+
+def test_every_blob_is_linked_once() -> None:
+    assert FULL.links() == (HERE,)
+
+
+BROKEN = {
+    "tensors out of order": replaced(tensors=FULL.tensors[::-1]),
+    "a tensor twice": replaced(tensors=(tensor("a"), tensor("a"))),
+    "no name": replaced(tensors=(tensor(""),)),
+    "a name too long": replaced(tensors=(tensor("x" * 4097),)),
+    "a type that is not listed": replaced(types=()),
+    "a type that nothing has": replaced(types=(TypeEntry("BF16", 1, 2), F32)),
+    "a known type with another block": replaced(types=(TypeEntry("F32", 1, 8),)),
+    "a negative dimension": replaced(tensors=(tensor("a", (-1,)),)),
+    "a value of another size": replaced(tensors=(tensor("a", (2,), value=b"1234"),)),
+    "a small tensor with a fingerprint": replaced(tensors=(tensor("a", (2,), fingerprint=SUM),)),
+    "a large tensor without one": replaced(tensors=(tensor("a", fingerprint=None),)),
+    "a large tensor with a value": replaced(tensors=(tensor("a", value=bytes(400)),)),
+    "a short fingerprint": replaced(tensors=(tensor("a", fingerprint=b"12"),)),
+    "a piece that covers less": replaced(
+        tensors=(TensorEntry("a", "F32", (100,), tensor("a", (99,)).pieces),)
+    ),
+    "a piece elsewhere": replaced(tensors=(tensor("a", offset=(1,)),)),
+    "an alias of nothing": replaced(aliases=(Alias("tied", "nothing"),)),
+    "an alias of an alias": replaced(aliases=(Alias("t", "a"), Alias("tied", "t"))),
+    "an alias that is a tensor": replaced(aliases=(Alias("a", "b.c"),)),
+    "a file outside": replaced(files=(FileEntry("../x", BLOB, 0, SUM),)),
+    "an original outside": replaced(originals=(Original("/x", "safetensors", (), 0, SUM),)),
+    "a file twice": replaced(originals=(Original("config.json", "safetensors", (), 0, SUM),)),
+    "an original of a missing tensor": replaced(
+        originals=(Original("x", "safetensors", (Part(tensor="q"),), 0, SUM),)
+    ),
+    "a part that is two": replaced(
+        originals=(Original("x", "safetensors", (Part(blob=BLOB, tensor="a"),), 0, SUM),)
+    ),
+    "a part that is none": replaced(originals=(Original("x", "safetensors", (Part(),), 0, SUM),)),
+    "a short digest": replaced(files=(FileEntry("x", b"12", 0, SUM),)),
+    "metadata that is no JSON": replaced(metadata={"x": b"bytes"}),
+    "lineage without a digest": replaced(lineage=(Edge("parent", "models/x", "12"),)),
+}
+DEEP: list[Any] = []
+for _ in range(100):
+    DEEP = [DEEP]
+BROKEN["metadata without end"] = replaced(metadata={"x": DEEP})
+BROKEN["an integer above 64 bits"] = replaced(metadata={"x": 1 << 64})
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_what_no_manifest_may_hold_is_never_written(fault: str) -> None:
+    with pytest.raises(InvalidInputError):
+        encode_manifest(BROKEN[fault])
+
+
+@pytest.mark.parametrize("fault", sorted(BROKEN.keys() - {"an integer above 64 bits"}))
+def test_what_no_manifest_may_hold_is_never_read(fault: str) -> None:
+    payload = msgspec.msgpack.Encoder(order="sorted").encode(BROKEN[fault])
+    with pytest.raises(CorruptError):
+        decode_manifest(payload, HERE)
+
+
+def test_a_newer_version_says_so() -> None:
+    payload = msgspec.msgpack.Encoder(order="sorted").encode(replaced(version=2))
+    with pytest.raises(UnsupportedError, match="version 2"):
+        decode_manifest(payload, HERE)
+
+
+def test_a_tensor_in_pieces_is_of_a_newer_version() -> None:
+    whole = tensor("a")
+    split = replaced(tensors=(msgspec.structs.replace(whole, pieces=whole.pieces * 2),))
+    payload = msgspec.msgpack.Encoder(order="sorted").encode(split)
+    with pytest.raises(UnsupportedError, match="'a'"):
+        decode_manifest(payload, HERE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda payload: payload + b"\0",
+        lambda payload: payload.replace(b"\xa7version\x01", b"\xa7version\xcc\x01"),
+        lambda payload: msgspec.msgpack.encode(
+            dict(reversed(msgspec.msgpack.decode(payload).items()))
+        ),
+    ],
+    ids=["a byte more", "a number in a longer form", "maps in another order"],
+)
+def test_another_encoding_of_the_same_is_refused(change: Any) -> None:
+    with pytest.raises(CorruptError):
+        decode_manifest(change(encode_manifest(FULL)), HERE)
+
+
+@given(st.binary(max_size=64))
+def test_random_bytes_are_no_manifest(data: bytes) -> None:
+    with pytest.raises(Error):
+        decode_manifest(data, HERE)
+
+
+@given(st.data())
+def test_a_damaged_manifest_is_refused_or_says_something_else(data: st.DataObject) -> None:
+    payload = bytearray(encode_manifest(FULL))
+    at = data.draw(st.integers(0, len(payload) - 1))
+    payload[at] ^= data.draw(st.integers(1, 255))
+    try:
+        other = decode_manifest(bytes(payload), HERE)
+    except (CorruptError, UnsupportedError):
+        return
+    assert encode_manifest(other) == bytes(payload)
