@@ -1,16 +1,15 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
-from typing import TYPE_CHECKING
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tensorrepo.repo.cache import TRAILER, DiskCache
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "ab" * 32
 SMALL, LARGE = b"0123456789", bytes(range(256)) * 8192
@@ -163,3 +162,25 @@ def test_what_killed_writers_left_goes_once_it_is_old(
     DiskCache(cache.root, 1 << 30, clock=lambda: now).evict()
     assert partial.exists() is kept
     assert cache.get(NAME) is not None
+
+
+def _hammer(root: Path, seed: int) -> int:
+    """Put, get and evict at random; the number of hits, each of which was right."""
+    draw = random.Random(seed)
+    cache = DiskCache(root, 60_000, chance=draw.random)
+    hits = 0
+    for _ in range(300):
+        number = draw.randrange(12)
+        value = bytes([number]) * 9_000
+        found = cache.get(f"{number:02}-value")
+        assert found is None or bytes(found) == value
+        hits += found is not None
+        cache.put(f"{number:02}-value", (value,))
+    return hits
+
+
+def test_processes_that_share_a_folder_only_ever_see_whole_values(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+        runs = [pool.submit(_hammer, tmp_path / "cache", seed) for seed in range(2)]
+        assert all(run.result() > 0 for run in runs)
