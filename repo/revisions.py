@@ -65,7 +65,11 @@ def resolve(
 
 
 def split_path(text: str) -> tuple[str, str | None]:
-    """``REF:path`` as (REF, path); ``HEAD`` stands for an empty REF."""
+    """``REF:path`` as (REF, path); ``HEAD`` stands for an empty REF.
+
+    >>> split_path("v1:datasets/photos"), split_path(":models/m"), split_path("main")
+    (('v1', 'datasets/photos'), ('HEAD', 'models/m'), ('main', None))
+    """
     name, colon, path = text.partition(":")
     return (name or "HEAD", path) if colon else (name, None)
 

@@ -6,11 +6,12 @@ remember things in, the way to ask git for a name. `sdk` and the command line pa
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +20,7 @@ from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.model.merge import ModelMergeDriver
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.cache import DiskCache
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, PermissionDenied
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.repository import (
     LocalState,
@@ -40,6 +41,7 @@ CONFIG_KEYS = {
     "cache.limit": "bytes that the cache of remote objects may take, such as 20GB",
 }
 DEFAULT_CACHE_LIMIT = "20GB"
+_AUTHOR = re.compile(r"[^<>\n]+ <[^<>\s]+>")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*", re.IGNORECASE)
 
 
@@ -69,32 +71,28 @@ class Machine:
         return self.folder("XDG_CACHE_HOME", ".cache")
 
 
-def local_state(machine: Machine, pending: Path | None) -> LocalState:
-    """Where a client on this machine remembers things. `pending`: the workspace's folder."""
+def pending_folder(machine: Machine, url: str) -> Path:
+    """Notes on appends to one repository that were made outside of a workspace."""
+    return machine.state_folder / "pending" / hashlib.sha256(url.encode()).hexdigest()[:32]
+
+
+def local_state(machine: Machine, pending: Path) -> LocalState:
+    """Where a client on this machine remembers things."""
     limit = parse_size(read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT))
     return LocalState(
-        pending=pending or machine.state_folder / "pending",
+        pending=pending,
         memory=machine.state_folder / "memory",
         cache=DiskCache(machine.cache_folder / "objects", limit) if limit else None,
     )
 
 
-_OPEN: dict[tuple[object, ...], Repository] = {}
-_OPENING = Lock()
-
-
 def connect(
     url: str, options: Mapping[str, str] | None, machine: Machine, *, pending: Path | None = None
 ) -> Repository:
-    """Open the repository at `url`; one handle for equal arguments in one process."""
-    key = (url, tuple(sorted((options or {}).items())), str(pending))
-    with _OPENING:
-        known = _OPEN.get(key)
-        if known is None:
-            backend = open_backend(url, options, environment=machine.environment)
-            known = open_repository(backend, drivers=DRIVERS, local=local_state(machine, pending))
-            _OPEN[key] = known
-        return known
+    """Open the repository at `url`. `pending`: the workspace's notes; None outside of one."""
+    backend = open_backend(url, options, environment=machine.environment)
+    local = local_state(machine, pending or pending_folder(machine, backend.url))
+    return open_repository(backend, drivers=DRIVERS, local=local)
 
 
 def create(
@@ -102,7 +100,7 @@ def create(
 ) -> Repository:
     """Make a repository at `url`. Raises ConflictError when there is one."""
     backend = open_backend(url, options, environment=machine.environment)
-    local = local_state(machine, pending)
+    local = local_state(machine, pending or pending_folder(machine, backend.url))
     return create_repository(backend, drivers=DRIVERS, local=local)
 
 
@@ -117,29 +115,35 @@ def read_config(path: Path) -> dict[str, str]:
 
 
 def write_config(path: Path, settings: Mapping[str, str]) -> None:
-    """Replace the settings of one file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(dict(settings)), indent=1) + b"\n")
-    partial.replace(path)
+    """Replace the settings of one file, as a whole."""
+    partial = path.with_suffix(f".{secrets.token_hex(4)}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(dict(settings)), indent=1))
+        partial.replace(path)
+    except OSError as error:
+        raise PermissionDenied(
+            f"cannot write {path}: {error.strerror}. XDG_CONFIG_HOME names another folder."
+        ) from error
 
 
 def author(machine: Machine, workspace_config: Path | None = None) -> str:
     """``Name <email>`` for commits, from the first source that knows both.
 
-    Order: TENSORREPO_AUTHOR, the workspace's config, the user's config, git's config.
+    Order: the workspace's config, the user's config, TENSORREPO_AUTHOR, git's config.
 
     Raises:
         InvalidInputError: nobody knows; says how to tell.
     """
-    told = machine.environment.get("TENSORREPO_AUTHOR")
-    if told:
-        return told
     settings = read_config(machine.config_file)
     if workspace_config is not None:
         settings |= read_config(workspace_config)
-    name = settings.get("user.name") or _git("user.name", machine)
-    email = settings.get("user.email") or _git("user.email", machine)
+    name, email = settings.get("user.name"), settings.get("user.email")
+    told = machine.environment.get("TENSORREPO_AUTHOR")
+    if told and not (name and email):
+        return _checked_author(told)
+    name = name or _git("user.name", machine)
+    email = email or _git("user.email", machine)
     if not name or not email:
         raise InvalidInputError(
             "who are you? Commits name their author: run `tensorrepo config user.name 'Your Name'` "
@@ -150,11 +154,25 @@ def author(machine: Machine, workspace_config: Path | None = None) -> str:
 
 def world(environment: Mapping[str, str]) -> tuple[int, int]:
     """(rank, world size) as torchrun and others set them; (0, 1) where nobody did."""
-    return int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
+    told = environment.get("RANK", "0"), environment.get("WORLD_SIZE", "1")
+    try:
+        rank, size = map(int, told)
+    except ValueError:
+        rank, size = 0, 0
+    if not 0 <= rank < size:
+        raise InvalidInputError(
+            f"RANK={told[0]} and WORLD_SIZE={told[1]} in the environment: expected numbers with "
+            "0 <= RANK < WORLD_SIZE. Correct or unset them."
+        )
+    return rank, size
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes: ``"64MB"`` is 64 * 10**6, ``"64MiB"`` 64 * 2**20, a number is itself."""
+    """A size in bytes: decimal units without an "i", binary ones with it, a number is itself.
+
+    >>> parse_size("64MB"), parse_size("64MiB"), parse_size("1.5k"), parse_size(100)
+    (64000000, 67108864, 1500, 100)
+    """
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text)
@@ -162,6 +180,12 @@ def parse_size(text: str | int) -> int:
         raise InvalidInputError(f"{text!r} is no size: expected bytes, or such as 512MB or 2GiB")
     unit = 1024 if match[3] else 1000
     return int(float(match[1]) * unit ** " kmgtp".index(match[2].lower() or " "))
+
+
+def _checked_author(text: str) -> str:
+    if _AUTHOR.fullmatch(text) is None:
+        raise InvalidInputError(f"TENSORREPO_AUTHOR is {text!r}: expected 'Name <email>'")
+    return text
 
 
 def _git(key: str, machine: Machine, run: Callable[..., str] = subprocess.check_output) -> str:
