@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_JOIN_SECONDS = 30.0  # a read that hangs longer is left to its daemon thread
+_JOIN_SECONDS = 10.0  # a read that hangs longer is left to its daemon thread
 
 
 class Fetcher(Generic[T]):
@@ -152,9 +152,11 @@ class Ahead(Generic[T]):
     def __next__(self) -> T:
         with self._arrived:
             while not self._ready:
+                if self._closed:
+                    raise StopIteration
                 if self._failure is not None:
                     raise self._failure
-                if self._finished or self._closed:
+                if self._finished:
                     raise StopIteration
                 self._arrived.wait()
             self._room.notify()

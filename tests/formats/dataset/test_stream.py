@@ -1,0 +1,632 @@
+"""Streams: every row once and as stored, the same order everywhere, resumable, verified."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorrepo.formats.codecs.buffers import Codec
+from tensorrepo.formats.dataset.read import Dataset, column_index
+from tensorrepo.formats.dataset.schema import Column, Json, Scalar, Schema, Tensor, Text, Timestamp
+from tensorrepo.formats.dataset.stream import stream
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tests.support.datasets import Rows, datasets, same_rows, stored
+from tests.support.objects import MemoryObjects
+from tests.support.streams import MappedObjects, row_numbers, rows_of, stream_threads
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.ids import Buffer
+    from tensorrepo.repo.objects import Link
+
+STORES = [MappedObjects, MemoryObjects]
+SHUFFLES = ["pages", "global", "buffer", False]
+COUNT = 1000
+SCHEMA = Schema(
+    (
+        Column("x", Tensor("float32", (100,))),
+        Column("y", Scalar("int64")),
+        Column("t", Text(), nullable=True),
+        Column("r", Tensor("int16", (None,))),
+        Column("n", Scalar("int32"), nullable=True),
+    )
+)
+ROWS: Rows = [
+    {
+        "x": np.full(100, at, np.float32),
+        "y": np.int64(at),
+        "t": None if at % 7 == 0 else f"row {at}",
+        "r": np.arange(at % 5, dtype=np.int16),
+        "n": None if at % 3 == 0 else np.int32(at),
+    }
+    for at in range(COUNT)
+]
+WINDOW = 60_000  # about seven of the 53 runs
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    return stored(MappedObjects(), SCHEMA, [ROWS], page_bytes=8192)
+
+
+@pytest.fixture(scope="module")
+def remote() -> Dataset:
+    return stored(MemoryObjects(), SCHEMA, [ROWS], page_bytes=8192)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Any:
+    yield
+    assert stream_threads() == []
+
+
+# ------------------------------------------------------------------------------ rows
+
+
+@given(
+    datasets(max_rows=60),
+    st.sampled_from(STORES),
+    st.sampled_from(SHUFFLES),
+    st.sampled_from(Codec),
+    st.integers(1, 20),
+    st.integers(1, 5000),
+    st.integers(0, 2),
+)
+def test_every_row_of_any_schema_comes_once_and_as_stored(
+    drawn: tuple[Schema, Rows],
+    store: type[MemoryObjects],
+    shuffle: Any,
+    codec: Codec,
+    batch_size: int,
+    window_bytes: int,
+    prefetch: int,
+) -> None:
+    schema, rows = drawn
+    ds = stored(store(), schema, [rows], page_bytes=512, codec=codec)
+    found = list(
+        stream(
+            ds,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            window_bytes=window_bytes,
+            prefetch=prefetch,
+        )
+    )
+    numbers = [row for batch in found for row in batch.rows.tolist()]
+    assert sorted(numbers) == list(range(len(rows)))
+    assert same_rows(
+        [row for batch in found for row in rows_of(batch)], [rows[number] for number in numbers]
+    )
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_batches_are_whole_but_for_the_last(dataset: Dataset, shuffle: Any) -> None:
+    found = stream(dataset, batch_size=64, shuffle=shuffle, window_bytes=WINDOW)
+    assert len(found) == 16
+    assert [len(batch["y"]) for batch in found] == [64] * 15 + [1000 - 15 * 64]
+
+
+def test_last_drop_leaves_the_short_batch_out(dataset: Dataset) -> None:
+    found = stream(dataset, batch_size=64, last="drop", window_bytes=WINDOW)
+    assert len(found) == 15
+    assert [len(batch["y"]) for batch in found] == [64] * 15
+
+
+def test_only_the_columns_asked_for_come_and_in_that_order(dataset: Dataset) -> None:
+    batch = next(iter(stream(dataset, batch_size=8, columns=["t", "y"])))
+    assert list(batch) == ["t", "y"]
+
+
+def test_storage_order_is_storage_order(dataset: Dataset) -> None:
+    found = row_numbers(list(stream(dataset, batch_size=300, shuffle=False)))
+    assert found == [list(range(start, min(start + 300, COUNT))) for start in (0, 300, 600, 900)]
+
+
+def test_a_page_shuffle_reads_every_run_once_and_mixes_them(dataset: Dataset) -> None:
+    found = stream(dataset, batch_size=4, window_bytes=WINDOW)
+    batches = list(found)
+    assert found.stats().runs == column_index(dataset, "x").pages
+    runs = column_index(dataset, "x").page_of(batches[100].rows)
+    assert len(set(runs.tolist())) == 4
+
+
+def test_what_fits_the_window_is_shuffled_as_a_whole(dataset: Dataset) -> None:
+    assert stream(dataset, batch_size=8).explain().order == "resident"
+
+
+def test_empty_datasets_have_no_batches() -> None:
+    empty = stored(MappedObjects(), SCHEMA, [])
+    found = stream(empty, batch_size=8)
+    assert (len(found), list(found), found.explain().rows) == (0, [], 0)
+
+
+def test_large_rows_are_streamed() -> None:
+    schema = Schema.of({"x": Tensor("uint8", (40_000,)), "y": "int64"})
+    data = np.random.default_rng(0).integers(0, 255, (30, 40_000), dtype=np.uint8)
+    ds = stored(MappedObjects(), schema, [{"x": data, "y": np.arange(30)}], page_bytes=1 << 17)
+    for batch in stream(ds, batch_size=7, window_bytes=300_000):
+        assert np.array_equal(batch["x"], data[batch["y"]])
+
+
+def test_columns_whose_pages_hold_several_runs_are_read_for_each(remote: Dataset) -> None:
+    found = stream(remote, batch_size=4, window_bytes=20_000, columns=["x", "t"])
+    planned = {column.name: column.reading for column in found.explain().columns}
+    assert planned == {"x": "leading", "t": "page"}
+    rows = [row for batch in found for row in rows_of(batch)]
+    numbers = [int(row["x"][0]) for row in rows]
+    assert same_rows(
+        rows, [{name: ROWS[number][name] for name in ("x", "t")} for number in numbers]
+    )
+
+
+# ------------------------------------------------------------------------------ order
+
+
+def test_the_same_seed_and_epoch_give_the_same_batches(dataset: Dataset, remote: Dataset) -> None:
+    one, two = (
+        row_numbers(list(stream(ds, batch_size=32, window_bytes=WINDOW, seed=5, prefetch=ahead)))
+        for ds, ahead in ((dataset, 0), (remote, 3))
+    )
+    assert one == two
+
+
+def test_another_epoch_or_seed_gives_another_order(dataset: Dataset) -> None:
+    found = stream(dataset, batch_size=COUNT, window_bytes=WINDOW)
+    orders = [row_numbers(list(found))]
+    found.set_epoch(1)
+    orders.append(row_numbers(list(found)))
+    orders.append(row_numbers(list(stream(dataset, batch_size=COUNT, window_bytes=WINDOW, seed=1))))
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize("world", [2, 3, 8])
+def test_ranks_share_every_step(dataset: Dataset, shuffle: Any, world: int) -> None:
+    options = {"batch_size": 40, "shuffle": shuffle, "window_bytes": WINDOW}
+    whole = row_numbers(list(stream(dataset, **options)))
+    ranks = [
+        row_numbers(list(stream(dataset, **options, rank=rank, world=world)))
+        for rank in range(world)
+    ]
+    steps = [sorted(row for part in parts for row in part) for parts in zip(*ranks, strict=True)]
+    assert steps == [sorted(step) for step in whole]
+    sizes = [len(part) for rank in ranks for part in rank[:-1]]
+    assert max(sizes) - min(sizes) <= 1
+
+
+# ------------------------------------------------------------------------------ resume
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize("after", [0, 1, 7, 31, 32])
+def test_reading_resumes_where_it_was(dataset: Dataset, shuffle: Any, after: int) -> None:
+    options = {"batch_size": 32, "shuffle": shuffle, "window_bytes": WINDOW, "seed": 3, "epoch": 2}
+    first = stream(dataset, **options)
+    batches = iter(first)
+    before = list(islice(batches, after))
+    state = json.loads(json.dumps(first.state_dict()))
+    rest = list(batches)
+    resumed = stream(dataset, batch_size=32)  # what the order needs is in the state
+    resumed.load_state_dict(state)
+    assert len(resumed) == 32 - len(before)
+    assert row_numbers(list(resumed)) == row_numbers(rest)
+
+
+def test_reading_resumes_with_another_batch_size_and_world(dataset: Dataset) -> None:
+    first = stream(dataset, batch_size=32, window_bytes=WINDOW)
+    batches = iter(first)
+    for _ in range(5):
+        next(batches)
+    rest = [row for batch in batches for row in batch.rows.tolist()]
+    state = first.state_dict(position=160)
+    ranks = []
+    for rank in range(3):
+        resumed = stream(dataset, batch_size=50, rank=rank, world=3)
+        resumed.load_state_dict(state)
+        ranks.append(row_numbers(list(resumed)))
+    steps = [sorted(row for part in parts for row in part) for parts in zip(*ranks, strict=True)]
+    assert steps == [sorted(rest[start : start + 50]) for start in range(0, len(rest), 50)]
+
+
+def test_the_state_follows_the_batches_handed_out_and_not_those_made_ahead(
+    dataset: Dataset,
+) -> None:
+    found = stream(dataset, batch_size=32, prefetch=8)
+    batches = iter(found)
+    positions = [(next(batches).position, found.state_dict()["position"]) for _ in range(4)]
+    assert positions == [(32, 32), (64, 64), (96, 96), (128, 128)]
+
+
+def test_a_finished_epoch_resumes_with_nothing_and_the_next_with_everything(
+    dataset: Dataset,
+) -> None:
+    first = stream(dataset, batch_size=32)
+    list(first)
+    resumed = stream(dataset, batch_size=32)
+    resumed.load_state_dict(first.state_dict())
+    assert list(resumed) == []
+    resumed.set_epoch(1)
+    assert len(list(resumed)) == 32
+
+
+def test_setting_the_same_epoch_keeps_the_place(dataset: Dataset) -> None:
+    first = stream(dataset, batch_size=32)
+    resumed = stream(dataset, batch_size=32)
+    resumed.load_state_dict(first.state_dict(position=320))
+    resumed.set_epoch(0)
+    assert len(resumed) == 22
+
+
+def test_iterating_again_begins_anew(dataset: Dataset) -> None:
+    found = stream(dataset, batch_size=32, window_bytes=WINDOW)
+    assert row_numbers(list(found)) == row_numbers(list(found))
+
+
+def test_one_stream_is_iterated_twice_at_the_same_time(dataset: Dataset) -> None:
+    found = stream(dataset, batch_size=32, window_bytes=WINDOW)
+    pairs = list(zip(found, found, strict=True))
+    assert all(one.rows.tolist() == two.rows.tolist() for one, two in pairs)
+    assert len(pairs) == 32
+
+
+# ------------------------------------------------------------------------------ output
+
+
+def test_row_numbers_find_the_same_rows_again(dataset: Dataset) -> None:
+    batch = next(iter(stream(dataset, batch_size=32, window_bytes=WINDOW)))
+    again = dataset[batch.rows]
+    assert np.array_equal(batch["x"], again["x"])
+    assert batch["t"] == again["t"]
+    assert np.ma.allequal(batch["n"], again["n"])
+
+
+def test_row_ids_stay_when_the_dataset_grows() -> None:
+    objects = MappedObjects()
+    schema = Schema.of({"y": "int64"})
+    first = stored(objects, schema, [{"y": np.arange(50)}])
+    grown = stored(objects, schema, [{"y": np.arange(50, 90)}], seed=1, base=first)
+    ids = [
+        dict(zip(batch["y"].tolist(), batch.row_ids.tolist(), strict=True))
+        for ds in (first, grown)
+        for batch in stream(ds, batch_size=90)
+    ]
+    assert ids[0].items() <= ids[1].items()
+    assert len(set(ids[1].values())) == 90
+
+
+def test_nulls_are_masked_and_marked(dataset: Dataset) -> None:
+    batch = next(iter(stream(dataset, batch_size=50, window_bytes=WINDOW)))
+    there = batch["y"] % 3 != 0
+    assert np.array_equal(batch.valid["n"], there)
+    assert np.array_equal(np.ma.getmaskarray(batch["n"]), ~there)
+    assert [text is not None for text in batch["t"]] == (batch["y"] % 7 != 0).tolist()
+    assert set(batch.valid) == {"n", "t"}
+
+
+def test_torch_tensors_come_from_the_same_values(dataset: Dataset) -> None:
+    torch = pytest.importorskip("torch")
+    options = {"batch_size": 50, "window_bytes": WINDOW}
+    for plain, batch in zip(
+        stream(dataset, **options), stream(dataset, **options, output="torch"), strict=True
+    ):
+        assert batch["x"].dtype == torch.float32
+        assert np.array_equal(batch["x"].numpy(), plain["x"])
+        assert all(
+            np.array_equal(one.numpy(), two)
+            for one, two in zip(batch["r"], plain["r"], strict=True)
+        )
+        assert batch["t"] == plain["t"]
+        assert np.array_equal(batch["n"].numpy(), plain["n"].filled(0))
+        assert np.array_equal(batch.valid["n"].numpy(), ~np.ma.getmaskarray(plain["n"]))
+
+
+def test_arrow_arrays_make_a_record_batch(dataset: Dataset) -> None:
+    batch = next(iter(stream(dataset, batch_size=50, window_bytes=WINDOW, output="arrow")))
+    table = pa.RecordBatch.from_pydict(dict(batch), schema=dataset.schema.to_arrow())
+    expected = dataset.to_arrow().take(pa.array(batch.rows))
+    assert table.column("t").to_pylist() == expected.column("t").to_pylist()
+    assert table.column("n").to_pylist() == expected.column("n").to_pylist()
+
+
+def test_other_types_come_as_a_dataset_gives_them() -> None:
+    schema = Schema((Column("when", Timestamp("s")), Column("what", Json(), nullable=True)))
+    when = np.array([5, 6, 7], "M8[s]")
+    what = [{"a": 1}, None, [2]]
+    ds = stored(MappedObjects(), schema, [{"when": when, "what": what}])
+    batch = next(iter(stream(ds, batch_size=3, shuffle=False)))
+    assert batch["when"].dtype == when.dtype
+    assert batch["when"].tolist() == when.tolist()
+    assert batch["what"] == what
+
+
+def test_ragged_rows_are_padded_when_asked_for(dataset: Dataset) -> None:
+    batch = next(iter(stream(dataset, batch_size=50, window_bytes=WINDOW, pad=-1)))
+    expected = np.full((50, 4), -1, np.int16)
+    for at, number in enumerate(batch.rows.tolist()):
+        expected[at, : number % 5] = np.arange(number % 5)
+    assert np.array_equal(batch["r"], expected)
+    assert batch.lengths["r"].tolist() == (batch.rows % 5).tolist()
+
+
+def test_padding_works_in_several_dimensions() -> None:
+    schema = Schema.of({"r": Tensor("uint8", (None, 2, None))})
+    rows = [np.full((at % 3, 2, at % 4), at, np.uint8) for at in range(12)]
+    ds = stored(MappedObjects(), schema, [{"r": rows}])
+    batch = next(iter(stream(ds, batch_size=12, shuffle=False, pad=99)))
+    assert batch["r"].shape == (12, 2, 2, 3)
+    assert batch.lengths["r"].tolist() == [[at % 3, at % 4] for at in range(12)]
+    for at, row in enumerate(rows):
+        assert np.array_equal(batch["r"][at, : at % 3, :, : at % 4], row)
+        assert int((batch["r"][at] == 99).sum()) == 12 - row.size
+
+
+def test_batches_can_be_changed_and_kept(dataset: Dataset) -> None:
+    kept = []
+    for batch in stream(dataset, batch_size=100, window_bytes=WINDOW, columns=["x", "y"]):
+        batch["x"] += 1
+        kept.append(batch)
+    assert all(np.array_equal(batch["x"][:, 0], batch["y"] + 1) for batch in kept)
+    again = next(iter(stream(dataset, batch_size=100, window_bytes=WINDOW, columns=["x", "y"])))
+    assert np.array_equal(again["x"][:, 0], again["y"])
+
+
+def test_batches_survive_pickling(dataset: Dataset) -> None:
+    batch = next(iter(stream(dataset, batch_size=20, pad=0)))
+    again = pickle.loads(pickle.dumps(batch))
+    assert list(again) == list(batch)
+    assert np.array_equal(again["x"], batch["x"])
+    assert (again.position, again.rows.tolist()) == (batch.position, batch.rows.tolist())
+    assert again.row_ids.tolist() == batch.row_ids.tolist()
+    assert again.lengths["r"].tolist() == batch.lengths["r"].tolist()
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_transforms_run_in_order_and_replace_the_batch(dataset: Dataset, prefetch: int) -> None:
+    seen: list[int] = []
+
+    def transform(batch: Any) -> int:
+        seen.append(batch.position)
+        return -batch.position
+
+    found = list(stream(dataset, batch_size=64, transform=transform, prefetch=prefetch))
+    assert found == [-position for position in seen]
+    assert seen == sorted(seen)
+
+
+# ------------------------------------------------------------------------------ damage
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("codec", Codec)
+def test_no_damaged_page_is_handed_out(store: type[MemoryObjects], codec: Codec) -> None:
+    objects = store()
+    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192, codec=codec)
+    index = column_index(ds, "x")
+    page = 20
+    chunk = index.chunks[index.chunk[page]]
+    entry = index.entries[page]
+    data = bytearray(objects.stored[chunk.digest])  # type: ignore[union-attr]
+    start = len(data) - int.from_bytes(data[16:24], "little") + int(entry["offset"])
+    data[start + 100] ^= 1
+    objects.stored[chunk.digest] = bytes(data)  # type: ignore[union-attr]
+    handed_out: list[int] = []
+    found = stream(ds, batch_size=8, window_bytes=WINDOW)
+    with pytest.raises(CorruptError, match=r"column 'x', page 20 \(rows"):
+        handed_out.extend(row for batch in found for row in batch.rows.tolist())
+    rows = range(*index.first_row[page : page + 2].tolist())
+    assert not set(rows) & set(handed_out)
+
+
+def test_damage_that_comes_between_epochs_is_found() -> None:
+    objects = MappedObjects()
+    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
+    shared = {digest: bytearray(data) for digest, data in objects.stored.items()}
+    objects.stored = shared  # type: ignore[assignment]
+    found = stream(ds, batch_size=8, window_bytes=WINDOW, columns=["x"])
+    assert len(list(found)) == 125
+    chunk = next(link for link in column_index(ds, "x").chunks if not isinstance(link, memoryview))
+    shared[chunk.digest][-70_000] ^= 1
+    with pytest.raises(CorruptError):
+        list(found)
+
+
+# ------------------------------------------------------------------------------ threads
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_an_abandoned_iterator_leaves_no_thread(remote: Dataset, prefetch: int) -> None:
+    batches = iter(stream(remote, batch_size=8, window_bytes=WINDOW, prefetch=prefetch))
+    next(batches)
+    assert stream_threads()
+    del batches
+    gc.collect()
+    assert stream_threads() == []
+
+
+def test_closing_a_stream_ends_its_iterators(remote: Dataset) -> None:
+    with stream(remote, batch_size=8, window_bytes=WINDOW) as found:
+        batches = iter(found)
+        next(batches)
+    assert stream_threads() == []
+    assert list(batches) == []
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
+def test_a_failing_transform_reaches_the_caller_and_ends_the_threads(
+    dataset: Dataset, prefetch: int, failure: type[BaseException]
+) -> None:
+    def transform(batch: Any) -> Any:
+        if batch.position > 100:
+            raise failure("no")
+        return batch
+
+    batches = iter(stream(dataset, batch_size=50, transform=transform, prefetch=prefetch))
+    assert [next(batches).position for _ in range(2)] == [50, 100]
+    with pytest.raises(failure):
+        next(batches)
+    assert stream_threads() == []
+    assert list(batches) == []
+
+
+def test_no_page_is_read_before_a_batch_is_asked_for(remote: Dataset) -> None:
+    found = stream(remote, batch_size=8, window_bytes=WINDOW, prefetch=0)
+    remote.objects.reads.clear()  # type: ignore[attr-defined]
+    found.explain()
+    iter(found).close()
+    assert remote.objects.reads == []  # type: ignore[attr-defined]
+
+
+class SlowObjects(MemoryObjects):
+    """Reads of pages wait to be let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.let_go = threading.Event(), threading.Event()
+
+    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+        self.asked.set()
+        assert self.let_go.wait(60)
+        return super().read_checked(link, start, stop, tag)
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_ctrl_c_interrupts_the_wait_for_a_batch(prefetch: int) -> None:
+    objects = SlowObjects()
+    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
+    main = threading.get_ident()
+
+    def press() -> None:
+        objects.asked.wait(60)
+        signal.pthread_kill(main, signal.SIGINT)
+        objects.let_go.set()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=press).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(stream(ds, batch_size=8, window_bytes=WINDOW, prefetch=prefetch))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stream_threads() == []
+
+
+def test_reading_ahead_is_bounded_in_bytes(remote: Dataset) -> None:
+    found = stream(
+        remote,
+        batch_size=4,
+        window_bytes=WINDOW,
+        columns=["x"],
+        prefetch=0,
+        ahead_bytes=20_000,
+        threads=2,
+    )
+    remote.objects.reads.clear()  # type: ignore[attr-defined]
+    batches = iter(found)
+    next(batches)
+    first_runs = 4
+    batches.close()
+    read_bytes = sum(stop - start for _, start, stop in remote.objects.reads)  # type: ignore[attr-defined]
+    assert read_bytes <= first_runs * 8192 + 20_000 + 2 * 8192
+
+
+# ------------------------------------------------------------------------------ asking
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"window_bytes": 0}, "window_bytes"),
+        ({"shuffle": "rows"}, "shuffle"),
+        ({"output": "jax"}, "output"),
+        ({"last": "pad"}, "last"),
+        ({"prefetch": -1}, "prefetch"),
+        ({"threads": 0}, "threads"),
+        ({"rank": 2, "world": 2}, "rank"),
+        ({"seed": -1}, "seed"),
+        ({"epoch": 1 << 64}, "epoch"),
+        ({"columns": []}, "column"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    dataset: Dataset, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        stream(dataset, **({"batch_size": 8} | wrong))
+
+
+def test_an_unknown_column_is_named(dataset: Dataset) -> None:
+    with pytest.raises(NotFoundError, match="'z'"):
+        stream(dataset, batch_size=8, columns=["z"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"batch_size": 2, "world": 3}, "cannot be shared"), ({"batch_size": 333}, "last='drop'")],
+)
+def test_a_rank_without_rows_is_refused_when_reading_starts(
+    dataset: Dataset, options: dict[str, Any], message: str
+) -> None:
+    found = stream(dataset, **({"world": 3} | options))
+    with pytest.raises(InvalidInputError, match=message):
+        iter(found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "something"},
+        {"dataset": "0" * 64},
+        {"columns": ["x"]},
+        {"position": 1001},
+        {"lanes": 3},
+        {"bands": 0},
+        {"order": "random"},
+        {"more": 1},
+        {"seed": "1"},
+    ],
+)
+def test_a_state_of_something_else_is_refused(dataset: Dataset, change: dict[str, Any]) -> None:
+    found = stream(dataset, batch_size=8, window_bytes=WINDOW)
+    with pytest.raises(InvalidInputError):
+        found.load_state_dict(found.state_dict() | change)
+
+
+def test_a_stream_explains_itself_before_reading(dataset: Dataset) -> None:
+    explained = stream(dataset, batch_size=4, window_bytes=WINDOW, columns=["x", "y"]).explain()
+    assert (explained.order, explained.rows, explained.steps) == ("pages", 1000, 250)
+    assert explained.lanes <= 8
+    assert explained.distinct_runs[1] == 4
+    assert explained.distinct_runs[64] > explained.distinct_runs[16] > 4
+    assert explained.read_bytes == sum(column.read_bytes for column in explained.columns)
+    assert "x: leading" in str(explained)
+    assert json.dumps(explained.to_dict())
+
+
+def test_a_stream_tells_what_it_did(dataset: Dataset) -> None:
+    ticks = iter(range(10**9))
+    found = stream(dataset, batch_size=64, columns=["x"], clock=lambda: float(next(ticks)))
+    list(found)
+    stats = found.stats()
+    assert (stats.batches, stats.rows) == (16, 1000)
+    assert stats.runs == column_index(dataset, "x").pages
+    assert stats.run_bytes == column_index(dataset, "x").raw_bytes
+    assert min(stats.gather_seconds, stats.fetch_seconds, stats.waited_seconds) > 0
+
+
+def test_streams_do_not_load_torch_unless_asked() -> None:
+    code = "import sys, tensorrepo.formats.dataset.stream; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

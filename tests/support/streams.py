@@ -1,0 +1,47 @@
+"""Objects and helpers for tests of the streaming reader."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.support.objects import MemoryObjects
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorrepo.formats.dataset.batch import Batch
+    from tensorrepo.repo.objects import Link
+
+
+class MappedObjects(MemoryObjects):
+    """Like a store on a local disk: payloads are in memory."""
+
+    def map(self, link: Link) -> memoryview | None:
+        return self._payload(link)
+
+
+def rows_of(batch: Batch) -> list[dict[str, Any]]:
+    """The rows of a batch of numpy output, None where null."""
+    columns = {name: _column(values, batch.valid.get(name)) for name, values in batch.items()}
+    return [{name: values[at] for name, values in columns.items()} for at in range(len(batch.rows))]
+
+
+def _column(values: Any, valid: Any) -> list[Any]:
+    every = list(np.ma.getdata(values) if isinstance(values, np.ndarray) else values)
+    there = [True] * len(every) if valid is None else valid.tolist()
+    return [value if here else None for value, here in zip(every, there, strict=True)]
+
+
+def row_numbers(batches: Sequence[Batch]) -> list[list[int]]:
+    """The rows of each batch."""
+    return [batch.rows.tolist() for batch in batches]
+
+
+def stream_threads() -> list[str]:
+    """Names of the threads that streams have started and not ended."""
+    return [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("tensorrepo-")
+    ]
