@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+_GENS = st.integers(1, 200)
 _DIGESTS = st.integers(1, 4).map(digest)
 _REFS = st.sampled_from(["heads/main", "heads/x", "tags/v1", "tags/v2", "runs/a/1"])
 _DATA_NAMES = [
@@ -46,7 +47,7 @@ def _fitting_data() -> SearchStrategy[dict[str, object]]:
         optional={
             "retention_seconds": st.none() | st.integers(-1, 9),
             "protected_refs": st.none() | st.lists(st.sampled_from(["heads/*", "tags/v1"])),
-            "signers": st.dictionaries(_TEXT, _TEXT, max_size=1) | st.integers(),
+            "signers": st.dictionaries(_TEXT, _TEXT, max_size=1) | _INT64,
             "features": st.none() | st.lists(st.sampled_from(["new"]), max_size=1) | st.just([[]]),
             "url": _TEXT,
         },
@@ -82,7 +83,7 @@ def entries() -> SearchStrategy[LogEntry]:
     )
 
 
-def records(gens: SearchStrategy[int] = st.integers(1, 200)) -> SearchStrategy[Record]:
+def records(gens: SearchStrategy[int] = _GENS) -> SearchStrategy[Record]:
     def of(gen: int) -> SearchStrategy[Record]:
         state = _DIGESTS if gen % 64 == 0 else st.none()
         return st.builds(
