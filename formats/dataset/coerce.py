@@ -163,8 +163,7 @@ def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
             valid = ~mask.reshape(len(array), -1).any(axis=1)
             array = np.where(mask, np.zeros((), array.dtype), array)
     _check_shape(column, array, first_row)
-    if isinstance(column.type, Timestamp):
-        array, valid = _to_moments(column.type, array, valid)
+    array, valid = _to_moments(column, array, valid, first_row)
     converted = convert(array, column.storage.element, column.name, first_row)
     return FixedValues(_zero_nulls(converted, valid), valid)
 
@@ -298,20 +297,25 @@ def _check_labels(column: Column, values: ColumnValues, first_row: int) -> Colum
 
 def _moment(row: Any) -> Any:
     if isinstance(row, datetime):
-        return row if row.tzinfo is None else row.astimezone(UTC).replace(tzinfo=None)
-    return row
+        plain = row if row.tzinfo is None else row.astimezone(UTC).replace(tzinfo=None)
+        return np.datetime64(plain, "us")
+    return np.datetime64(row, "D") if isinstance(row, date) else row
 
 
 def _to_moments(
-    kind: Timestamp, array: NDArray[Any], valid: NDArray[np.bool_] | None
+    column: Column, array: NDArray[Any], valid: NDArray[np.bool_] | None, first_row: int
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """datetime64 of any unit, or datetimes, as int64 counts; NaT is null."""
-    if array.dtype.kind == "O" and len(array):
-        array = array.astype("datetime64[us]")
-    if array.dtype.kind != "M":
+    """datetime64 of any unit as int64 counts of the column's; NaT is null."""
+    if not isinstance(column.type, Timestamp) or array.dtype.kind != "M":
         return array, valid
     missing = np.isnat(array)
-    counts = array.astype(f"datetime64[{kind.unit}]").astype(np.int64)
+    moments = array.astype(f"datetime64[{column.type.unit}]")
+    lost = (moments.astype(array.dtype) != array) & ~missing
+    if lost.any():
+        row = int(np.flatnonzero(lost)[0])
+        expected = f"a moment in whole {column.type.unit}, within 64 bits"
+        _refuse(column, first_row + row, expected, str(array[row]))
+    counts = moments.astype(np.int64)
     if not missing.any():
         return counts, valid
     return counts, ~missing if valid is None else valid & ~missing

@@ -211,6 +211,8 @@ def decode_columns(
         record = dict(zip(names, values, strict=True))
         if record["layout"] not in set(Layout):
             raise UnsupportedError(f"{what}: column layout {record['layout']} is unknown. Update.")
+        if record["reserved"] or record["reserved2"]:
+            raise CorruptError(f"{what}: reserved fields of a column are set")
         shape = dims[record["first_dim"] : record["first_dim"] + record["rank"]]
         if len(shape) != record["rank"]:
             raise CorruptError(f"{what}: a column's dimensions are not listed")

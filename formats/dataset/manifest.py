@@ -203,6 +203,8 @@ def decode_leaf(payload: Buffer, what: str) -> Leaf:
         meant = ", ".join(names.get(number, f"section {number}") for number in sorted(unknown))
         raise UnsupportedError(f"{what} has {meant}, which this version cannot read. Update.")
     fragments = section_array(sections, FRAGMENTS, FRAGMENT, what)
+    if fragments["reserved"].any():
+        raise CorruptError(f"{what}: reserved fields of a fragment are set")
     if fragments["flags"].any() or fragments["deleted"].any():
         raise UnsupportedError(f"{what} has changed fragments; this version cannot read them.")
     records = section_array(sections, SPANS, SPAN, what)

@@ -75,7 +75,10 @@ def decode_sections(magic: bytes, payload: Buffer, what: str) -> dict[int, memor
         if reserved or number <= previous or stored > view.nbytes - at:
             raise CorruptError(f"{what}: section {number} is out of order or cut short")
         sections[number] = decode_buffer(codec, view[at : at + stored], raw, item)
-        at += stored + -stored % 8
+        at += stored
+        if any(view[at : at + -stored % 8]):
+            raise CorruptError(f"{what}: padding after section {number} is not zero")
+        at += -stored % 8
         previous = number
     if at != view.nbytes:
         raise CorruptError(f"{what}: {view.nbytes - at} bytes after the last section")
