@@ -39,7 +39,7 @@ _REF_KINDS = frozenset({"commit", "ref-create", "ref-delete", "ref-reset", "tag"
 _DROPPING_KINDS = frozenset({"ref-delete", "ref-reset"})
 
 
-class _Void(Exception):  # noqa: N818 -- no error: how a judgement ends
+class _Void(Exception):  # no error: how a judgement ends
     """The entry has no effect."""
 
 
