@@ -119,14 +119,16 @@ def _schema_changes(before: Dataset | None, after: Dataset | None) -> Iterator[C
     for name in old | new:
         one, two = old.get(name), new.get(name)
         if one != two:
-            yield ColumnChange(name, one and _in_words(one), two and _in_words(two))
+            yield ColumnChange(name, _in_words(one), _in_words(two))
 
 
 def _columns(dataset: Dataset | None) -> dict[str, Column]:
     return {} if dataset is None else {column.name: column for column in dataset.schema.columns}
 
 
-def _in_words(column: Column) -> str:
+def _in_words(column: Column | None) -> str | None:
+    if column is None:
+        return None
     form = type_to_json(column.type)
     kind = form.pop("type")
     details = ", ".join(f"{key}={value}" for key, value in form.items())
