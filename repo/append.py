@@ -208,7 +208,7 @@ def _create(log: Log, before: Tip, draft: _Draft, patience: Patience) -> _Draft 
         raise CommitOutcomeUnknown(
             f"{log.backend.url}: whether transaction {draft.txns[0]} is in log record {gen} is "
             f"not known ({type(error).__name__}: {error}). It may be, or may yet come to be: do "
-            f"not repeat it, run `tensorrepo resolve {draft.txns[0]}`.",
+            "not repeat it, run `tensorrepo resolve`.",
             txn=draft.txns[0],
             generation=gen,
         ) from error

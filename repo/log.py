@@ -374,7 +374,12 @@ class Log:
         raise RepositoryRewound(
             f"{self.backend.url}: log record {seen.generation}, seen before with digest "
             f"{seen.digest:.12}, {now}. An older copy was put in its place, or somebody changed "
-            "the past: find out who, then run `tensorrepo doctor --accept-rewind`."
+            f"the past: find out who. To accept it as it is, {self._to_accept()}."
+        )
+
+    def _to_accept(self) -> str:
+        return (
+            "open it anew" if self.memory is None else f"delete {self.memory.path(self.identity)}"
         )
 
     def _remember(self, memory: Memory, view: View) -> None:

@@ -43,13 +43,13 @@ class Memory:
 
     def load(self, identity: bytes) -> Remembered | None:
         try:
-            return max(_parse(self._path(identity).read_bytes()).values(), default=None)
+            return max(_parse(self.path(identity).read_bytes()).values(), default=None)
         except OSError:
             return None
 
     def save(self, identity: bytes, seen: Remembered) -> None:
         """Remember `seen`, unless another process of this client got further meanwhile."""
-        path = self._path(identity)
+        path = self.path(identity)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -62,9 +62,10 @@ class Memory:
 
     def forget(self, identity: bytes) -> None:
         """Accept whatever the repository is now, after a rewind that was meant."""
-        remove_file(self._path(identity))
+        remove_file(self.path(identity))
 
-    def _path(self, identity: bytes) -> Path:
+    def path(self, identity: bytes) -> Path:
+        """The file for one repository; deleting it is `forget`."""
         return self.directory / record_digest(identity)
 
 
