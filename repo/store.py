@@ -308,7 +308,7 @@ class ObjectWriter:
 
     def put_encoded(self, encoded: EncodedObject) -> Link:
         """Store an object whose links are known to be right."""
-        if encoded.link.digest not in self.own:
+        if encoded.link.digest not in self.own or self._failure is not None:
             self._start(encoded)
         return encoded.link
 
