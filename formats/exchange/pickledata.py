@@ -111,7 +111,7 @@ class _Machine:
     def run(self) -> object:
         while (code := self._take(1)[0]) != _STOP:
             self._step(code)
-        if len(self._stack) != 1:
+        if len(self._stack) != 1 or self._stack[0] is _MARK:
             raise self._refusal(f"the program leaves {len(self._stack)} values")
         return self._stack[0]
 

@@ -34,8 +34,10 @@ class RangeFile:
         Raises:
             InvalidInputError: the file ends before.
         """
-        if start + size > self.size:
-            raise damage(self.path, f"cut short: {self.size} bytes, expected {start + size}")
+        if not 0 <= start <= start + size <= self.size:
+            raise damage(
+                self.path, f"cut short: no bytes {start} to {start + size} in {self.size} bytes"
+            )
         buffer = bytearray(size)
         self.read_into(start, memoryview(buffer))
         return bytes(buffer)
