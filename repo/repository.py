@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tensorrepo.repo.append import append
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.errors import (
@@ -20,18 +21,25 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from tensorrepo.repo.log import Log
+from tensorrepo.repo.history import walk
+from tensorrepo.repo.log import Log, read_opening
+from tensorrepo.repo.objects import encode_object
 from tensorrepo.repo.records import decode_ref_updates
+from tensorrepo.repo.segments import SegmentCommit, changed_filter
 from tensorrepo.repo.store import ObjectStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tensorrepo.repo.append import Appended
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.cache import DiskCache
     from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log import View
     from tensorrepo.repo.merge import Drivers
-    from tensorrepo.repo.records import Update
+    from tensorrepo.repo.records import LogEntry, Update
+    from tensorrepo.repo.slots import Slot
 
 IDENTITY_KEY = "repo.json"
 FORMAT = 1
@@ -77,22 +85,54 @@ class Repository:
     def id(self) -> str:
         return self.identity.id
 
+    def append(self, decide: Callable[[View], tuple[LogEntry, ...]]) -> Appended:
+        """Append to the log, see `append.append`. A record that completes a segment writes it."""
+        return append(self.log, decide, commits=self._introduced)
+
     def close(self) -> None:
         self.backend.close()
 
+    def _introduced(self, slot: Slot) -> Iterator[SegmentCommit]:
+        """The commits that a record brought, for the segment that it will be read from."""
+        for entry in slot.record.entries:
+            moved = [update for update in entry.updates if entry.kind == "commit" and update.new]
+            for update in moved:
+                hidden = [update.old] if update.old else []
+                for digest, commit in walk(self.objects, [update.new], hidden=hidden):
+                    envelope = self.objects.get(digest)
+                    encoded = encode_object(envelope.kind, envelope.payload, envelope.links)
+                    whole = b"".join(encoded.parts)
+                    paths = b"" if commit.changed is None else changed_filter(commit.changed)
+                    yield SegmentCommit(slot.record.gen, digest, whole, paths)
 
-def create_repository(backend: Backend, *, drivers: Drivers, local: LocalState) -> Repository:
+
+def create_repository(
+    backend: Backend,
+    *,
+    drivers: Drivers,
+    local: LocalState,
+    report: Callable[[str], None] = lambda _: None,
+) -> Repository:
     """Make a repository where there is none.
+
+    Args:
+        backend: where.
+        drivers: how entries of each kind are merged.
+        local: where this client remembers things.
+        report: told when the store cannot promise what several writers need.
 
     Raises:
         ConflictError: there is one already.
         PermissionDenied, StorageError: the store cannot be written to.
-        UnsupportedError: the store can only be read.
+        UnsupportedError: the store can only be read, or breaks its promise about creates.
     """
     if backend.guarantee is Guarantee.READ_ONLY:
         raise UnsupportedError(f"{backend.url} can only be read: a repository must be written to")
-    if backend.size(IDENTITY_KEY) is None:
-        probe(backend)
+    if backend.size(IDENTITY_KEY) is None and probe(backend) is not backend.guarantee:
+        raise UnsupportedError(
+            f"{backend.url} let two writers create the same key: commits would get lost. Whatever "
+            "serves it ignores conditional writes; use another server, or a local folder."
+        )
     identity = Identity(FORMAT, secrets.token_hex(16))
     created = backend.create(IDENTITY_KEY, (msgspec.json.encode(identity) + b"\n",))
     if not created:
@@ -117,7 +157,7 @@ def open_repository(
         UnsupportedError: its format is newer than this tensorrepo.
     """
     try:
-        data = backend.read(IDENTITY_KEY)
+        data, hint = read_opening(backend)
     except NotFoundError:
         raise NotFoundError(
             f"no tensorrepo repository at {backend.url}: it has no {IDENTITY_KEY}. Check the URL, "
@@ -129,7 +169,14 @@ def open_repository(
     def read_bulk(digest: Digest) -> tuple[Update, ...]:
         return decode_ref_updates(objects.get(digest).payload)
 
-    log = Log(backend, data, read_bulk, pending=remembered.pending, memory=remembered.memory)
+    log = Log(
+        backend,
+        data,
+        read_bulk,
+        pending=remembered.pending,
+        memory=remembered.memory,
+        hint=hint,
+    )
     objects = ObjectStore(
         backend,
         condemned=lambda: log.latest.state.graves if log.latest else (),

@@ -1,0 +1,189 @@
+"""Making and opening repositories, and what is refused."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.errors import (
+    ConflictError,
+    CorruptError,
+    Error,
+    NotFoundError,
+    UnsupportedError,
+)
+from tensorrepo.repo.repository import LocalState, create_repository, open_repository
+from tests.support.damage import FLIPS, flipped
+from tests.support.faults import WrappedBackend
+from tests.support.repositories import again, commit_files, files_at, new_repository, tip_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.ids import Buffer
+    from tensorrepo.repo.repository import Repository
+
+
+@pytest.fixture(params=["memory", "local"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    return MemoryBackend() if request.param == "memory" else LocalBackend(tmp_path / "store")
+
+
+def with_identity(data: bytes) -> MemoryBackend:
+    backend = MemoryBackend()
+    backend.create("repo.json", (data,))
+    return backend
+
+
+def test_a_new_repository_is_empty_and_opens_as_the_same(backend: Backend) -> None:
+    made = new_repository(backend)
+    opened = again(made)
+    assert opened.id == made.id
+    assert opened.url == backend.url
+    assert opened.log.refresh().generation == 0
+    assert dict(opened.log.refresh().state.refs) == {}
+    assert [stored.key for stored in backend.list("")] == ["repo.json"]
+
+
+def test_two_repositories_have_two_names() -> None:
+    assert new_repository().id != new_repository().id
+
+
+def test_a_repository_is_made_once(backend: Backend) -> None:
+    made = new_repository(backend)
+    with pytest.raises(ConflictError, match="Use it as it is"):
+        new_repository(backend)
+    assert again(made).id == made.id
+
+
+def test_of_two_that_make_a_repository_at_once_one_wins(backend: Backend) -> None:
+    def make(_: int) -> str | None:
+        try:
+            return new_repository(backend).id
+        except ConflictError:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        made = [name for name in pool.map(make, range(4)) if name is not None]
+    assert made == [open_repository(backend, drivers={}).id]
+
+
+def test_where_there_is_no_repository_the_error_says_how_to_make_one(backend: Backend) -> None:
+    with pytest.raises(NotFoundError, match="tensorrepo init"):
+        open_repository(backend, drivers={})
+
+
+def test_a_folder_of_something_else_is_no_repository(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("a,b")
+    with pytest.raises(NotFoundError, match=r"no tensorrepo repository at .*repo\.json"):
+        open_repository(LocalBackend(tmp_path), drivers={})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff\xfe",
+        b'{"format":1}',
+        b'{"id":"x"}',
+        b'{"format":"1","id":"x"}',
+        b'{"format":1,"id":7}',
+        b'{"format":1,"id":"x","more":1}',
+        b'{"format":0,"id":"x"}',
+        b'{"format":-1,"id":"x"}',
+        b'{"name":"package","version":"1.0"}',
+        b'{"deep":' + b"[" * 100_000,
+    ],
+    ids=lambda data: repr(data[:30]),
+)
+def test_a_repo_json_that_is_none_is_corrupt_and_says_where(data: bytes) -> None:
+    with pytest.raises(CorruptError, match=r"memory://.*/repo\.json"):
+        open_repository(with_identity(data), drivers={})
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"format":2,"id":"x"}', b'{"format":99,"id":"x","hash":"other","id2":[1]}']
+)
+def test_a_newer_format_is_unsupported_whatever_else_it_says(data: bytes) -> None:
+    with pytest.raises(UnsupportedError, match="Update tensorrepo"):
+        open_repository(with_identity(data), drivers={})
+
+
+def snapshot(backend: Backend) -> object:
+    repository = open_repository(backend, drivers={})
+    return files_at(repository, tip_of(repository))
+
+
+IDENTITY_BYTES = len(new_repository().backend.read("repo.json"))
+
+
+@pytest.mark.parametrize("mask", FLIPS)
+@pytest.mark.parametrize("at", range(IDENTITY_BYTES))
+def test_no_flipped_byte_of_repo_json_goes_unnoticed_where_there_is_a_record(
+    at: int, mask: int
+) -> None:
+    """The first record chains to these bytes."""
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"one"})
+    repository.backend.overwrite(
+        "repo.json", (flipped(repository.backend.read("repo.json"), at, mask),)
+    )
+    with pytest.raises((CorruptError, UnsupportedError)):
+        snapshot(repository.backend)
+
+
+def test_a_store_that_can_only_be_read_gets_no_repository() -> None:
+    backend = MemoryBackend()
+    backend.guarantee = Guarantee.READ_ONLY
+    with pytest.raises(UnsupportedError, match="can only be read"):
+        create_repository(backend, drivers={}, local=LocalState())
+
+
+class IgnoresTheCondition(WrappedBackend):
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        self.inner.overwrite(key, parts)
+        return True
+
+
+def test_a_store_where_two_writers_win_gets_no_repository() -> None:
+    backend = IgnoresTheCondition(MemoryBackend())
+    with pytest.raises(UnsupportedError, match="two writers"):
+        create_repository(backend, drivers={}, local=LocalState())
+    assert list(backend.list("")) == []
+
+
+def test_a_store_for_one_writer_gets_a_repository() -> None:
+    backend = MemoryBackend()
+    backend.guarantee = Guarantee.SINGLE_WRITER
+    commit_files(new_repository(backend), {"files/a": b"one"})
+    assert snapshot(backend) == {"files/a": b"one"}
+
+
+def test_an_older_copy_in_its_place_is_noticed_by_who_saw_the_newer(tmp_path: Path) -> None:
+    backend = MemoryBackend()
+    repository = new_repository(backend)
+    commit_files(repository, {"files/a": b"one"})
+    older = {stored.key: backend.read(stored.key) for stored in backend.list("")}
+    commit_files(repository, {"files/a": b"two"})
+
+    def reader() -> Repository:
+        return open_repository(backend, drivers={}, local=LocalState(memory=tmp_path))
+
+    reader().log.refresh()
+    for stored in list(backend.list("")):
+        backend.delete(stored.key)
+    for key, data in older.items():
+        backend.create(key, (data,))
+    with pytest.raises(Error, match="older copy") as caught:
+        reader().log.refresh()
+    assert caught.value.kind == "rewound"
