@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo import fence
-from tensorrepo.repo.append import append
 from tensorrepo.repo.commits import Commit, changed_paths, clean_message, read_commit, write_commit
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.records import LogEntry, Update
@@ -65,7 +64,7 @@ class Attempt:
 
     def run(self) -> Committed:
         """Append it. Raises what `append` and `compose` raise; then nothing changed."""
-        appended = append(self.transaction.repository.log, self.decide)
+        appended = self.transaction.repository.append(self.decide)
         assert self._made is not None, "an append ends with the decision that it stored"
         digest, commit = self._made
         tip = commit.parents[0] if commit.parents else None

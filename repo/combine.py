@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo import fence
-from tensorrepo.repo.append import append
 from tensorrepo.repo.attempt import (
     Attempt,
     Committed,
@@ -120,4 +119,4 @@ def _forward(
         note = f"fast-forward to {other:.12}"
         return (LogEntry(txn, "commit", author, time_ns, note, (moved,)),)
 
-    append(transaction.repository.log, decide)
+    transaction.repository.append(decide)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo import fence
-from tensorrepo.repo.append import append
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.records import LogEntry, Update, decode_ref_updates
@@ -75,7 +74,7 @@ def rename_branch(repository: Repository, old: str, new: str, *, actor: str) -> 
             _entry("ref-delete", actor, Update(source, commit, None), f"rename to {new}"),
         )
 
-    append(repository.log, decide)
+    repository.append(decide)
 
 
 def reset_branch(
@@ -210,7 +209,7 @@ def _append(repository: Repository, decide: Callable[[View], LogEntry]) -> Move:
         decided[:] = [decide(view)]
         return tuple(decided)
 
-    appended = append(repository.log, entries)
+    appended = repository.append(entries)
     return Move(appended.view.generation, decided[0], decided[0].updates[0])
 
 

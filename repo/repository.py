@@ -106,20 +106,13 @@ class Repository:
                     yield SegmentCommit(slot.record.gen, digest, whole, paths)
 
 
-def create_repository(
-    backend: Backend,
-    *,
-    drivers: Drivers,
-    local: LocalState,
-    report: Callable[[str], None] = lambda _: None,
-) -> Repository:
+def create_repository(backend: Backend, *, drivers: Drivers, local: LocalState) -> Repository:
     """Make a repository where there is none.
 
     Args:
         backend: where.
         drivers: how entries of each kind are merged.
         local: where this client remembers things.
-        report: told when the store cannot promise what several writers need.
 
     Raises:
         ConflictError: there is one already.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,9 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from tensorrepo.repo.log import Log
 from tensorrepo.repo.repository import LocalState, create_repository, open_repository
+from tensorrepo.repo.segments import read_segment
 from tests.support.damage import FLIPS, flipped
 from tests.support.faults import WrappedBackend
 from tests.support.repositories import again, commit_files, files_at, new_repository, tip_of
@@ -187,3 +190,20 @@ def test_an_older_copy_in_its_place_is_noticed_by_who_saw_the_newer(tmp_path: Pa
     with pytest.raises(Error, match="older copy") as caught:
         reader().log.refresh()
     assert caught.value.kind == "rewound"
+
+
+def test_a_record_that_completes_a_segment_writes_it_with_its_commits() -> None:
+    repository = new_repository()
+    identity = repository.backend.read("repo.json")
+    short = Log(repository.backend, identity, lambda _: (), segment_records=4)
+    writing = replace(repository, log=short)
+    made = [commit_files(writing, {f"files/{at}": b"x"}).digest for at in range(4)]
+    segment = read_segment(short.slots, 4)
+    assert segment is not None
+    assert [commit.digest for commit in segment.commits] == made
+    assert [commit.may_touch("files/2") for commit in segment.commits] == [
+        False,
+        False,
+        True,
+        False,
+    ]
