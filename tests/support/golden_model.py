@@ -1,0 +1,75 @@
+"""The model whose bytes are kept in tests/golden/model: one of everything that version 1 writes.
+
+`python -m tests.support.golden_model` writes the files anew, which changes the stored format.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tensorrepo.formats.model.manifest import Edge
+from tensorrepo.formats.model.source import ModelSource, OriginalFile
+from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.tensors import TYPES, ArrayTensor, tensor_of
+from tensorrepo.repo.objects import Kind
+from tests.support.objects import MemoryObjects
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "model"
+HEAD = b"\x02\0\0\0\0\0\0\0{}"
+VALUES = {
+    "embed.weight": np.arange(600_000, dtype="<u4"),  # two frames
+    "norm.bias": np.arange(50, dtype="<f8") / 4,
+    "scalar": np.array(1.5, "<f4"),
+    "empty": np.zeros((0, 3), "<i8"),
+}
+
+
+def golden_objects() -> dict[str, bytes]:
+    """File name and stored bytes of the model's own objects.
+
+    Of the large pack the members are left out: what follows them is kept, directory and footer.
+    """
+    objects = MemoryObjects()
+    entry = write_model(
+        objects,
+        golden_source(),
+        files={"config.json": b'{"layers": 2}'},
+        metadata={"epoch": 3, "nested": {"b": [1, None, True, "x"], "a": 0.5}},
+        metrics={"accuracy": 0.91},
+        lineage=[Edge("trained_on", "datasets/digits", "1" * 64, "2" * 64, {"seed": 7})],
+    )
+    assert entry.storage is not None, "a model has a placement"
+    packs = [digest for digest, link in objects.links.items() if link.kind is Kind.PACK]
+    small, large = sorted((objects.stored[digest] for digest in packs), key=len)
+    directory_start = 4096 + VALUES["embed.weight"].nbytes
+    return {
+        "manifest.bin": objects.stored[entry.digest],
+        "placement.bin": objects.stored[entry.storage],
+        "pack-small.bin": small,
+        "pack-large-tail.bin": large[directory_start:],
+    }
+
+
+def golden_source() -> ModelSource:
+    readers = {name: tensor_of(name, value) for name, value in VALUES.items()}
+    half = ArrayTensor(np.arange(100, dtype="<u2"), TYPES["BF16"], (10, 10))
+    four_bit = ArrayTensor(np.arange(100, dtype="u1"), TYPES["F4"], (2, 100))
+    original = GOLDEN / "original.bin"
+    return ModelSource(
+        {**readers, "half": half, "four": four_bit},
+        aliases={"head.weight": "embed.weight"},
+        originals=(OriginalFile("model.bin", "test", original, (HEAD, "norm.bias")),),
+    )
+
+
+def write_golden() -> None:
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    (GOLDEN / "original.bin").write_bytes(HEAD + VALUES["norm.bias"].tobytes())
+    for name, data in golden_objects().items():
+        (GOLDEN / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    write_golden()
