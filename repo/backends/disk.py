@@ -28,6 +28,9 @@ STALE_SECONDS = 3600.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block us
 _MAX_PARTS = 1024  # IOV_MAX
+# Given more at once, the kernel takes memory for it in large pieces, which it has to look for:
+# writes of 8 MiB reached between 0.3 and 2.3 GB/s here, writes of 256 KiB always more than 2.
+_WRITE_BYTES = 256 << 10
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _ADVICE = {
     errno.ENOSPC: "No space is left on the disk: free some, then repeat.",
@@ -263,15 +266,30 @@ def _open_folder(name: str, at: int, *, make: bool) -> int:
 
 
 def _write(fd: int, parts: Sequence[memoryview]) -> None:
-    left = list(parts)
-    first = 0
-    while first < len(left):
-        written = os.writev(fd, left[first : first + _MAX_PARTS])
-        while first < len(left) and written >= left[first].nbytes:
-            written -= left[first].nbytes
-            first += 1
-        if written:
-            left[first] = left[first][written:]
+    for batch in _batches(parts):
+        left = batch
+        while left:
+            written = os.writev(fd, left)
+            while left and written >= left[0].nbytes:
+                written -= left.pop(0).nbytes
+            if written:
+                left[0] = left[0][written:]
+
+
+def _batches(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
+    """What to hand to one system call: at most so many parts and so many bytes."""
+    batch: list[memoryview] = []
+    size_bytes = 0
+    for part in parts:
+        for start in range(0, part.nbytes, _WRITE_BYTES):
+            piece = part[start : start + _WRITE_BYTES]
+            if len(batch) == _MAX_PARTS or size_bytes + piece.nbytes > _WRITE_BYTES:
+                yield batch
+                batch, size_bytes = [], 0
+            batch.append(piece)
+            size_bytes += piece.nbytes
+    if batch:
+        yield batch
 
 
 def _fsync(fd: int) -> None:
