@@ -97,6 +97,7 @@ def element_type(dtype: str) -> pa.DataType:
     return pa.binary(element.itemsize) if element.kind == "c" else pa.from_numpy_dtype(element)
 
 
+@cache
 def arrow_type(column_type: ColumnType) -> pa.DataType:
     """The Arrow type in which a column of this type is given out.
 

@@ -20,6 +20,7 @@ from tensorrepo.formats.dataset.index import ColumnIndex, PageIndex, decode_inde
 from tensorrepo.formats.dataset.manifest import Leaf, Root, decode_leaf, decode_root
 from tensorrepo.formats.dataset.pageread import READ_THREADS, PageCache, PageReader, empty_values
 from tensorrepo.formats.dataset.present import Presented, present, present_row
+from tensorrepo.formats.dataset.rowread import read_chosen
 from tensorrepo.formats.dataset.values import ColumnValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest, digest_from_bytes
@@ -257,9 +258,9 @@ def read_rows(dataset: Dataset, name: str, key: Rows) -> ColumnValues:
     reader = page_reader(dataset, name)
     rows = resolve_rows(key, dataset.rows)
     if not isinstance(rows, range):
-        return reader.rows(rows)
+        return read_chosen(reader, rows)
     if rows.step != 1:
-        return reader.rows(np.arange(rows.start, rows.stop, rows.step))
+        return read_chosen(reader, np.arange(rows.start, rows.stop, rows.step))
     pieces = reader.range(rows.start, rows.stop)
     if not pieces:
         return empty_values(reader.index)

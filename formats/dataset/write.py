@@ -17,6 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.chunk import CHUNK_BYTES
@@ -163,6 +164,12 @@ class _Writer:
 
     def add(self, batch: InputBatch) -> None:
         """Take in one batch; nothing refers to it afterwards."""
+        # A table in parts: as a whole its chunks would be copied together first.
+        parts = batch.to_batches() if isinstance(batch, pa.Table) else []
+        for part in parts or [batch]:
+            self._add_part(part)
+
+    def _add_part(self, batch: InputBatch) -> None:
         values = coerce_batch(self._schema, batch, self.rows)
         rows = values[0].rows
         if not rows:
