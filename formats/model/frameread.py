@@ -200,7 +200,7 @@ def tensor_chunks(tensor: StoredFrames, pool: Executor) -> Iterator[memoryview]:
     reads: list[Future[memoryview]] = []
 
     def read(index: int) -> memoryview:
-        part = rooms[index % len(rooms)].data[: frames[index].frame.size_bytes]
+        part: memoryview = rooms[index % len(rooms)].data[: frames[index].frame.size_bytes]
         tensor.frame_into(index, part)
         return part
 

@@ -27,7 +27,7 @@ from tensorrepo.formats.model.manifest import (
 from tensorrepo.formats.model.placement import decode_placement
 from tensorrepo.formats.model.selection import Index, select
 from tensorrepo.formats.tensors import Output, TensorType, array_of, torch_of
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import digest_from_bytes
 from tensorrepo.repo.objects import Envelope, Kind
 
@@ -325,7 +325,10 @@ class _Read:
         for future in self._work:
             future.result()
         data = self._data if self._writable else self._data.toreadonly()
-        return _shaped(data, self._tensor.type, self._tensor.shape, self._output)
+        try:
+            return _shaped(data, self._tensor.type, self._tensor.shape, self._output)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"tensor {self.name!r}: {error}") from error
 
     def _frames(self) -> range:
         return range(len(self._tensor.frames))

@@ -236,6 +236,13 @@ def test_another_output_is_refused() -> None:
         stored({"x": np.zeros(3)}).load(output="jax")  # type: ignore[arg-type]  # what is tested
 
 
+def test_a_type_that_torch_lacks_is_refused_by_name() -> None:
+    pytest.importorskip("torch")
+    six_bit = ArrayTensor(np.zeros(10, "V3"), TYPES["F6_E2M3"], (40,))
+    with pytest.raises(UnsupportedError, match="'x': torch has no type F6_E2M3"):
+        stored(ModelSource({"x": six_bit})).load(output="torch")
+
+
 def test_what_is_no_model_is_refused() -> None:
     objects = MemoryObjects()
     opened = stored({"x": np.zeros(300)}, objects)
