@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from tensorrepo.repository import Repository
     from tensorrepo.sdk import init, read
-    from tensorrepo.sdk import open_repository as open
+    from tensorrepo.sdk import open_repository as open  # noqa: A004 - `tr.open`, as people type
     from tensorrepo.stream import Stream
 
 __version__ = VERSION

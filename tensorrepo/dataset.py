@@ -85,7 +85,7 @@ class Dataset:
         """For torch's own `DataLoader`: rows by number, right with any number of workers."""
         return TorchDataset(self, tuple(columns) if columns is not None else None)
 
-    def stream(
+    def stream(  # noqa: PLR0913 - the one call by which people set a stream up
         self,
         *,
         batch_size: int,

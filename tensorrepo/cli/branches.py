@@ -1,4 +1,4 @@
-"""`branch`, `tag`, `switch`, `undo`, `redo`, `reset`."""
+"""`branch`, `tag`: the names of commits."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import typer
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
+from tensorrepo.cli.complete import complete_branch, complete_ref, complete_tag
 from tensorrepo.repo import refs
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.workspace import Head
-from tensorrepo.workspace.checkout import switch, update_tracked
 
 if TYPE_CHECKING:
     from tensorrepo.workspace.session import Session
@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 
 def branch_command(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="A branch to make.")] = None,
-    ref: Annotated[str, typer.Argument(help="Where it begins.")] = "HEAD",
+    name: Annotated[
+        str | None, typer.Argument(help="A branch to make.", autocompletion=complete_branch)
+    ] = None,
+    ref: Annotated[
+        str | None,
+        typer.Argument(help="Where it begins; else at HEAD.", autocompletion=complete_ref),
+    ] = None,
     delete: Annotated[bool, typer.Option("-d", "--delete", help="Delete NAME.")] = False,
     move: Annotated[
-        bool, typer.Option("-m", "--move", help="Rename: NAME is the old name, REF the new one.")
+        bool, typer.Option("-m", "--move", help="Rename NAME to REF; alone: this branch to NAME.")
     ] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -39,24 +44,30 @@ def branch_command(
         tensorrepo branch -d cleaned
     """
     session = session_of(context, repo)
+    if (delete and (move or ref)) or (name is None and (delete or move)):
+        raise InvalidInputError("give `branch -d NAME`, or `branch -m [OLD] NEW`")
     if name is None:
         _list_refs(session, refs.BRANCHES, as_json=as_json)
     elif delete:
-        _refuse_current(session, name)
-        old = refs.delete_ref(session.repository, refs.BRANCHES + name, actor=session.author())
-        output.line(f"Deleted branch {name} (was {old:.12}).")
+        _delete_branch(session, name, as_json=as_json)
     elif move:
-        _rename(session, name, ref)
+        _rename(session, *((name, ref) if ref else (session.branch(), name)), as_json=as_json)
     else:
-        at = session.resolve(ref)
-        refs.create_branch(session.repository, name, at.digest, actor=session.author())
-        output.line(f"Branch {name} is at {at.digest:.12}.")
+        at = session.resolve(ref).digest
+        refs.create_branch(session.repository, name, at, actor=session.author())
+        told = {"branch": name, "commit": at}
+        output.answer(told, f"Branch {name} is at {at:.12}.", as_json=as_json)
 
 
 def tag_command(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="A tag to make.")] = None,
-    ref: Annotated[str, typer.Argument(help="The commit it names.")] = "HEAD",
+    name: Annotated[
+        str | None, typer.Argument(help="A tag to make.", autocompletion=complete_tag)
+    ] = None,
+    ref: Annotated[
+        str | None,
+        typer.Argument(help="The commit it names; else HEAD.", autocompletion=complete_ref),
+    ] = None,
     message: Annotated[str, typer.Option("-m", "--message", help="A note kept with it.")] = "",
     delete: Annotated[bool, typer.Option("-d", "--delete", help="Delete NAME.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Needed to delete.")] = False,
@@ -72,6 +83,8 @@ def tag_command(
         tensorrepo tag -d v0.9 --force
     """
     session = session_of(context, repo)
+    if delete and (name is None or ref):
+        raise InvalidInputError("give `tag -d NAME --force`")
     if name is None:
         _list_refs(session, refs.TAGS, as_json=as_json)
     elif delete:
@@ -80,126 +93,31 @@ def tag_command(
                 f"others may rely on tag {name!r}: repeat with --force to delete it"
             )
         old = refs.delete_ref(session.repository, refs.TAGS + name, actor=session.author())
-        output.line(f"Deleted tag {name} (was {old:.12}).")
+        told = {"deleted": name, "commit": old}
+        output.answer(told, f"Deleted tag {name} (was {old:.12}).", as_json=as_json)
     else:
-        at = session.resolve(ref)
-        refs.create_tag(session.repository, name, at.digest, actor=session.author(), note=message)
-        output.line(f"Tag {name} names {at.digest:.12}.")
+        at = session.resolve(ref).digest
+        refs.create_tag(session.repository, name, at, actor=session.author(), note=message)
+        told = {"tag": name, "commit": at}
+        output.answer(told, f"Tag {name} names {at:.12}.", as_json=as_json)
 
 
-def switch_command(
-    context: typer.Context,
-    branch: Annotated[str, typer.Argument(help="A branch, or with --detach any commit.")],
-    create: Annotated[bool, typer.Option("-c", "--create", help="Make the branch first.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Stand at a commit, no branch.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Carry staged changes over.")] = False,
-    update: Annotated[
-        bool,
-        typer.Option("--update", help="Write clean tracked files anew as the branch has them."),
-    ] = False,
-) -> None:
-    """Put the workspace on another branch. Writes no data, unless asked to.
-
-    Examples:
-        tensorrepo switch main
-        tensorrepo switch -c cleaning
-        tensorrepo switch --detach v1
-    """
-    session = session_of(context)
-    with session.here.locked():
-        head = switch(session, branch, create=create, detach=detach, keep=keep)
-        output.line(describe_head(head))
-        if update:
-            report_update(session)
-
-
-def undo_command(context: typer.Context) -> None:
-    """Take back your last change of this branch, as a new record of the log.
-
-    Refused when somebody else changed the branch after you.
-
-    Examples:
-        tensorrepo undo
-        tensorrepo redo
-    """
-    _take_back(context, "undo")
-
-
-def redo_command(context: typer.Context) -> None:
-    """Take back the last undo of this branch.
-
-    Examples:
-        tensorrepo redo
-    """
-    _take_back(context, "redo")
-
-
-def reset_command(
-    context: typer.Context,
-    ref: Annotated[str, typer.Argument(help="The commit to move this branch to.")],
-) -> None:
-    """Move this branch to another commit. The old place stays in the branch's history: BRANCH@{1}.
-
-    Examples:
-        tensorrepo reset HEAD~1
-        tensorrepo reset main@{1}
-    """
-    session = session_of(context)
-    name = _current(session)
-    at = session.resolve(ref)
-    move = refs.reset_branch(session.repository, name, at.digest, actor=session.author())
-    output.line(f"Branch {name} is at {at.digest:.12} (was {move.update.old or 'nothing':.12}).")
-
-
-def describe_head(head: Head) -> str:
-    """HEAD for people."""
-    if head.branch is not None:
-        return f"On branch {head.branch}."
-    return (
-        f"HEAD is detached at {head.commit:.12}. `tensorrepo switch -c NAME` makes a branch here."
-    )
-
-
-def report_update(session: Session) -> None:
-    """Write clean tracked files as HEAD has them, and say what was done."""
-    written, skipped = update_tracked(session)
-    for one in written:
-        output.line(f"wrote {one.path.relative_to(session.here.root)} ({one.files} files)")
-    for path in skipped:
-        output.note(f"left {path}: it was changed on disk")
-
-
-def _take_back(context: typer.Context, verb: str) -> None:
-    session = session_of(context)
-    name = _current(session)
-    step = refs.undo if verb == "undo" else refs.redo
-    move = step(session.repository, name, actor=session.author())
-    old, new = move.update.old, move.update.new
-    place = f"at {new:.12}" if new else "without commits"
-    output.line(f"Branch {name} is {place} again (was {old or 'nothing':.12}).")
-
-
-def _current(session: Session) -> str:
-    head = session.here.state().head
-    if head.branch is None:
-        raise InvalidInputError(f"HEAD is detached at {head.commit:.12}: switch to a branch first")
-    return head.branch
-
-
-def _refuse_current(session: Session, name: str) -> None:
+def _delete_branch(session: Session, name: str, *, as_json: bool) -> None:
     head = session.head
     if head is not None and head.branch == name:
         raise ConflictError(f"the workspace is on branch {name!r}: switch to another one first")
+    old = refs.delete_ref(session.repository, refs.BRANCHES + name, actor=session.author())
+    told = {"deleted": name, "commit": old}
+    back = f"`tensorrepo branch {name} {old:.12}` brings it back."
+    output.answer(told, f"Deleted branch {name} (was {old:.12}). {back}", as_json=as_json)
 
 
-def _rename(session: Session, old: str, new: str) -> None:
-    if new == "HEAD":
-        raise InvalidInputError("rename from what to what? `tensorrepo branch -m OLD NEW`")
+def _rename(session: Session, old: str, new: str, *, as_json: bool) -> None:
     refs.rename_branch(session.repository, old, new, actor=session.author())
     head = session.head
     if head is not None and head.branch == old:
         session.here.set_head(Head(branch=new))
-    output.line(f"Branch {old} is {new} now.")
+    output.answer({"branch": new, "was": old}, f"Branch {old} is {new} now.", as_json=as_json)
 
 
 def _list_refs(session: Session, space: str, *, as_json: bool) -> None:
@@ -208,8 +126,10 @@ def _list_refs(session: Session, space: str, *, as_json: bool) -> None:
     if as_json:
         output.json_value(dict(sorted(found.items())))
         return
-    current = session.head.branch if session.head and space == refs.BRANCHES else None
-    if current is not None and current not in found:
-        output.line(f"* {current} (no commit yet)")
+    head = session.head if space == refs.BRANCHES else None
+    if head is not None and head.branch is None:
+        output.line(f"* (detached at {head.commit:.12})")
+    elif head is not None and head.branch not in found:
+        output.line(f"* {head.branch} (no commit yet)")
     for name, at in sorted(found.items()):
-        output.line(f"{'*' if name == current else ' '} {name} {at:.12}")
+        output.line(f"{'*' if head and name == head.branch else ' '} {name} {at:.12}")

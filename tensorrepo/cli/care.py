@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
@@ -13,8 +14,8 @@ from tensorrepo._version import VERSION
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
 from tensorrepo.repo import append
-from tensorrepo.repo.errors import CommitOutcomeUnknown
-from tensorrepo.repo.pending import Pending
+from tensorrepo.repo.errors import CommitOutcomeUnknown, NotFoundError
+from tensorrepo.repo.mend import void_slot
 from tensorrepo.workspace.doctor import examine
 
 PACKAGES = (
@@ -46,8 +47,9 @@ def doctor_command(
     """
     session = session_of(context, repo)
     if void is not None:
-        session.repository.log.void(void)
-        output.line(f"slot {void} of the log counts as empty from now on")
+        log = session.repository.log
+        void_slot(log, void, actor=session.author(), time_ns=time.time_ns())
+        output.answer({"void": void}, f"slot {void} of the log counts as empty", as_json=as_json)
         return
     findings = list(examine(session))
     if as_json:
@@ -64,10 +66,14 @@ def doctor_command(
 
 def resolve_command(
     context: typer.Context,
+    txn: Annotated[
+        str | None, typer.Argument(metavar="[TXN]", help="Only this transaction.")
+    ] = None,
     settle: Annotated[
         bool,
         typer.Option("--settle", help="Fill an empty slot, so that the answer is a definite one."),
     ] = False,
+    repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find out what became of a commit whose outcome was unknown.
@@ -78,12 +84,19 @@ def resolve_command(
     Examples:
         tensorrepo resolve
         tensorrepo resolve --settle
+        tensorrepo resolve --repo s3://bucket/team
     """
-    session = session_of(context)
-    pending = Pending(session.here.folder / "pending")
+    log = session_of(context, repo).repository.log
+    unresolved = [
+        one
+        for one in (log.pending.unresolved() if log.pending else ())
+        if txn is None or one.txn.startswith(txn)
+    ]
+    if txn is not None and not unresolved:
+        raise NotFoundError(f"no transaction {txn!r} is unresolved here")
     answers = []
-    for one in pending.unresolved():
-        answer = append.resolve(session.repository.log, one.txn, one.generation, settle=settle)
+    for one in unresolved:
+        answer = append.resolve(log, one.txn, one.generation, settle=settle)
         answers.append({"txn": one.txn, "generation": one.generation, "outcome": answer})
     if as_json:
         output.json_value(answers)

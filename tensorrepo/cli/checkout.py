@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorrepo.cli import output
-from tensorrepo.cli.branches import describe_head, report_update
 from tensorrepo.cli.common import JsonOption, RepoOption, place, session_of
+from tensorrepo.cli.complete import complete_entry, complete_ref
+from tensorrepo.cli.move import show_head
+from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.refs import BRANCHES
 from tensorrepo.workspace.checkout import Written, checkout_paths, export, switch
@@ -19,9 +21,14 @@ if TYPE_CHECKING:
 
 def checkout_command(
     context: typer.Context,
-    ref: Annotated[str, typer.Argument(help="A branch, tag or commit.")],
+    ref: Annotated[
+        str, typer.Argument(help="A branch, tag or commit.", autocompletion=complete_ref)
+    ],
     paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH]...", help="Entries to write out.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATH]...", help="Entries to write out.", autocompletion=complete_entry
+        ),
     ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="DIR", help="Write them into DIR.")
@@ -29,6 +36,7 @@ def checkout_command(
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite files that were changed.")
     ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Stand at a commit, no branch.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Carry staged changes over.")] = False,
     update: Annotated[
         bool, typer.Option("--update", help="Write clean tracked files anew as REF has them.")
@@ -58,20 +66,22 @@ def checkout_command(
             raise InvalidInputError("--to needs the PATHs to write")
         revision = session.resolve(ref)
         is_branch = revision.ref is not None and revision.ref.startswith(BRANCHES)
-        head = switch(session, ref, detach=not is_branch, keep=keep)
-        if revision.warning:
-            output.note(f"warning: {revision.warning}")
-        output.line(describe_head(head))
-        if update:
-            report_update(session)
+        head = switch(session, ref, detach=detach or not is_branch, keep=keep)
+        show_head(session, head, update=update, as_json=as_json)
 
 
 def export_command(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME[@REF]", help="The entry.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME[@REF]", help="The entry.", autocompletion=complete_entry),
+    ],
     to: Annotated[str, typer.Option("--to", metavar="PATH", help="Where to write it.")],
     format_name: Annotated[
         str | None, typer.Option("--format", help="The format; else told by PATH's suffix.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is at PATH.")] = False,
     repo: RepoOption = None,
@@ -85,8 +95,11 @@ def export_command(
         tensorrepo export classifier --to model.safetensors
     """
     session = session_of(context, repo)
-    with output.working(f"writing {name}"):
-        written = export(session, name, place(context, to), format_name, force=force)
+    target, options = place(context, to), parse_options(option or [])
+    with output.progress(f"writing {name}", None) as told:
+        written = export(
+            session, name, target, format_name, force=force, options=options, progress=told
+        )
     _report(session, [written], as_json=as_json)
 
 

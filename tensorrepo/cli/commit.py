@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, session_of
+from tensorrepo.cli.complete import complete_ref
 from tensorrepo.cli.exits import NOTHING_TO_DO
 from tensorrepo.repo import combine
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.workspace.commit import commit_staged
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.attempt import Committed
+
+STRATEGIES = ("fail", "ours", "theirs")
 
 
 def commit_command(
@@ -30,32 +35,36 @@ def commit_command(
     """
     session = session_of(context)
     with session.here.locked():
-        made = commit_staged(session, message)
+        outcome = commit_staged(session, message)
+    made = outcome.made
+    if outcome.earlier is not None:
+        told = {"commit": outcome.earlier, "branch": session.head and session.head.branch}
+        line = f"What was staged is committed already, as {outcome.earlier:.12}: nothing is left."
+        output.answer(told, line, as_json=as_json)
+        return
     if made is None:
         output.note("nothing to commit: stage something with `tensorrepo add`")
         raise typer.Exit(NOTHING_TO_DO)
-    if as_json:
-        output.json_value(
-            {
-                "commit": made.digest,
-                "branch": session.here.state().head.branch,
-                "onto": made.onto,
-                "changed": made.commit.changed,
-                "attempts": made.attempts,
-            }
-        )
-        return
-    if made.onto is not None:
-        output.line(f"The branch had moved: merged onto {made.onto:.12}.")
-    count = len(made.commit.changed or ())
-    subject = message.partition("\n")[0]
-    output.line(f"[{session.here.state().head.branch} {made.digest:.12}] {subject}")
-    output.line(f" {count} {'entry' if count == 1 else 'entries'} changed")
+    _report(session.branch(), made, as_json=as_json)
+
+
+def _report(branch: str, made: Committed, *, as_json: bool) -> None:
+    changed = made.commit.changed or ()
+    told = {
+        "commit": made.digest, "branch": branch, "onto": made.onto, "changed": changed,
+        "attempts": made.attempts,
+    }  # fmt: skip
+    lines = [f"The branch had moved: merged onto {made.onto:.12}."] if made.onto else []
+    lines.append(f"[{branch} {made.digest:.12}] {made.commit.message.partition(chr(10))[0]}")
+    lines.append(f" {len(changed)} {'entry' if len(changed) == 1 else 'entries'} changed")
+    output.answer(told, *lines, as_json=as_json)
 
 
 def merge_command(
     context: typer.Context,
-    ref: Annotated[str, typer.Argument(help="A branch or any commit.")],
+    ref: Annotated[
+        str, typer.Argument(help="A branch or any commit.", autocompletion=complete_ref)
+    ],
     message: Annotated[str | None, typer.Option("-m", "--message", help="Of the commit.")] = None,
     strategy: Annotated[
         str, typer.Option("--strategy", help="For conflicts: fail, ours or theirs.")
@@ -74,30 +83,38 @@ def merge_command(
         tensorrepo merge cleaning
         tensorrepo merge cleaning --strategy theirs
     """
+    if strategy not in STRATEGIES:
+        raise InvalidInputError(f"no strategy {strategy!r}: there are {', '.join(STRATEGIES)}")
     session = session_of(context)
-    head = session.here.state().head
-    if head.branch is None:
-        raise InvalidInputError("HEAD is detached: switch to the branch to merge into")
-    if session.here.staging().entries:
-        raise InvalidInputError("changes are staged: commit them first, or unstage them")
-    other = session.resolve(ref)
-    outcome = combine.merge(
-        session.repository,
-        head.branch,
-        other.digest,
-        author=session.author(),
-        message=message or f"Merge {ref} into {head.branch}",
-        strategy=strategy,
-        fast_forward=not commit,
-    )
-    if as_json:
-        output.json_value(asdict(outcome) | {"branch": head.branch})
-    elif outcome.committed is not None:
-        made = outcome.committed
-        output.line(f"[{head.branch} {made.digest:.12}] merged {ref} ({other.digest:.12})")
-        for path in made.commit.changed or ():
-            output.line(f"  {path}")
+    branch = session.branch()
+    with session.here.locked():
+        if session.here.staging().entries:
+            raise ConflictError("changes are staged: commit them first, or unstage them")
+        outcome = combine.merge(
+            session.repository,
+            branch,
+            session.resolve(ref).digest,
+            author=session.author(),
+            message=message or f"Merge {ref} into {branch}",
+            strategy=strategy,
+            fast_forward=not commit,
+        )
+    _report_merge(branch, ref, outcome, as_json=as_json)
+
+
+def _report_merge(branch: str, ref: str, outcome: combine.MergeOutcome, *, as_json: bool) -> None:
+    made = outcome.committed
+    told: dict[str, Any] = {
+        "branch": branch,
+        "commit": outcome.forwarded,
+        "forwarded": bool(outcome.forwarded),
+    }
+    if made is not None:
+        changed = made.commit.changed or ()
+        told |= {"commit": made.digest, "changed": changed}
+        lines = [f"[{branch} {made.digest:.12}] merged {ref}", *(f"  {path}" for path in changed)]
     elif outcome.forwarded is not None:
-        output.line(f"Branch {head.branch} moved forward to {outcome.forwarded:.12}.")
+        lines = [f"Branch {branch} moved forward to {outcome.forwarded:.12}."]
     else:
-        output.line(f"{head.branch} has all of {ref} already.")
+        lines = [f"{branch} has all of {ref} already."]
+    output.answer(told, *lines, as_json=as_json)

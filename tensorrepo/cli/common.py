@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.cli import output
+from tensorrepo.cli.main import AFTER_DASHES
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.sdk import machine
 from tensorrepo.workspace.session import Session, open_session
 
@@ -31,14 +33,43 @@ def started_in(context: typer.Context) -> Machine:
     folder = (here.cwd / directory).resolve()
     if not folder.is_dir():
         raise NotFoundError(f"-C {directory}: there is no such folder")
-    return replace(here, cwd=folder)
+    # -C is nearer than the environment: it says where the workspace is, too.
+    told = {name: text for name, text in here.environment.items() if name != "TENSORREPO_DIR"}
+    return replace(here, cwd=folder, environment=told)
 
 
 def session_of(context: typer.Context, url: str | None = None) -> Session:
     """The session of a command: of a URL given, or of the workspace around."""
-    return open_session(started_in(context), url)
+    return open_session(started_in(context), url, warn=output.warning)
 
 
 def place(context: typer.Context, path: str) -> Path:
     """A path that the user typed, relative to where the command works."""
     return started_in(context).cwd / path
+
+
+def split_words(
+    context: typer.Context, session: Session, words: list[str] | None
+) -> tuple[list[str], tuple[str, ...]]:
+    """What `log` and `diff` were given, as (revisions, paths): paths come after ``--``.
+
+    Without ``--`` a word with a slash that names no ref is a path, as git guesses, too.
+    """
+    refs = session.repository.log.refresh().state.refs
+    revisions: list[str] = []
+    paths: list[str] = []
+    for word in words or ():
+        named = any(f"{space}/{word}" in refs for space in ("heads", "tags"))
+        is_path = "/" in word and ".." not in word and not named
+        (paths if is_path or paths else revisions).append(word)
+    return revisions, (*paths, *context.meta.get(AFTER_DASHES, ()))
+
+
+def sides(words: list[str]) -> tuple[str, str] | None:
+    """The two revisions of ``A..B``; a missing one is HEAD. None for anything else."""
+    if len(words) != 1 or ".." not in words[0]:
+        return None
+    old, _, new = words[0].partition("..")
+    if new.startswith("."):
+        raise InvalidInputError(f"{words[0]!r}: three dots mean nothing here, write A..B")
+    return old or "HEAD", new or "HEAD"

@@ -9,14 +9,17 @@ import typer
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
+from tensorrepo.cli.complete import complete_place
 from tensorrepo.cli.exits import NOTHING_TO_DO
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.repo.trees import iterate
-from tensorrepo.workspace.describe import describe_entry, preview
+from tensorrepo.workspace.describe import describe_entry, file_json, preview
 from tensorrepo.workspace.status import Status, status
 
 if TYPE_CHECKING:
+    from tensorrepo.repo.trees import Entry
+    from tensorrepo.workspace.session import Session
     from tensorrepo.workspace.status import StagedChange
 
 
@@ -45,7 +48,12 @@ def status_command(
 def ls_command(
     context: typer.Context,
     place: Annotated[
-        str, typer.Argument(metavar="[REF[:PATH]]", help="A commit, or a folder of it.")
+        str,
+        typer.Argument(
+            metavar="[REF[:PATH]]",
+            help="A commit, or a folder of it.",
+            autocompletion=complete_place,
+        ),
     ] = "",
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -58,15 +66,8 @@ def ls_command(
         tensorrepo ls main:models
     """
     session = session_of(context, repo)
-    ref, path = split_path(place or ("HEAD" if session.workspace else "main"))
-    revision = session.resolve(ref)
     objects = session.repository.objects
-    prefix = f"{path.strip('/')}/" if path else ""
-    found = [
-        describe_entry(objects, at, entry)
-        for at, entry in iterate(objects, revision.commit.tree)
-        if at.startswith(prefix) or at == prefix.rstrip("/")
-    ]
+    found = [describe_entry(objects, path, entry) for path, entry in _below(session, place)]
     if as_json:
         output.json_value([asdict(one) for one in found])
         return
@@ -80,9 +81,12 @@ def ls_command(
 
 def cat_command(
     context: typer.Context,
-    entry: Annotated[str, typer.Argument(metavar="[REF:]PATH", help="The entry.")],
-    rows: Annotated[int, typer.Option("--rows", help="How many rows of a dataset.")] = 10,
-    start: Annotated[int, typer.Option("--start", help="The first of them.")] = 0,
+    entry: Annotated[
+        str,
+        typer.Argument(metavar="[REF:]PATH", help="The entry.", autocompletion=complete_place),
+    ],
+    rows: Annotated[int, typer.Option("--rows", min=0, help="How many rows of a dataset.")] = 10,
+    start: Annotated[int, typer.Option("--start", min=0, help="The first of them.")] = 0,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -97,13 +101,26 @@ def cat_command(
     _, path, found = session.find(entry)
     objects = session.repository.objects
     if found.kind is Kind.BLOB:
-        output.raw(objects.get(found.digest).payload)
+        data = objects.get(found.digest).payload
+        output.json_value(file_json(path, data)) if as_json else output.raw(data)
         return
     shown = preview(objects, path, found, start=start, rows=rows)
     if as_json:
         output.json_lines(shown.records)
     else:
         output.table(shown.columns, shown.rows)
+
+
+def _below(session: Session, place: str) -> list[tuple[str, Entry]]:
+    """The entries that ``[REF[:PATH]]`` names: all, those of a folder, or one."""
+    ref, path = split_path(place) if place else (session.default_ref, None)
+    tree, objects = session.resolve(ref).commit.tree, session.repository.objects
+    wanted = (path or "").strip("/")
+    found = list(iterate(objects, tree, f"{wanted}/" if wanted else ""))
+    if found or not wanted:
+        return found
+    _, full, entry = session.find(f"{ref}:{wanted}")
+    return [(full, entry)]
 
 
 def _show_status(found: Status) -> None:
@@ -117,7 +134,12 @@ def _show_status(found: Status) -> None:
         output.line(f"The branch moved by {found.moved} since you staged; `commit` will merge.")
     for one in found.pending:
         output.line(
-            f"A commit's outcome is unknown (record {one.generation}): run `tensorrepo resolve`."
+            f"What became of log record {one.generation} is unknown: run `tensorrepo resolve`."
+        )
+    if found.committed:
+        output.line(
+            f"What is staged is in commit {found.committed:.12} already: a command was cut off "
+            "before it could say so. `tensorrepo commit` or `add` tidies up."
         )
     if found.staged:
         output.line("\nStaged for the next commit:")
@@ -140,14 +162,14 @@ def _show_status(found: Status) -> None:
 def _show_lease(found: Status) -> None:
     if found.lease_age_seconds is None:
         return
-    days = found.lease_age_seconds / 86400
+    age = output.age_text(found.lease_age_seconds)
     if found.lease_expired:
         output.line(
-            f"  The lease on these is {days:.0f} days old and may have been collected: "
-            "`commit` will say what to add again."
+            f"  The lease that keeps these has expired, it was renewed {age} ago. `commit` stores "
+            "again what was collected, or says what to add again."
         )
-    elif days >= 1:
-        output.line(f"  (kept by a lease renewed {days:.0f} days ago)")
+    else:
+        output.line(f"  (kept by a lease, renewed {age} ago)")
 
 
 def _amount(change: StagedChange) -> str:
@@ -178,6 +200,7 @@ def _status_json(found: Status) -> dict[str, object]:
         "changed": [{"path": one.path, "files": one.files} for one in found.tracked],
         "outdated": list(found.outdated),
         "lease_age_seconds": found.lease_age_seconds,
+        "committed": found.committed,
         "pending": [{"txn": one.txn, "generation": one.generation} for one in found.pending],
         "clean": found.clean,
     }

@@ -10,14 +10,18 @@ import functools
 import importlib
 import os
 import sys
+from difflib import get_close_matches
+from errno import EROFS
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from tensorrepo._version import VERSION
 from tensorrepo.cli import output
 from tensorrepo.cli.exits import BROKEN_PIPE, BUG, INTERRUPTED, exit_code
-from tensorrepo.repo.errors import Error
+from tensorrepo.repo.errors import Error, NotFoundError, PermissionDenied, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,24 +41,38 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "commit": ("commit", "Record what is staged.", CHANGE),
     "merge": ("commit", "Join another branch into this one.", CHANGE),
     "status": ("look", "Show what is staged, what changed on disk, and where you are.", LOOK),
-    "log": ("history", "Show commits, the newest first.", LOOK),
-    "diff": ("history", "Show what differs between two commits, or since the last one.", LOOK),
-    "show": ("history", "Show one commit, or one entry of it.", LOOK),
+    "log": ("log", "Show commits, the newest first.", LOOK),
+    "diff": ("diff", "Show what differs between two commits, or since the last one.", LOOK),
+    "show": ("diff", "Show one commit, or one entry of it.", LOOK),
     "ls": ("look", "List the entries of a commit.", LOOK),
     "cat": ("look", "Print an entry: rows of a dataset, tensors of a model, a file.", LOOK),
     "stream": ("stream", "Stream a dataset as training would, and show how fast.", LOOK),
     "branch": ("branches", "List, make, rename or delete branches.", BRANCH),
     "tag": ("branches", "List, make or delete tags.", BRANCH),
-    "switch": ("branches", "Put the workspace on another branch.", BRANCH),
+    "switch": ("move", "Put the workspace on another branch.", BRANCH),
     "checkout": ("checkout", "Switch, or write entries as ordinary files.", BRANCH),
     "export": ("checkout", "Write an entry in a foreign format.", BRANCH),
-    "undo": ("branches", "Take back your last change of this branch.", BRANCH),
-    "redo": ("branches", "Take back the last undo.", BRANCH),
-    "reset": ("branches", "Move this branch to another commit.", BRANCH),
+    "undo": ("move", "Take back your last change of this branch.", BRANCH),
+    "redo": ("move", "Take back the last undo.", BRANCH),
+    "reset": ("move", "Move this branch to another commit.", BRANCH),
     "doctor": ("care", "Check the repository, this machine and the workspace.", MORE),
     "resolve": ("care", "Find out what became of a commit whose outcome was unknown.", MORE),
     "version": ("care", "Show versions of tensorrepo and what it stands on.", MORE),
 }
+
+
+AFTER_DASHES = "tensorrepo.after-dashes"  # key of the context's memory
+WITH_PATHS = ("diff", "log")
+
+
+class PathsCommand(TyperCommand):
+    """A command that keeps apart what stands after ``--``: paths, whatever they look like."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.meta[AFTER_DASHES] = args[:at], tuple(args[at + 1 :])
+        return super().parse_args(ctx, args)
 
 
 class LazyCommands(TyperGroup):
@@ -71,6 +89,8 @@ class LazyCommands(TyperGroup):
         return TyperCommand(cmd_name, help=line, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(command.name), rest
 
@@ -79,11 +99,17 @@ def load_command(name: str) -> Any:
     """The real command, from its module. Its docstring is its help, "Examples:" its end."""
     module = importlib.import_module(f"tensorrepo.cli.{COMMANDS[name][0]}")
     function: Callable[..., None] = getattr(module, f"{name}_command")
-    text, _, examples = (function.__doc__ or "").partition("Examples:")
+    text, _, examples = cleandoc(function.__doc__ or "").partition("Examples:")
+    paragraphs = [" ".join(part.split()) for part in text.strip().split("\n\n")]
     lines = [line.strip() for line in examples.strip().splitlines()]
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    epilog = "[bold]Examples[/bold]\n\n" + "\n\n".join(f"  {line}" for line in lines if line)
-    single.command(name, help=text, epilog=epilog, no_args_is_help=False)(guarded(function))
+    single.command(
+        name,
+        cls=PathsCommand if name in WITH_PATHS else TyperCommand,
+        help="\n\n".join(paragraphs),
+        epilog="[bold]Examples[/bold]\n\n" + "\n".join(f"  {line}" for line in lines),
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )(guarded(function))
     return typer.main.get_command(single)
 
 
@@ -98,12 +124,22 @@ app = typer.Typer(
 )
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        output.line(f"tensorrepo {VERSION}")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     context: typer.Context,
     directory: Annotated[
         str | None, typer.Option("-C", metavar="DIR", help="Work as if started in DIR.")
     ] = None,
+    version: Annotated[  # noqa: ARG001 - its callback has answered by now
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
+    ] = False,
 ) -> None:
     """Versioned datasets and models: git and lakehouse in one."""
     context.obj = directory
@@ -116,16 +152,22 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
     def run(*args: Any, **kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
+            sys.stdout.flush()  # here, where a reader that left can be told from a mistake
         except Error as error:
             output.failure(error)
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt:
-            output.note("interrupted: nothing was committed")
+            # Whoever was interrupted while a record was under way has raised CommitOutcomeUnknown.
+            output.note("interrupted. `tensorrepo status` shows where things stand")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             # The reader of a pipe left (`| head`). Python would complain when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
+        except OSError as error:
+            failure = _of_system(error)
+            output.failure(failure)
+            raise typer.Exit(exit_code(failure)) from None
         except typer.Exit:
             raise
         except Exception as error:
@@ -135,6 +177,17 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(BUG) from None
 
     return run
+
+
+def _of_system(error: OSError) -> Error:
+    """What the operating system refused, as one of our errors."""
+    where = f"{error.filename}: " if error.filename else ""
+    told = f"{where}{error.strerror or error}"
+    if isinstance(error, PermissionError) or error.errno == EROFS:
+        return PermissionDenied(f"{told}. Check who may use it, or choose another place.")
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(told)
+    return StorageError(told)
 
 
 def main() -> None:

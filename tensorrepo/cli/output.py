@@ -41,6 +41,20 @@ def note(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+def warning(text: str) -> None:
+    """Something that the user should know, and that stops nothing."""
+    note(f"warning: {text}")
+
+
+def answer(value: Any, *lines: str, as_json: bool) -> None:
+    """What a command did: `lines` for people, `value` for programs."""
+    if as_json:
+        json_value(value)
+        return
+    for text in lines:
+        line(text)
+
+
 def json_value(value: Any) -> None:
     """The answer for programs: one JSON document, keys in a fixed order."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
@@ -89,8 +103,8 @@ def bug(error: Exception) -> None:
     """Something that no message of ours foresaw, on standard error, without a traceback."""
     note(
         f"error (bug): {type(error).__name__}: {error}\nThis is a mistake of tensorrepo's, not "
-        "yours. Nothing was committed by this command unless it said so. TENSORREPO_DEBUG=1 shows "
-        "where it happened; please report it."
+        "yours. `tensorrepo status` shows where things stand. TENSORREPO_DEBUG=1 shows where it "
+        "happened; please report it."
     )
 
 
@@ -139,6 +153,15 @@ def working(what: str) -> Iterator[None]:
         return
     with console.status(what):
         yield
+
+
+def age_text(seconds: float) -> str:
+    """How long ago, for people: ``3 hours``."""
+    for name, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {name}{'s' if count != 1 else ''}"
+    return "seconds"
 
 
 def bytes_text(count: int) -> str:

@@ -9,9 +9,11 @@ import typer
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, place, session_of
+from tensorrepo.cli.complete import complete_entry, complete_ref
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.workspace.add import Added, Mode, Request, add, tracked_request
+from tensorrepo.workspace.add import add, tracked_request
+from tensorrepo.workspace.request import Added, Mode, Request
 from tensorrepo.workspace.staging import move, remove, restore, unstage
 
 if TYPE_CHECKING:
@@ -22,10 +24,19 @@ if TYPE_CHECKING:
 
 def add_command(
     context: typer.Context,
-    path: Annotated[str, typer.Argument(help="A file or folder.")],
-    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Add as a dataset.")] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Add as a model.")] = None,
-    file: Annotated[str | None, typer.Option(metavar="NAME", help="Add as it is.")] = None,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A file or folder.")],
+    dataset: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Add as a dataset.", autocompletion=complete_entry),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Add as a model.", autocompletion=complete_entry),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Add as it is.", autocompletion=complete_entry),
+    ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add its rows to NAME.")] = False,
     sync: Annotated[bool, typer.Option("--sync", help="Make NAME what PATH is now.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Start NAME anew.")] = False,
@@ -71,7 +82,11 @@ def add_command(
 
 def rm_command(
     context: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Entries to remove.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Entries to remove.", autocompletion=complete_entry),
+    ],
+    as_json: JsonOption = False,
 ) -> None:
     """Stage the removal of an entry. Files that `checkout` wrote stay on disk.
 
@@ -81,14 +96,15 @@ def rm_command(
     """
     session = session_of(context)
     with session.here.locked():
-        for name in names:
-            output.line(f"removes {remove(session, name)}")
+        removed = remove(session, names)
+    output.answer(removed, *(f"removes {path}" for path in removed), as_json=as_json)
 
 
 def mv_command(
     context: typer.Context,
-    old: Annotated[str, typer.Argument(help="The entry.")],
+    old: Annotated[str, typer.Argument(help="The entry.", autocompletion=complete_entry)],
     new: Annotated[str, typer.Argument(help="Its new name.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Stage another name for an entry. No bytes move.
 
@@ -99,18 +115,29 @@ def mv_command(
     session = session_of(context)
     with session.here.locked():
         source, target = move(session, old, new)
-    output.line(f"renames {source} to {target}")
+    told = {"from": source, "to": target}
+    output.answer(told, f"renames {source} to {target}", as_json=as_json)
 
 
 def restore_command(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(help="An entry; with --staged none means all.")
+        str | None,
+        typer.Argument(
+            help="An entry; with --staged none means all.", autocompletion=complete_entry
+        ),
     ] = None,
     staged: Annotated[bool, typer.Option("--staged", help="Unstage it.")] = False,
     source: Annotated[
-        str | None, typer.Option("--source", metavar="REF", help="Stage it as it was at REF.")
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="REF",
+            help="Stage it as it was at REF.",
+            autocompletion=complete_ref,
+        ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Unstage changes, or stage an entry as it was at another commit.
 
@@ -124,12 +151,14 @@ def restore_command(
         raise InvalidInputError("give either --staged (unstage), or NAME --source REF")
     with session.here.locked():
         if staged:
-            for path in unstage(session, name):
-                output.line(f"unstaged {path}")
+            gone = unstage(session, name)
+            output.answer(gone, *(f"unstaged {path}" for path in gone), as_json=as_json)
         elif name is None or source is None:
             raise InvalidInputError("--source needs the NAME of an entry")
         else:
-            output.line(f"staged {restore(session, name, source)} as of {source}")
+            path = restore(session, name, source)
+            told = {"path": path, "source": source}
+            output.answer(told, f"staged {path} as of {source}", as_json=as_json)
 
 
 def _request(
@@ -146,6 +175,8 @@ def _request(
             "give one of --dataset, --model, --file, and one of --append, --sync, --replace"
         )
     if not given:
+        if modes and modes[0] is not Mode.SYNC:
+            raise InvalidInputError(f"say what {source} is: --dataset, --model or --file NAME")
         return tracked_request(session, source)
     space, name = given[0]
     mode = modes[0] if modes else Mode.NEW

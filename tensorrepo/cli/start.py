@@ -7,12 +7,8 @@ from typing import Annotated
 import typer
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import started_in
-from tensorrepo.connect import (
-    CONFIG_KEYS,
-    read_config,
-    write_config,
-)
+from tensorrepo.cli.common import JsonOption, started_in
+from tensorrepo.connect import CONFIG_KEYS, parse_size, read_config, write_config
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.workspace import find_workspace
 from tensorrepo.workspace.start import start_workspace
@@ -24,8 +20,9 @@ def init_command(
         str | None, typer.Argument(metavar="[URL]", help="Where the repository is to lie.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Make a workspace inside of another one.")
+        bool, typer.Option("--force", help="Make a workspace inside of another one, or anew.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a repository at URL and a workspace here, on branch main.
 
@@ -38,9 +35,13 @@ def init_command(
         tensorrepo init /mnt/data/repository
     """
     made = start_workspace(started_in(context), url, force=force)
-    what = "Made a repository at" if made.created else "Joined the repository at"
-    output.line(f"{what} {made.repository.url}")
-    output.line(f"Workspace {made.workspace.root} is on branch main.")
+    url, root = made.repository.url, str(made.workspace.root)
+    output.answer(
+        {"url": url, "workspace": root, "created": made.created, "branch": "main"},
+        f"{'Made a' if made.created else 'Joined the'} repository at {url}",
+        f"Workspace {root} is on branch main.",
+        as_json=as_json,
+    )
 
 
 def config_command(
@@ -51,7 +52,7 @@ def config_command(
         bool, typer.Option("--local", help="Of this workspace alone, not of your user.")
     ] = False,
     unset: Annotated[bool, typer.Option("--unset", help="Forget the setting.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show or set your name, address and other settings.
 
@@ -74,10 +75,13 @@ def config_command(
         output.json_value(settings) if as_json else _show(settings)
         return
     if key not in CONFIG_KEYS:
-        raise InvalidInputError(f"no setting {key!r}; there are {', '.join(CONFIG_KEYS)}")
+        known = "; ".join(f"{name} ({what})" for name, what in CONFIG_KEYS.items())
+        raise InvalidInputError(f"no setting {key!r}. There are: {known}")
     if unset:
         write_config(file, {name: held for name, held in settings.items() if name != key})
     elif value is not None:
+        if key == "cache.limit":
+            parse_size(value)  # refuses what is no size
         write_config(file, {**settings, key: value})
     elif key in settings:
         output.json_value(settings[key]) if as_json else output.line(settings[key])

@@ -10,26 +10,30 @@ import typer
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
+from tensorrepo.cli.complete import complete_place
 from tensorrepo.connect import parse_size, world
+from tensorrepo.formats.dataset.plan import Shuffle
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.stream import stream
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 
-ORDERS = {"pages": "pages", "global": "global", "buffer": "buffer", "no": False}
+ORDERS: dict[str, Shuffle] = {
+    "pages": "pages", "global": "global", "buffer": "buffer", "no": False,
+}  # fmt: skip
 
 
 def stream_command(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="[REF:]DATASET")],
-    batch_size: Annotated[int, typer.Option(help="Rows of a batch.")] = 256,
+    name: Annotated[str, typer.Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 256,
     columns: Annotated[
         list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")
     ] = None,
     shuffle: Annotated[str, typer.Option(help="The order: pages, global, buffer or no.")] = "pages",
     window: Annotated[str, typer.Option(help="Decoded bytes to shuffle in.")] = "512MB",
     seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
-    epochs: Annotated[int, typer.Option(help="How often to go through it.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="How often to go through it.")] = 1,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say how it would be read, and read nothing.")
     ] = False,
@@ -67,12 +71,11 @@ def stream_command(
         return
     rows = 0
     begun = time.perf_counter()
-    with output.progress(f"streaming {path}", None) as bar:
+    with output.working(f"streaming {path}"):
         for epoch in range(epochs):
             reader.set_epoch(epoch)
             for batch in reader:
                 rows += len(batch.rows)
-                bar(rows)
     seconds = time.perf_counter() - begun
     if as_json:
         output.json_value({"rows": rows, "seconds": seconds, "stats": asdict(reader.stats())})

@@ -7,7 +7,7 @@ changed is never overwritten without being told to.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
@@ -19,21 +19,21 @@ from tensorrepo.repo.errors import (
     InvalidInputError,
     PermissionDenied,
 )
+from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.refs import BRANCHES, create_branch
+from tensorrepo.repo.refs import BRANCHES, create_branch, refuse_taken
 from tensorrepo.repo.trees import iterate, lookup
 from tensorrepo.repo.workspace import Head, Tracked, changed_files, describe_files
-from tensorrepo.workspace.session import full_path
+from tensorrepo.workspace.session import RESERVED, full_path
+from tensorrepo.workspace.staging import carry_staging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
     from tensorrepo.workspace.session import Session
-
-RESERVED = (".tensorrepo", ".git")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,26 @@ def switch(
             "changes are staged. Commit them, unstage them with `tensorrepo restore --staged`, or "
             "carry them over with --keep."
         )
-    head = _target(session, name, create=create, detach=detach)
+    if create:
+        _create_branch(session, name)
+        head = Head(branch=name)
+    else:
+        head = _target(session, name, detach=detach)
+        carry_staging(session, session.tip_of(head))
     workspace.set_head(head)
     return head
 
 
-def _target(session: Session, name: str, *, create: bool, detach: bool) -> Head:
-    if create:
-        tip = session.tip()
-        if tip is not None:
-            create_branch(session.repository, name, tip, actor=session.author())
-        return Head(branch=name)
+def _create_branch(session: Session, name: str) -> None:
+    """A branch at HEAD; where HEAD has no commit yet, the first commit will make it."""
+    tip = session.tip()
+    if tip is not None:
+        create_branch(session.repository, name, tip, actor=session.author())
+    else:
+        refuse_taken(session.repository.log.refresh(), check_ref(BRANCHES + name))
+
+
+def _target(session: Session, name: str, *, detach: bool) -> Head:
     revision = session.resolve(name)
     if detach or revision.ref is None or not revision.ref.startswith(BRANCHES):
         if not detach and revision.ref is None:
@@ -136,9 +145,7 @@ def update_tracked(session: Session) -> tuple[list[Written], list[str]]:
             skipped.append(path)
             continue
         target = workspace.root / path
-        written.append(
-            _write(session, tracked.entry, entry, target, tracked.format, lambda _: None)
-        )
+        written.append(_write(session, tracked.entry, entry, target, tracked.format))
         _remember(session, tracked.entry, entry, target, tracked.format)
     return written, skipped
 
@@ -150,7 +157,8 @@ def write_entry(
     format_name: str | None,
     *,
     overwrite: bool,
-    options: Mapping[str, object] | None = None,
+    options: Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Write one entry at `target` in a foreign format, whole or not at all.
 
@@ -158,7 +166,11 @@ def write_entry(
     """
     if entry.kind is Kind.DATASET:
         dataset = open_dataset(objects, entry.digest)
-        registry.export(dataset, target, format_name, overwrite=overwrite, **(options or {}))
+        registry.export(
+            dataset, target, format_name, overwrite=overwrite, progress=progress, **(options or {})
+        )
+    elif options:
+        raise InvalidInputError(f"a {entry.kind.label} is written without options")
     elif entry.kind is Kind.MODEL:
         export_model(open_model(objects, entry), target, format_name, overwrite=overwrite)
     elif entry.kind is Kind.BLOB:
@@ -217,22 +229,22 @@ def _refuse_changed(session: Session, target: Path, *, force: bool) -> None:
     tracked = session.here.tracked().get(path)
     if tracked is None:
         raise ConflictError(
-            f"{target} exists and was not written by tensorrepo. Move it away, or overwrite it with "
-            "--force."
+            f"{target} exists and was not written by tensorrepo. Move it away, or overwrite "
+            "it with --force."
         )
     changed = changed_files(session.here.root, path, tracked)
     if changed:
         first = next(iter(changed)) or target.name
         raise ConflictError(
-            f"{target} was changed on disk ({first}: {changed[next(iter(changed))]}). Stage it with "
-            f"`tensorrepo add {path}`, or overwrite it with --force."
+            f"{target} was changed on disk ({first}: {changed[next(iter(changed))]}). Stage it "
+            f"with `tensorrepo add {path}`, or overwrite it with --force."
         )
 
 
 def _refuse_links(root: Path, target: Path) -> None:
     """Never write through a link, nor into the folders of version control."""
     relative = target.relative_to(root)
-    if any(part.startswith(RESERVED) for part in relative.parts):
+    if any(part.lower() in RESERVED for part in relative.parts):
         raise InvalidInputError(
             f"{relative} lies in a folder that version control keeps for itself"
         )
@@ -257,7 +269,8 @@ def export(
     format_name: str | None,
     *,
     force: bool = False,
-    options: Mapping[str, object] | None = None,
+    options: Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Written:
     """Write ``NAME[@REF]`` in a foreign format, untracked.
 
@@ -266,6 +279,7 @@ def export(
     entry_name, _, ref = name.partition("@")
     _, path, entry = session.find(f"{ref}:{entry_name}" if ref else entry_name)
     write_entry(
-        session.repository.objects, entry, target, format_name, overwrite=force, options=options
-    )
+        session.repository.objects, entry, target, format_name,
+        overwrite=force, options=options, progress=progress,
+    )  # fmt: skip
     return _written(path, target, format_name or target.suffix.lstrip(".") or "folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,12 +87,25 @@ def value_text(value: Any) -> str:
 def value_json(value: Any) -> Any:
     """One value for programs: arrays as nested lists, bytes as hex."""
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        return value_json(value.tolist())
     if isinstance(value, np.generic):
-        return value.item()
+        return value_json(value.item())
     if isinstance(value, (bytes, memoryview)):
         return bytes(value).hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no NaN, and programs that read it choke on one
+    if isinstance(value, list):
+        return [value_json(item) for item in value]
     return value
+
+
+def file_json(path: str, data: memoryview) -> dict[str, Any]:
+    """A file for programs: as text where it is some, else as hex."""
+    content = bytes(data)
+    try:
+        return {"path": path, "bytes": len(content), "text": content.decode()}
+    except UnicodeDecodeError:
+        return {"path": path, "bytes": len(content), "hex": content.hex()}
 
 
 def _describe_dataset(path: str, entry: Entry, dataset: Dataset) -> Description:
@@ -127,7 +141,7 @@ def _preview_dataset(dataset: Dataset, start: int, rows: int) -> Preview:
 
 def _preview_model(model: Model) -> Preview:
     specs = [(name, model.spec(name)) for name in model]
-    text = [
+    text: list[tuple[str, ...]] = [
         (name, str(spec.type.name), str(list(spec.shape)), f"{spec.size_bytes:,}")
         for name, spec in specs
     ]

@@ -10,7 +10,6 @@ from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.fence import closure
-from tensorrepo.repo.pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,7 +110,8 @@ def _author(session: Session) -> Finding:
 def _workspace(session: Session) -> Finding:
     if session.workspace is None:
         return Finding("workspace", "ok", "none: the repository was named by its URL")
-    unresolved = Pending(session.workspace.folder / "pending").unresolved()
+    pending = session.repository.log.pending
+    unresolved = pending.unresolved() if pending else ()
     if unresolved:
         return Finding(
             "workspace",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,24 +11,27 @@ from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.revisions import Revision, resolve, split_path
 from tensorrepo.repo.trees import Entry, iterate, lookup
-from tensorrepo.repo.workspace import Head, Workspace, find_workspace
+from tensorrepo.repo.workspace import FOLDER, Head, Workspace, find_workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.repository import Repository
 
+RESERVED = (FOLDER, ".git")  # folders that version control keeps for itself
 SPACES = ("datasets", "models", "files", "views")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A repository, and the workspace on it when there is one."""
+    """A repository, and the workspace on it when there is one. `warn` tells the user something."""
 
     machine: Machine
     repository: Repository
     workspace: Workspace | None
+    warn: Callable[[str], None] = lambda _: None
 
     @property
     def here(self) -> Workspace:
@@ -45,13 +49,34 @@ class Session:
         config = self.workspace.folder / "config.json" if self.workspace else None
         return author(self.machine, config)
 
-    def resolve(self, text: str) -> Revision:
-        """The commit that `text` names, HEAD being this workspace's."""
-        return resolve(self.repository, text, head=self.head)
+    def branch(self) -> str:
+        """The branch that the workspace is on. Raises InvalidInputError on a detached HEAD."""
+        head = self.here.state().head
+        if head.branch is None:
+            raise InvalidInputError(
+                f"HEAD is detached at {head.commit:.12}, on no branch: `tensorrepo switch BRANCH` "
+                "first"
+            )
+        return head.branch
+
+    @property
+    def default_ref(self) -> str:
+        """What is meant where no ref was given."""
+        return "HEAD" if self.workspace else "main"
+
+    def resolve(self, text: str | None = None) -> Revision:
+        """The commit that `text` names, HEAD being this workspace's; None: `default_ref`."""
+        found = resolve(self.repository, text or self.default_ref, head=self.head)
+        if found.warning:
+            self.warn(found.warning)
+        return found
 
     def tip(self) -> Digest | None:
         """The commit that HEAD stands at now; None on a branch without commits."""
-        head = self.here.state().head
+        return self.tip_of(self.here.state().head)
+
+    def tip_of(self, head: Head) -> Digest | None:
+        """The commit of a HEAD; None for a branch without commits."""
         if head.commit is not None:
             return head.commit
         return self.repository.log.refresh().state.refs.get(f"heads/{head.branch}")
@@ -65,7 +90,7 @@ class Session:
         """The entry that ``[REF:]PATH`` names. `datasets/`, `models/` may be left out."""
         ref, path = split_path(text)
         if path is None:
-            ref, path = "HEAD" if self.workspace else "main", text
+            ref, path = self.default_ref, text
         revision = self.resolve(ref)
         full = full_path(self.repository, revision.commit.tree, path)
         entry = lookup(self.repository.objects, revision.commit.tree, full)
@@ -74,28 +99,28 @@ class Session:
 
 
 def open_session(
-    machine: Machine, url: str | None = None, *, folder: Path | None = None
+    machine: Machine, url: str | None = None, *, warn: Callable[[str], None] = lambda _: None
 ) -> Session:
     """The session of a command.
 
     Args:
-        machine: where it runs.
+        machine: where it runs. TENSORREPO_DIR names the workspace's folder, or one in it; else
+            the workspace is looked for from the current folder upward.
         url: a repository named on the command line; then no workspace is looked for.
-        folder: the workspace's folder, or one in it; None: TENSORREPO_DIR, or the current one.
+        warn: tells the user something that is no failure.
 
     Raises:
         NotFoundError: no workspace here, or no repository at its URL.
     """
     if url is not None:
-        return Session(machine, connect(url, None, machine), None)
-    told = machine.environment.get("TENSORREPO_DIR")
-    start = folder or (machine.cwd / told if told else machine.cwd)
+        return Session(machine, connect(url, None, machine), None, warn)
+    start = machine.cwd / machine.environment.get("TENSORREPO_DIR", "")
     workspace = find_workspace(start.resolve())
     if workspace is None:
         raise no_workspace(start)
     pending = workspace.folder / "pending"
     repository = connect(store_url(workspace), None, machine, pending=pending)
-    return Session(machine, repository, workspace)
+    return Session(machine, repository, workspace, warn)
 
 
 def store_url(workspace: Workspace) -> str:
@@ -106,8 +131,8 @@ def store_url(workspace: Workspace) -> str:
 
 def no_workspace(start: Path) -> NotFoundError:
     return NotFoundError(
-        f"{start} is in no workspace (no .tensorrepo/ here or above). Run `tensorrepo init` to make "
-        "one, -C DIR to name one, or --repo URL for commands that only read."
+        f"{start} is in no workspace (no .tensorrepo/ here or above). Run `tensorrepo init` to "
+        "make one, -C DIR to name one, or --repo URL for commands that only read."
     )
 
 
@@ -124,10 +149,19 @@ def full_path(repository: Repository, root: bytes, name: str) -> str:
     if len(found) > 1:
         raise InvalidInputError(f"{name!r} may be {' or '.join(found)}: write it out")
     if not found:
-        names = [path for path, _ in iterate(repository.objects, root)][:8]
-        listed = f" There are: {', '.join(names)}." if names else " The commit is empty."
-        raise NotFoundError(f"no entry {name!r} there.{listed}")
+        raise NotFoundError(f"no entry {name!r} there.{_near(repository, root, wanted)}")
     return found[0]
+
+
+def _near(repository: Repository, root: bytes, wanted: str) -> str:
+    """What may have been meant instead, else what there is."""
+    paths = [path for path, _ in iterate(repository.objects, root)]
+    by_name = {path.partition("/")[2]: path for path in paths} | {path: path for path in paths}
+    near = [by_name[name] for name in difflib.get_close_matches(wanted, by_name, 3, 0.5)]
+    if near:
+        return f" Did you mean {' or '.join(dict.fromkeys(near))}?"
+    more = f" and {len(paths) - 8:,} more" if len(paths) > 8 else ""
+    return f" There are: {', '.join(paths[:8])}{more}." if paths else " The commit is empty."
 
 
 def _exists(repository: Repository, root: bytes, path: str) -> bool:

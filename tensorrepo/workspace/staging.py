@@ -15,13 +15,15 @@ import msgspec
 from tensorrepo.repo.append import append
 from tensorrepo.repo.attempt import entry_digests, tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.history import is_ancestor
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.records import LogEntry
+from tensorrepo.repo.trees import lookup
 from tensorrepo.repo.workspace import Staged, Staging
 from tensorrepo.workspace.session import SPACES, entry_at, full_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tensorrepo.workspace.session import Session
 
 LEASE_SECONDS = 14 * 24 * 3600
+RENEW_SECONDS = 24 * 3600  # a lease younger than this is not renewed
 
 
 def change(entry: Entry | None, *, rows: int = 0, size_bytes: int = 0, source: str = "") -> Staged:
@@ -52,18 +55,38 @@ def stage(session: Session, changes: Mapping[str, Staged]) -> None:
 
 
 def begin_staging(session: Session) -> Staging:
-    """The staging area, pinned to where the log and the branch stand when it is empty."""
+    """The staging area, pinned to where the log and HEAD stand when it is empty."""
     staging = session.here.staging()
     if staging.entries:
         return staging
-    head = session.here.state().head
-    if head.branch is None:
-        raise ConflictError(
-            f"HEAD is detached at {head.commit:.12}: a commit here would belong to no branch. Run "
-            "`tensorrepo switch -c NAME` to make one."
-        )
-    view = session.repository.log.refresh()
-    return Staging(view.state.refs.get(f"heads/{head.branch}"), view.generation)
+    generation = session.repository.log.refresh().generation
+    return Staging(session.tip(), generation)
+
+
+def carry_staging(session: Session, base: Digest | None) -> Staging:
+    """What is staged, for a commit on `base`: changes go along, history that it lacks does not.
+
+    An undo, a reset or a switch may have left the commit that staging was begun on.
+
+    Raises:
+        ConflictError: an entry that is staged is another one there. Nothing changed.
+    """
+    staging, objects = session.here.staging(), session.repository.objects
+    if not staging.entries or staging.base is None or base is None:
+        return staging
+    if is_ancestor(objects, staging.base, base):
+        return staging
+    old, new = tree_of(objects, staging.base), tree_of(objects, base)
+    for path in staging.entries:
+        if lookup(objects, old, path) != lookup(objects, new, path):
+            raise ConflictError(
+                f"{path} is staged as a change of commit {staging.base:.12}, and is "
+                f"another one in {base:.12}. Unstage it with `tensorrepo restore --staged {path}` "
+                "and add it again there. Nothing changed."
+            )
+    moved = Staging(base, staging.generation, staging.entries)
+    session.here.write_staging(moved)
+    return moved
 
 
 def unstage(session: Session, name: str | None) -> list[str]:
@@ -71,6 +94,8 @@ def unstage(session: Session, name: str | None) -> list[str]:
     staging = session.here.staging()
     if name is None:
         gone = list(staging.entries)
+        if not gone:
+            raise NotFoundError("nothing is staged")
     else:
         wanted = (name, *(f"{space}/{name}" for space in SPACES))
         gone = [path for path in wanted if path in staging.entries]
@@ -88,11 +113,11 @@ def clear_staging(session: Session, left: Staging) -> None:
     session.here.write_staging(left if left.entries else Staging())
 
 
-def remove(session: Session, name: str) -> str:
-    """Stage the removal of an entry; gives its path."""
-    path = _present(session, name)
-    stage(session, {path: change(None)})
-    return path
+def remove(session: Session, names: Iterable[str]) -> list[str]:
+    """Stage the removal of entries; gives their paths. All of them, or none."""
+    paths = [_present(session, name) for name in names]
+    stage(session, dict.fromkeys(paths, change(None)))
+    return paths
 
 
 def move(session: Session, old: str, new: str) -> tuple[str, str]:
@@ -120,18 +145,19 @@ def restore(session: Session, name: str, source: str) -> str:
 def keep_alive(session: Session, entries: list[Entry | None]) -> None:
     """Hold one lease on all that is staged: collection keeps it until the commit, or a release."""
     workspace, state = session.here, session.here.state()
-    digests: list[Digest] = [digest for entry in entries for digest in entry_digests(entry)]
+    digests = sorted({digest for entry in entries for digest in entry_digests(entry)})
     lease = state.lease or f"stage-{secrets.token_hex(8)}"
     now_ns = time.time_ns()
+    renews = now_ns / 10**9 - state.lease_seconds > RENEW_SECONDS
     txn, actor = secrets.token_hex(16), _holder(session)
 
     def decide(view: View) -> tuple[LogEntry, ...]:
         known = view.state.leases.get(lease)
-        if known is not None and set(known.keep) == set(digests):
+        if known is not None and sorted(known.keep) == digests and not renews:
             return ()
         data: dict[str, Json] = {
             "id": lease,
-            "keep": sorted(set(digests)),
+            "keep": tuple(digests),
             "expires": now_ns + LEASE_SECONDS * 10**9,
         }
         opened = LogEntry(txn, "lease-open", actor, now_ns, "staged", data=data)
@@ -139,8 +165,9 @@ def keep_alive(session: Session, entries: list[Entry | None]) -> None:
             return (opened,)
         return (LogEntry(txn, "lease-close", actor, now_ns, data={"id": lease}), opened)
 
-    append(session.repository.log, decide)
-    workspace.write_state(msgspec.structs.replace(state, lease=lease, lease_seconds=now_ns / 10**9))
+    if append(session.repository.log, decide).record is not None:
+        seconds = now_ns / 10**9
+        workspace.write_state(msgspec.structs.replace(state, lease=lease, lease_seconds=seconds))
 
 
 def release(session: Session) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorrepo.connect import Machine, connect, create
-from tensorrepo.repo.errors import ConflictError
-from tensorrepo.repo.workspace import FOLDER, Head, Workspace, create_workspace, find_workspace
+from tensorrepo.repo.errors import ConflictError, PermissionDenied
+from tensorrepo.repo.workspace import (
+    FOLDER,
+    Head,
+    Staging,
+    Workspace,
+    create_workspace,
+    find_workspace,
+)
 
 if TYPE_CHECKING:
     from tensorrepo.repo.repository import Repository
@@ -34,18 +42,43 @@ def start_workspace(machine: Machine, url: str | None, *, force: bool = False) -
     """
     root = machine.cwd.resolve()
     outer = find_workspace(root)
-    if outer is not None and not (force and outer.root != root):
-        raise ConflictError(
-            f"{root} lies in the workspace {outer.root} already. "
-            + ("Remove its .tensorrepo folder to begin anew." if outer.root == root else
-               "Use --force for a workspace inside it.")
-        )  # fmt: skip
+    if outer is not None and not force:
+        raise ConflictError(_in_the_way(root, outer))
     stored = url or DEFAULT_URL
     place = stored if "://" in stored or Path(stored).is_absolute() else str(root / stored)
     pending = root / FOLDER / "pending"
-    repository, created = _create_or_join(place, machine, pending)
+    made = _make_folder(root)
+    try:
+        repository, created = _create_or_join(place, machine, pending)
+    except BaseException:
+        if made:  # leave no half of a workspace behind
+            shutil.rmtree(root / FOLDER, ignore_errors=True)
+        raise
     workspace = create_workspace(root, stored, Head(branch="main"), force=force)
+    workspace.write_staging(Staging())
     return Started(repository, workspace, created)
+
+
+def _in_the_way(root: Path, outer: Workspace) -> str:
+    if outer.root == root:
+        return (
+            f"{root} is a workspace already, on {outer.state().url}. --force sets it up anew: what "
+            "is staged is forgotten, the repository stays."
+        )
+    return f"{root} lies in the workspace {outer.root}. --force makes a workspace inside of it."
+
+
+def _make_folder(root: Path) -> bool:
+    """Make the workspace's folder before anything else; gives whether it was missing."""
+    try:
+        (root / FOLDER).mkdir()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise PermissionDenied(
+            f"cannot make a workspace in {root}: {error.strerror}. Choose another folder."
+        ) from error
+    return True
 
 
 def _create_or_join(place: str, machine: Machine, pending: Path) -> tuple[Repository, bool]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tensorrepo.repo.history import ahead_behind, walk
 from tensorrepo.repo.pending import Pending
 from tensorrepo.repo.workspace import changed_files
+from tensorrepo.workspace.commit import find_committed
 from tensorrepo.workspace.session import base_entry, entry_at
 from tensorrepo.workspace.staging import LEASE_SECONDS
 
@@ -49,6 +50,7 @@ class Status:
         tracked: written paths whose files changed on disk.
         outdated: written paths whose entry differs in the tip.
         lease_age_seconds: since the lease on what is staged was renewed; None without one.
+        committed: the commit that holds what is staged: a command was cut off after it landed.
         pending: appends whose outcome is unknown.
     """
 
@@ -60,6 +62,7 @@ class Status:
     tracked: tuple[TrackedChange, ...]
     outdated: tuple[str, ...]
     lease_age_seconds: float | None
+    committed: Digest | None
     pending: tuple[Unresolved, ...]
 
     @property
@@ -88,6 +91,7 @@ def status(session: Session) -> Status:
         tracked=tuple(_changed(session)),
         outdated=tuple(_outdated(session)),
         lease_age_seconds=time.time() - state.lease_seconds if state.lease else None,
+        committed=find_committed(session),
         pending=Pending(workspace.folder / "pending").unresolved(),
     )
 

@@ -1,0 +1,126 @@
+"""`diff`, `show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.commits import commit_json, names_of, whole
+from tensorrepo.cli.common import JsonOption, RepoOption, session_of, sides, split_words
+from tensorrepo.cli.complete import complete_place, complete_ref_or_entry
+from tensorrepo.cli.exits import NOTHING_TO_DO
+from tensorrepo.compare import Comparison, compare, compare_working
+from tensorrepo.repo.attempt import tree_of
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.revisions import split_path
+from tensorrepo.workspace.describe import describe_entry
+
+if TYPE_CHECKING:
+    from tensorrepo.workspace.session import Session
+
+
+def show_command(
+    context: typer.Context,
+    what: Annotated[
+        str | None, typer.Argument(metavar="[REF[:PATH]]", autocompletion=complete_place)
+    ] = None,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one commit and what it changed, or one entry of it.
+
+    Examples:
+        tensorrepo show
+        tensorrepo show v1
+        tensorrepo show main:datasets/photos
+    """
+    session = session_of(context, repo)
+    if what is not None and split_path(what)[1]:
+        _show_entry(session, what, as_json=as_json)
+        return
+    revision = session.resolve(what)
+    commit = revision.commit
+    objects = session.repository.objects
+    before = tree_of(objects, commit.parents[0] if commit.parents else None)
+    compared = compare(objects, before, commit.tree)
+    names = names_of(session)
+    if as_json:
+        told = commit_json(revision.digest, commit, names)
+        output.json_value(told | {"diff": compared.to_json()})
+        return
+    output.styled(whole(revision.digest, commit, names))
+    _show_comparison(compared, stat=False)
+
+
+def diff_command(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[A [B] | A..B] [-- PATH...]",
+            help="Two commits (B: HEAD); only these entries.",
+            autocompletion=complete_ref_or_entry,
+        ),
+    ] = None,
+    stat: Annotated[bool, typer.Option("--stat", help="A line for each entry.")] = False,
+    rows: Annotated[bool, typer.Option("--rows", help="How many rows came and went.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 when they differ.")
+    ] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what differs between two commits; without any, what is staged and changed on disk.
+
+    Examples:
+        tensorrepo diff
+        tensorrepo diff v1 main
+        tensorrepo diff v1..main --stat
+        tensorrepo diff HEAD~1 HEAD -- datasets/photos
+    """
+    session = session_of(context, repo)
+    revisions, paths = split_words(context, session, words)
+    compared = _compared(session, revisions, paths)
+    if as_json:
+        output.json_value(compared.to_json())
+    else:
+        _show_comparison(compared, stat=stat and not rows)
+    if exit_code and compared.differs:
+        raise typer.Exit(NOTHING_TO_DO)
+
+
+def _compared(session: Session, revisions: list[str], paths: tuple[str, ...]) -> Comparison:
+    if not revisions and session.workspace is not None:
+        return compare_working(session, paths)
+    if len(revisions) not in {1, 2}:
+        raise InvalidInputError(
+            f"a diff has two sides, A B or A..B, got {' '.join(revisions) or 'none'}. Paths come "
+            "after --"
+        )
+    old, new = sides(revisions) or (revisions[0], revisions[1] if revisions[1:] else None)
+    before, after = session.resolve(old), session.resolve(new)
+    return compare(session.repository.objects, before.commit.tree, after.commit.tree, paths)
+
+
+def _show_comparison(compared: Comparison, *, stat: bool) -> None:
+    for change in compared.changes:
+        output.line(f"{change.mark} {change.path}{change.summary}")
+        if not stat:
+            for detail in change.details:
+                output.line(f"    {detail}")
+    for line in compared.working:
+        output.line(line)
+
+
+def _show_entry(session: Session, what: str, *, as_json: bool) -> None:
+    revision, path, entry = session.find(what)
+    described = describe_entry(session.repository.objects, path, entry)
+    if as_json:
+        output.json_value({"commit": revision.digest, **described.to_json()})
+        return
+    output.line(f"{described.path} ({described.kind}) in commit {revision.digest:.12}")
+    output.line(f"  {described.shape}, {output.bytes_text(described.bytes)}, digest {entry.digest}")
+    for detail in described.details:
+        output.line(f"  {detail}")

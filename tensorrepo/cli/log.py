@@ -1,0 +1,132 @@
+"""`log`."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.commits import Names, commit_json, headline, names_of, whole
+from tensorrepo.cli.common import JsonOption, RepoOption, session_of, sides, split_words
+from tensorrepo.cli.complete import complete_ref_or_entry
+from tensorrepo.cli.graph import graph_lines
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.history import touches, walk
+from tensorrepo.workspace.session import SPACES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensorrepo.repo.commits import Commit
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.workspace.session import Session
+
+
+def log_command(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[REF | A..B] [-- PATH...]",
+            help="From where; only commits that changed these.",
+            autocompletion=complete_ref_or_entry,
+        ),
+    ] = None,
+    graph: Annotated[bool, typer.Option("--graph", help="Draw how commits join.")] = False,
+    oneline: Annotated[bool, typer.Option("--oneline", help="A line for each commit.")] = False,
+    limit: Annotated[
+        int | None, typer.Option("-n", "--limit", min=0, help="At most so many.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="From every branch and tag.")] = False,
+    void: Annotated[
+        bool, typer.Option("--void", help="Show entries of the log that had no effect, and why.")
+    ] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show commits, the newest first.
+
+    Examples:
+        tensorrepo log --graph --all
+        tensorrepo log v1..main
+        tensorrepo log main -- datasets/photos
+        tensorrepo log -n 5 --json
+    """
+    session = session_of(context, repo)
+    if void:
+        _show_void(session, as_json=as_json)
+        return
+    revisions, paths = split_words(context, session, words)
+    history = islice(_history(session, revisions, paths, everything=everything), limit)
+    names = names_of(session)
+    if as_json:
+        output.json_lines(commit_json(digest, commit, names) for digest, commit in history)
+    elif graph:
+        _show_graph(history, names)
+    else:
+        for digest, commit in history:
+            shown = headline if oneline else whole
+            output.styled(shown(digest, commit, names))
+
+
+def _history(
+    session: Session, revisions: list[str], paths: tuple[str, ...], *, everything: bool
+) -> Iterator[tuple[Digest, Commit]]:
+    objects = session.repository.objects
+    tips, hidden = _tips(session, revisions, everything=everything)
+    # `photos` may mean `datasets/photos`: whichever of them a commit changed.
+    wanted = [full for path in paths for full in (path, *(f"{space}/{path}" for space in SPACES))]
+    for digest, commit in walk(objects, tips, hidden=hidden):
+        if not wanted or any(touches(objects, commit, path.strip("/")) for path in wanted):
+            yield digest, commit
+
+
+def _tips(
+    session: Session, revisions: list[str], *, everything: bool
+) -> tuple[list[Digest], list[Digest]]:
+    """Where to begin, and the commits whose history is left out."""
+    if everything:
+        if revisions:
+            raise InvalidInputError("--all is every branch and tag: give no revision beside it")
+        return sorted(set(session.repository.log.refresh().state.refs.values())), []
+    if (both := sides(revisions)) is not None:
+        return [session.resolve(both[1]).digest], [session.resolve(both[0]).digest]
+    if len(revisions) > 1:
+        raise InvalidInputError(
+            f"one revision or A..B, got {' '.join(revisions)}. Paths come after --"
+        )
+    return [session.resolve(revisions[0] if revisions else None).digest], []
+
+
+def _show_graph(history: Iterator[tuple[Digest, Commit]], names: Names) -> None:
+    known: dict[str, Commit] = {}
+
+    def remembered() -> Iterator[tuple[str, tuple[str, ...]]]:
+        for digest, commit in history:
+            known[digest] = commit
+            yield digest, commit.parents
+
+    for digest, drawing in graph_lines(remembered()):
+        if digest is None:
+            output.line(drawing)
+        else:
+            commit = known.pop(digest)
+            output.styled(f"{drawing} {headline(digest, commit, names)}")  # type: ignore[arg-type]
+
+
+def _show_void(session: Session, *, as_json: bool) -> None:
+    log = session.repository.log
+    found = []
+    for record, verdicts in log.judged(1, log.refresh().generation + 1):
+        found += [
+            {"record": record.gen, "txn": one.txn, "kind": one.kind, "reason": one.reason}
+            for one in verdicts
+            if not one.applied
+        ]
+    if as_json:
+        output.json_value(found)
+        return
+    for one in found:
+        output.line(f"record {one['record']}: {one['kind']} {one['txn']:.12} {one['reason']}")

@@ -1,0 +1,76 @@
+"""What is asked of `add`, and what does it answer?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.errors import ConflictError, InvalidInputError
+from tensorrepo.repo.store import ObjectWriter
+from tensorrepo.workspace.session import entry_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tensorrepo.repo.trees import Entry
+    from tensorrepo.workspace.session import Session
+
+
+class Mode(Enum):
+    """What to do with a name that exists."""
+
+    NEW = "new"
+    APPEND = "append"
+    SYNC = "sync"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be added. `space` is the top folder of the tree: datasets, models or files."""
+
+    source: Path
+    space: str
+    name: str
+    mode: Mode = Mode.NEW
+    format: str | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return f"{self.space}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """One entry that was staged; `changed` False: the name held exactly that already."""
+
+    path: str
+    rows: int
+    bytes: int
+    changed: bool
+    notes: tuple[str, ...] = ()
+
+
+def existing_entry(session: Session, request: Request) -> Entry | None:
+    """The entry that the request is about, when there is one.
+
+    Raises:
+        ConflictError: there is one, and the request does not say what to do with it.
+    """
+    existing = entry_at(session, request.path)
+    if existing is not None and request.mode is Mode.NEW:
+        raise ConflictError(
+            f"{request.path} exists. Say what you mean: --append adds rows to it, --sync makes it "
+            "what the path is now, --replace starts it anew."
+        )
+    if request.mode is Mode.APPEND and request.space != "datasets":
+        raise InvalidInputError("--append adds rows to datasets; use --sync or --replace here")
+    return existing
+
+
+def new_writer(session: Session) -> ObjectWriter:
+    """What stores the objects of one `add`."""
+    return ObjectWriter(session.repository.objects, session.repository.log.refresh().state.graves)
