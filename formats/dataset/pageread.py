@@ -8,8 +8,8 @@ are kept.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict, deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -107,22 +107,20 @@ class PageReader:
         if len(pages) < 2 or self._mapped(pages[0]) is not None:
             yield from map(self.values, pages)
             return
+        sizes = self.index.entries["stored_bytes"]
         with ThreadPoolExecutor(READ_THREADS, "read") as threads:
-            for some in self._portions(pages):
-                yield from threads.map(self.values, some)
-
-    def _portions(self, pages: Sequence[int]) -> Iterator[list[int]]:
-        """Pages in portions of about AHEAD_BYTES, for memory's sake."""
-        portion: list[int] = []
-        size = 0
-        for page in pages:
-            portion.append(page)
-            size += int(self.index.entries["stored_bytes"][page])
-            if size >= AHEAD_BYTES:
-                yield portion
-                portion, size = [], 0
-        if portion:
-            yield portion
+            ahead: deque[tuple[Future[ColumnValues], int]] = deque()
+            held = 0
+            for page in pages:
+                size = int(sizes[page])
+                while ahead and held + size > AHEAD_BYTES:
+                    first, first_bytes = ahead.popleft()
+                    held -= first_bytes
+                    yield first.result()
+                ahead.append((threads.submit(self.values, page), size))
+                held += size
+            for last, _ in ahead:
+                yield last.result()
 
     # -------------------------------------------------------------------------- one page
 

@@ -22,7 +22,12 @@ from tensorrepo.formats.dataset.pageread import READ_THREADS, PageCache, PageRea
 from tensorrepo.formats.dataset.present import Presented, present, present_row
 from tensorrepo.formats.dataset.rowread import read_chosen
 from tensorrepo.formats.dataset.values import ColumnValues, concat
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import (
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
 from tensorrepo.repo.ids import Digest, digest_from_bytes
 from tensorrepo.repo.objects import Kind
 
@@ -230,6 +235,10 @@ def _read_column_index(dataset: Dataset, column: Column) -> ColumnIndex:
     entries = dataset.root.leaves
     with ThreadPoolExecutor(READ_THREADS, "index") as threads:
         leaves = list(threads.map(lambda entry: read_leaf(dataset, entry), entries))
+        if not all(any(span.group == group for span in leaf.spans) for leaf, _ in leaves):
+            raise UnsupportedError(
+                f"column {column.name!r} was added after some of the rows. Update tensorrepo."
+            )
         spans = [
             (leaf, span, links)
             for leaf, links in leaves

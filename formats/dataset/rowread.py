@@ -118,7 +118,8 @@ def _verify_crowded(reader: PageReader, pages: NDArray[np.int64]) -> NDArray[np.
     crowded = (counts > FEW_ROWS) | ~summed
     for page in some[crowded].tolist():
         reader.bytes(page)
-    return unproved[~crowded[inverse]]
+    alone: NDArray[np.int64] = unproved[~crowded[inverse]]
+    return alone
 
 
 def _places(

@@ -83,7 +83,7 @@ def test_no_flipped_byte_of_any_object_goes_unnoticed(width: int) -> None:
         ranged = not objects.links[digest].kind.compressible
         footer = len(decode_footer_bytes(whole)) if ranged else 0
         start = payload_starts[digest] if ranged else 0
-        for at in range(start, len(whole) - footer, 1 if width < 100 else 41):
+        for at in range(start, len(whole) - footer, 1 if width < 100 else 97):
             objects.stored[digest] = flipped(whole, at, 0x04)
             try:
                 _everything(dataset)
