@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo.formats.dataset.ahead import Ahead, Fetcher
-from tensorrepo.formats.dataset.gather import InMemory, RunValues
+from tensorrepo.formats.dataset.gather import InMemory, RunValues, teach_allocator
 from tensorrepo.formats.dataset.keyed import Purpose, epoch_key
 from tensorrepo.formats.dataset.schedule import STRETCH_ROWS, Share, Stretch, stretches
 
@@ -31,6 +31,7 @@ _LOCAL_GROUP_BYTES = 1 << 20  # a local run loads so fast that handing it over c
 _IN_PLACE_THREADS, _LOCAL_THREADS, _REMOTE_THREADS = 1, 4, 16
 _AT_ONCE_BYTES = 4 << 20  # of steps that are gathered together, at most
 _AT_ONCE_ROWS = 4096
+_FIRST_ROWS = 2048  # of the first stretch
 
 Item = tuple[int, Any]  # a position, and what is handed out for the step that ends there
 
@@ -60,6 +61,7 @@ class Assembler:
             ahead_bytes=self.options.ahead_bytes,
             group_bytes=_LOCAL_GROUP_BYTES if local else 0,
         )
+        teach_allocator()
         planned = Ahead(self._stretches(share, seed, epoch), 1)
         try:
             yield from _Walk(self, fetcher).items(planned)
@@ -69,17 +71,19 @@ class Assembler:
 
     def _stretches(self, share: Share, seed: int, epoch: int) -> Iterator[Stretch]:
         plan, chosen = self.plan, self.plan.arrangement
-        rows = max(STRETCH_ROWS, 2 * chosen.lanes, chosen.window_rows // 4)
+        least = max(_FIRST_ROWS, 2 * chosen.lanes, chosen.window_rows // 4)
+        most = max(STRETCH_ROWS, least)
         if chosen.kind == "global" and not self.loader.is_local:
             # Rows of a full shuffle share no pages, so what two stretches need is the window.
-            rows = max(1, plan.window_bytes // max(1, 2 * int(plan.run_bytes.mean())))
+            least = most = max(1, plan.window_bytes // max(1, 2 * int(plan.run_bytes.mean())))
         return stretches(
             plan.order(seed, epoch),
             plan.live,
             share,
             key=epoch_key(seed, epoch, Purpose.ROWS),
             keep=chosen.kind == "resident",
-            stretch_rows=rows,
+            stretch_rows=most,
+            first_rows=least,
         )
 
     @property

@@ -33,9 +33,20 @@ if TYPE_CHECKING:
 COPIED_ALONE_BYTES = 32 << 10  # from here on one memcpy a row is faster
 _FIRST_ADDRESS = 64  # numpy takes an address of 0 for "allocate"
 _ADDRESSES = 1 << 48  # times the longest gathered row it must stay below 2^63
-# numpy gathers into a buffer of its own, which should stay in cache. Smaller portions would, but
-# let go of the interpreter lock once each, and getting it back costs more.
+# Up to here numpy gathers into an array of its own: the allocator keeps memory of such sizes ready,
+# and nothing is copied twice. Beyond, memory comes from the kernel page by page, and pools pay.
+_OWN_ARRAY_BYTES = 16 << 20
+# glibc returns large blocks to the kernel until it has seen a block of that size freed once; then
+# it keeps up to twice as much. 32 MiB is the most that it learns.
+_LESSON_BYTES = 31 << 20
+# What goes to a pool is gathered in portions that stay in cache on their way. Smaller ones would
+# even more, but let go of the interpreter lock once each, and getting it back costs more.
 _AT_ONCE_BYTES = 512 << 10
+
+
+def teach_allocator() -> None:
+    """Let memory of batches that were dropped be used for the next ones. Touches no memory."""
+    np.empty(_LESSON_BYTES, np.uint8)
 
 
 class InMemory(NamedTuple):
@@ -130,10 +141,14 @@ class RunValues:
         return RaggedValues(offsets, items, self._storage.shape, self._dims(run, row), valid)
 
     def _fixed(self, run: NDArray[np.int64], row: NDArray[np.int64], pool: Pool) -> NDArray[Any]:
-        out = pool.array((row.size, *self._row_shape), self._element)
-        if self._row_bytes < COPIED_ALONE_BYTES:
-            _copy(self._values_at[run] + row * self._row_bytes, self._row_bytes, out)
+        row_bytes, shape = self._row_bytes, (row.size, *self._row_shape)
+        if 0 < row_bytes < COPIED_ALONE_BYTES:
+            addresses = self._values_at[run] + row * row_bytes
+            if row.size * row_bytes <= _OWN_ARRAY_BYTES:
+                return _gathered(addresses, row_bytes).view(self._element).reshape(shape)
+            _copy(addresses, row_bytes, out := pool.array(shape, self._element))
             return out
+        out = pool.array(shape, self._element)
         for at, (one, place) in enumerate(zip(run.tolist(), row.tolist(), strict=True)):
             values = self._held[one].values
             assert isinstance(values, FixedValues), "the storage says so"
@@ -198,6 +213,11 @@ def _address(array: NDArray[Any], owner: list[Any]) -> int:
     array = np.ascontiguousarray(array)
     owner.append(array)
     return address_of(array)
+
+
+def _gathered(addresses: NDArray[np.int64], row_bytes: int) -> NDArray[np.void]:
+    """The `row_bytes` bytes at each address, in a new array."""
+    return _memory(row_bytes)[addresses - _FIRST_ADDRESS]
 
 
 def _copy(addresses: NDArray[np.int64], row_bytes: int, out: NDArray[Any]) -> None:

@@ -66,6 +66,11 @@ def low_bits(count: int) -> int:
     return max(1, (count - 1).bit_length())
 
 
+def low_bits_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`low_bits` of many counts, each from 1 to 2^53."""
+    return np.maximum(np.frexp(counts - 1)[1], 1).astype(np.int64)
+
+
 def permutation(key: int, count: int) -> NDArray[np.int64]:
     """perm(key, count): the places ``0..count-1``, shuffled.
 
@@ -89,7 +94,7 @@ def permutations(keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray
     """
     most = int(counts.max(initial=0))
     places = np.arange(most, dtype=np.uint64)
-    bits = np.array([low_bits(int(count)) for count in counts], dtype=np.uint64)
+    bits = low_bits_of(counts).view(np.uint64)
     mask = ((np.uint64(1) << bits) - np.uint64(1))[:, None]
     drawn = numbers(keys[:, None], places[None, :])
     drawn &= ~mask

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.dataset.keyed import numbers, permutations
+from tensorrepo.formats.dataset.keyed import low_bits_of, numbers, permutations
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def stretches(
     key: int,
     keep: bool,
     stretch_rows: int = STRETCH_ROWS,
+    first_rows: int | None = None,
 ) -> Iterator[Stretch]:
     """All steps of `share`, a stretch at a time.
 
@@ -127,10 +128,11 @@ def stretches(
         keep: runs stay open to the end, because all of them fit.
         stretch_rows: about how many positions (of all ranks) a stretch has. A run that is not
             needed for a whole stretch is closed, and read again later: two blocks are enough.
+        first_rows: of the first stretch, so that the first batch comes soon; the others grow.
     """
     shuffled = RunRows(key, live) if order.permuted else None
     uses = _Uses(live.size, *order.returning(share.bands(order.bands)))
-    pieces = _pieces(order, share, -(-stretch_rows // share.batch_size))
+    pieces = _pieces(order, share, first_rows or stretch_rows, stretch_rows)
     piece = next(pieces, None)
     while piece is not None:
         following = next(pieces, None)
@@ -157,15 +159,18 @@ def stretches(
         piece = following
 
 
-def _pieces(order: Order, share: Share, steps_at_once: int) -> Iterator[_Piece]:
+def _pieces(order: Order, share: Share, rows: int, most_rows: int) -> Iterator[_Piece]:
     steps = share.steps(order.rows)
-    for first in range(0, steps, steps_at_once):
-        count = min(steps_at_once, steps - first)
+    first = 0
+    while first < steps:
+        count = min(-(-rows // share.batch_size), steps - first)
         start = share.bounds(first, order.rows)[0]
         ends = np.minimum(start + share.batch_size * np.arange(1, count + 1), order.rows)
         found = shared_rows(order, share, start, int(ends[-1]))
         step = (found.position - start) // share.batch_size
         yield _Piece(first, ends, step, found.run, found.place)
+        first += count
+        rows = min(2 * rows, most_rows)
 
 
 def shared_rows(order: Order, share: Share, start: int, stop: int) -> Located:
@@ -235,21 +240,25 @@ class RunRows:
 
     def open(self, runs: NDArray[np.int64]) -> None:
         """Work out the permutations of `runs`."""
-        width = np.array([_slot_rows(int(rows)) for rows in self._live[runs]], dtype=np.int64)
-        for slot_rows in np.unique(width).tolist():
-            alike = runs[width == slot_rows]
+        for slot_rows, alike in self._by_slot(runs):
             at_once = max(1, _PERMUTED_AT_ONCE // slot_rows)
             for start in range(0, alike.size, at_once):
                 self._open_alike(alike[start : start + at_once], slot_rows)
 
     def close(self, runs: NDArray[np.int64]) -> None:
         """Forget the permutations of `runs`."""
-        for run, rows in zip(runs.tolist(), self._live[runs].tolist(), strict=True):
-            self._free.setdefault(_slot_rows(rows), []).append(int(self._slot[run]))
+        for slot_rows, alike in self._by_slot(runs):
+            self._free.setdefault(slot_rows, []).extend(self._slot[alike].tolist())
 
     def rows(self, run: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row at each `place` of each open `run`."""
         return self._rows[self._slot[run] + place].astype(np.int64)
+
+    def _by_slot(self, runs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """`runs` by the rows of their slots."""
+        slot_rows = np.int64(1) << low_bits_of(self._live[runs])
+        for rows in np.unique(slot_rows).tolist():
+            yield rows, runs[slot_rows == rows]
 
     def _open_alike(self, runs: NDArray[np.int64], slot_rows: int) -> None:
         keys = numbers(self._key, runs.astype(np.uint64))
@@ -260,15 +269,12 @@ class RunRows:
 
     def _slots(self, count: int, slot_rows: int) -> NDArray[np.int64]:
         free = self._free.setdefault(slot_rows, [])
-        again = [free.pop() for _ in range(min(count, len(free)))]
-        fresh = self._used + slot_rows * np.arange(count - len(again))
+        again = np.array(free[len(free) - min(count, len(free)) :], dtype=np.int64)
+        del free[len(free) - again.size :]
+        fresh = self._used + slot_rows * np.arange(count - again.size)
         self._used += slot_rows * fresh.size
         if self._used > self._rows.size:
             grown = np.zeros(max(self._used, 2 * self._rows.size), dtype=np.uint32)
             grown[: self._rows.size] = self._rows
             self._rows = grown
-        return np.concatenate((np.array(again, dtype=np.int64), fresh))
-
-
-def _slot_rows(rows: int) -> int:
-    return 1 << (rows - 1).bit_length()
+        return np.concatenate((again, fresh))

@@ -83,6 +83,9 @@ class _ColumnLoader:
         self.is_local = stored is None or dataset.objects.map(stored) is not None
         self._maps: dict[int, tuple[memoryview, int]] = {}
         self._row_bytes = plan.index.storage.row_bytes
+        entries = plan.index.entries
+        self._offset, self._stored_bytes = entries["offset"], entries["stored_bytes"]
+        self._checksum = entries["checksum"]
         self._used_in_place = self._pages_used_in_place()
 
     @property
@@ -119,13 +122,10 @@ class _ColumnLoader:
         return (entries["codec"] == PAGE_PLAIN) & (entries["nulls"] == 0)
 
     def _in_place(self, page: int, rows: int) -> InMemory:
-        index = self._plan.index
-        entries = index.entries
-        payload, address = self._map(index.chunk.item(page))
-        start = entries["offset"].item(page)
-        stored = payload[start : start + entries["stored_bytes"].item(page)]
-        found = xxh3_64_intdigest(stored)
-        if found != entries["checksum"].item(page):
+        payload, address = self._map(self._plan.index.chunk.item(page))
+        start = self._offset.item(page)
+        stored = payload[start : start + self._stored_bytes.item(page)]
+        if xxh3_64_intdigest(stored) != self._checksum.item(page):
             self._decoded(page, stored)  # says what is wrong
         values_bytes = rows * self._row_bytes
         directory = DIRECTORY.unpack_from(stored)

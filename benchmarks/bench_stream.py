@@ -1,0 +1,187 @@
+"""Shuffled streaming from a local repository, warm and verified, against torch in memory.
+
+    python benchmarks/bench_stream.py [case ...] [--folder DIR] [--rounds N]
+
+Both sides hand out whole shuffled batches of the same rows as torch tensors. Torch's own
+`DataLoader` over a `TensorDataset` holds the data in memory and shuffles single rows; ours reads
+pages from disk through the page cache, compares the checksum of each in every epoch, and shuffles
+within a window. One JSON line for each case: medians of rounds taken in turns, so that a noisy
+neighbour hits both; the ratio is the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.schema import Schema, Tensor
+from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.store import ObjectStore, ObjectWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MIB = 1 << 20
+SEED = 7
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows of one shape with a label, and how they are streamed."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    rows: int
+    batch_size: int = 256
+    window_bytes: int = 128 * MIB
+    goal: str = ""
+
+
+CASES = {
+    "rows_3k": Case("uint8", (32, 32, 3), 400_000, goal="ratio >= 4"),
+    "rows_3k_batch_32": Case("uint8", (32, 32, 3), 100_000, batch_size=32),
+    "rows_3k_batch_1024": Case("uint8", (32, 32, 3), 200_000, batch_size=1024),
+    "rows_784": Case("uint8", (28, 28), 400_000),
+    "features_64": Case("float32", (16,), 1_000_000, batch_size=1024),
+    "tokens_8k": Case("int32", (2048,), 60_000, batch_size=64),
+    "images_150k": Case("uint8", (224, 224, 3), 4000, batch_size=64),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure streaming.")
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; none: all")
+    parser.add_argument("--folder", type=Path, help="on the disk to be measured")
+    parser.add_argument("--rounds", type=int, default=7)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
+        for name in chosen.cases or CASES:
+            place = Path(folder) / name
+            found = measure(CASES[name], place, chosen.rounds)
+            print(json.dumps({"case": name, **found, **machine()}), flush=True)
+            shutil.rmtree(place)
+
+
+def measure(case: Case, folder: Path, rounds: int) -> dict[str, Any]:
+    rng = np.random.default_rng(SEED)
+    element = np.dtype(case.dtype)
+    values = rng.integers(0, 256, (case.rows, *case.shape, element.itemsize), np.uint8)
+    values = values.view(element).reshape(case.rows, *case.shape)
+    labels = np.arange(case.rows)
+    ours = stream(
+        store(folder, values, labels),
+        batch_size=case.batch_size,
+        window_bytes=case.window_bytes,
+        seed=SEED,
+        output="torch",
+    )
+    theirs = in_memory(values, labels, case.batch_size)
+    epoch_of(ours, 0)  # both are warm
+    epoch_of(theirs, 0)
+    pairs = [(epoch_of(ours, at), epoch_of(theirs, at)) for at in range(1, rounds + 1)]
+    cpu_ns = [
+        round(statistics.median(side.cpu for side in sides) * 1e9 / case.rows)
+        for sides in zip(*pairs, strict=True)
+    ]
+    ours.set_epoch(0)
+    begun = time.perf_counter()
+    next(iter(ours))
+    first_batch_seconds = time.perf_counter() - begun
+    explained = ours.explain()
+    return {
+        "rows_per_s": round(case.rows / statistics.median(mine.wall for mine, _ in pairs)),
+        "torch_rows_per_s": round(case.rows / statistics.median(other.wall for _, other in pairs)),
+        "ratio": round(statistics.median(other.wall / mine.wall for mine, other in pairs), 2),
+        "goal": case.goal,
+        "cpu_ns_per_row": cpu_ns[0],
+        "torch_cpu_ns_per_row": cpu_ns[1],
+        "mb_per_s": round(values.nbytes / statistics.median(mine.wall for mine, _ in pairs) / 1e6),
+        "first_batch_ms": round(first_batch_seconds * 1e3, 1),
+        "batch": case.batch_size,
+        "order": explained.order,
+        "lanes": explained.lanes,
+        "runs": explained.runs,
+        "rounds": rounds,
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def store(folder: Path, values: np.ndarray, labels: np.ndarray) -> Dataset:
+    objects = ObjectStore(open_backend(str(folder), environment={}))
+    writer = ObjectWriter(objects, ())
+    schema = Schema.of({"x": Tensor(values.dtype, values.shape[1:]), "y": "int64"})
+    link = write_dataset(writer, schema, portions(values, labels))
+    writer.flush()
+    return open_dataset(objects, link.digest)
+
+
+def portions(values: np.ndarray, labels: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
+    step = max(1, 16 * MIB // (values.nbytes // len(values)))
+    for start in range(0, len(values), step):
+        yield {"x": values[start : start + step], "y": labels[start : start + step]}
+
+
+def in_memory(values: np.ndarray, labels: np.ndarray, batch_size: int) -> DataLoader:
+    data = TensorDataset(torch.from_numpy(values), torch.from_numpy(labels))
+    generator = torch.Generator().manual_seed(SEED)
+    return DataLoader(data, batch_size=batch_size, shuffle=True, generator=generator)
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Of one epoch: by the clock on the wall, and of all threads of this process together."""
+
+    wall: float
+    cpu: float
+
+
+def epoch_of(batches: Stream | DataLoader, epoch: int) -> Seconds:
+    """One epoch whose batches are taken and dropped; every row must have come."""
+    if isinstance(batches, Stream):
+        batches.set_epoch(epoch)
+    wall, cpu = time.perf_counter(), time.process_time()
+    total = sum_of_labels(batches)
+    found = Seconds(time.perf_counter() - wall, time.process_time() - cpu)
+    rows = len(batches.dataset)
+    assert total == rows * (rows - 1) // 2, "not every row came once"
+    return found
+
+
+def sum_of_labels(batches: Iterable[Any]) -> int:
+    total = 0
+    for batch in batches:
+        labels = batch["y"] if isinstance(batch, dict) else batch[1]
+        total += int(labels.sum())
+    return total
+
+
+def machine() -> dict[str, Any]:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "commit": commit,
+    }
+
+
+if __name__ == "__main__":
+    main()
