@@ -129,6 +129,7 @@ def test_arrays_without_elements_are_never_one() -> None:
     assert memory_key(np.zeros((0, 3))) is None
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("name", TORCH_NAMES)
 def test_every_torch_type_is_read_as_it_lies_in_memory(name: str) -> None:
     torch = pytest.importorskip("torch")
@@ -151,6 +152,7 @@ def test_torch_parameters_and_lazy_conjugates_are_stored_as_they_read() -> None:
     assert bytes_of(weight) == np.ones((2, 3), "<f4").tobytes()
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize(
     "make",
     [
