@@ -113,14 +113,14 @@ def secure_commit(writer: ObjectWriter, state: State, commit: Digest) -> None:
         CommitExpired: something of it was collected.
     """
     store = writer.store
-    if reachable(store, state, commit):
-        return
 
     def known(digest: Digest) -> bool:
         is_commit = store.describe(digest).kind is Kind.COMMIT
         return is_commit and reachable(store, state, digest)
 
     try:
+        if reachable(store, state, commit):
+            return
         needed = list(closure(store, [commit], state.supersedes, stop=known))
     except NotFoundError as error:
         raise CommitExpired(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import zstandard
 
-from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
+from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.graves import GraveTable, object_key, parse_object_key
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.objects import (
@@ -345,6 +345,7 @@ class ObjectWriter:
         Raises:
             StorageError: an object could not be stored, now or before. Begin anew.
             CorruptError: what lies there is damaged, and its bytes are no longer here.
+            CommitExpired: what lay there was collected, and its bytes are no longer here.
         """
         with self._storing():
             for key, created in self._uploads.finish().items():
@@ -411,20 +412,34 @@ class ObjectWriter:
         """Accept what lies under `key` when it is whole, else put the right bytes there."""
         backend = self.store.backend
         encoded = self._pending.get(link.digest)
-        if encoded is None and not link.kind.compressible:
-            found = backend.size(key)
-            if found != link.bytes:
-                raise CorruptError(
-                    f"{key} in {backend.url} has {found} bytes, expected {link.bytes}. It was "
-                    "damaged after it was stored: delete that one file and repeat the command."
-                )
-            return
         try:
-            decode_object(expand(backend.read(key), link.digest), link.digest)
+            if encoded is None and not link.kind.compressible:
+                self._check_size(key, link)
+            else:
+                decode_object(expand(backend.read(key), link.digest), link.digest)
         except CorruptError:
             if encoded is None:
                 raise
             backend.overwrite(key, stored_form(encoded))  # same name, same bytes: a repair
+        except NotFoundError:
+            # A collector took it since it was seen there; the fence will store it once more.
+            if encoded is None:
+                raise CommitExpired(
+                    f"{link.kind.label} {link.digest:.12} was collected while it was being put. "
+                    "Add it again."
+                ) from None
+            backend.create(key, stored_form(encoded))
+
+    def _check_size(self, key: str, link: Link) -> None:
+        backend = self.store.backend
+        found = backend.size(key)
+        if found is None:
+            raise NotFoundError(f"{backend.url} has no key {key!r}")
+        if found != link.bytes:
+            raise CorruptError(
+                f"{key} in {backend.url} has {found} bytes, expected {link.bytes}. It was "
+                "damaged after it was stored: delete that one file and repeat the command."
+            )
 
 
 def stored_form(encoded: EncodedObject) -> tuple[Buffer, ...]:
