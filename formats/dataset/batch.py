@@ -152,6 +152,7 @@ def pad_rows(
         out[inside] = used.reshape(-1, *out.shape[2:])
     else:
         for at in range(values.rows):
-            out[(at, *map(slice, shapes[at].tolist()))] = values.row(at)
+            inside_of_row = tuple(slice(0, length) for length in shapes[at].tolist())
+            out[at][inside_of_row] = values.row(at)
     lengths = shapes[:, unknown]
     return out, np.ascontiguousarray(lengths[:, 0] if len(unknown) == 1 else lengths)

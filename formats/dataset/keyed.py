@@ -78,7 +78,7 @@ def permutation(key: int, count: int) -> NDArray[np.int64]:
     equal and the sorted numbers carry the answer.
     """
     keys = np.array([key], dtype=np.uint64)
-    return permutations(keys, np.array([count]))[0]
+    return permutations(keys, np.array([count])).reshape(count)
 
 
 def permutations(keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -51,7 +51,7 @@ class Located:
     run: NDArray[np.int64]
     place: NDArray[np.int64]
 
-    def select(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Located:
+    def select(self, chosen: NDArray[np.bool_] | NDArray[np.int64] | slice) -> Located:
         return Located(
             self.position[chosen], self.band[chosen], self.run[chosen], self.place[chosen]
         )
@@ -167,7 +167,7 @@ class PairedLanes:
             pieces.append(self._partial_block(wanted))
         found = pieces[0] if len(pieces) == 1 else _joined(pieces)
         low, high = np.searchsorted(found.position, (start, stop))
-        return found.select(np.s_[low:high])
+        return found.select(slice(low, high))
 
     def _whole_blocks(self, first: int, last: int, bands: range) -> Located:
         blocks = np.arange(first, last)

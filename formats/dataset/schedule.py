@@ -206,7 +206,7 @@ class _Uses:
         """Places in `run` where a run that is not open comes first. They are open from now on."""
         every = np.arange(run.size)
         self._at[run[::-1]] = every[::-1]  # of equal runs the last assignment stays
-        new = every[(self._at[run] == every) & ~self._open[run]]
+        new = np.flatnonzero((self._at[run] == every) & ~self._open[run])
         self._open[run] = True
         return new
 
@@ -216,8 +216,8 @@ class _Uses:
         if following is not None:
             self._needed[following.run] = True
         self._at[run] = every
-        last = every[(self._at[run] == every) & ~self._needed[run]]
-        done = last[self._until[run[last]] < piece.ends[-1]]
+        last = (self._at[run] == every) & ~self._needed[run]
+        done = np.flatnonzero(last & (self._until[run] < piece.ends[-1]))
         self._open[run[done]] = False
         if following is not None:
             self._needed[following.run] = False
@@ -252,7 +252,8 @@ class RunRows:
 
     def rows(self, run: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row at each `place` of each open `run`."""
-        return self._rows[self._slot[run] + place].astype(np.int64)
+        found: NDArray[np.int64] = self._rows[self._slot[run] + place].astype(np.int64)
+        return found
 
     def _by_slot(self, runs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """`runs` by the rows of their slots."""

@@ -119,7 +119,8 @@ class _ColumnLoader:
         ):
             return np.zeros(index.pages, dtype=np.bool_)
         entries = index.entries
-        return (entries["codec"] == PAGE_PLAIN) & (entries["nulls"] == 0)
+        found: NDArray[np.bool_] = (entries["codec"] == PAGE_PLAIN) & (entries["nulls"] == 0)
+        return found
 
     def _in_place(self, page: int, rows: int) -> InMemory:
         payload, address = self._map(self._plan.index.chunk.item(page))
