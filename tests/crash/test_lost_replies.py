@@ -1,0 +1,179 @@
+"""A request whose reply is lost makes no commit twice, and none that was not acknowledged so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorrepo.repo.append import resolve
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.errors import CommitOutcomeUnknown, Error, StorageError
+from tensorrepo.repo.repository import open_repository
+from tensorrepo.repo.transaction import begin
+from tests.support.faults import LostReplyBackend, WrappedBackend
+from tests.support.histories import CHANGES, copied, history, snapshot, verify
+from tests.support.repositories import ADA, stage_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.repository import Repository
+    from tests.support.faults import Loss
+
+MEMORY = MemoryBackend()
+history(MEMORY)
+BEFORE = snapshot(MEMORY)
+LOSSES: tuple[Loss, ...] = ("before", "after", "later", "twice")
+TRIED = ("commit", "commit on a branch that moved", "merge", "branch")
+
+
+def warm(backend: WrappedBackend) -> Repository:
+    """A repository that has read the log; its backend counts operations from here."""
+    repository = open_repository(backend, drivers={})
+    repository.log.refresh()
+    backend.operations.clear()
+    return repository
+
+
+def places(*changes: str) -> list[tuple[str, bool, int]]:
+    found = []
+    for change in changes:
+        for late in (False, True):
+            backend = WrappedBackend(copied(MEMORY), late=late)
+            CHANGES[change](warm(backend))
+            found += [(change, late, at) for at in range(1, len(backend.operations) + 1)]
+    return found
+
+
+def after(change: str) -> dict[str, dict[str, bytes]]:
+    backend = copied(MEMORY)
+    CHANGES[change](open_repository(backend, drivers={}))
+    return snapshot(backend)
+
+
+AFTER = {change: after(change) for change in TRIED}
+
+
+def records(backend: Backend) -> int:
+    """How many records the log has got since the history was made, noops apart."""
+    log = open_repository(backend, drivers={}).log
+    start = MEMORY_HEAD + 1
+    found = list(log.records(start, log.refresh().generation + 1))
+    return sum(any(entry.kind != "noop" for entry in record.entries) for record in found)
+
+
+MEMORY_HEAD = open_repository(MEMORY, drivers={}).log.refresh().generation
+
+
+def attempt(act: Callable[[Repository], None], failing: LostReplyBackend, at: int) -> Error | None:
+    """What the client is told when reply `at` is lost."""
+    repository = warm(failing)
+    failing.at = at
+    try:
+        act(repository)
+    except Error as error:
+        return error
+    return None
+
+
+def settle(backend: Backend, error: Error | None) -> str:
+    """What became of it: told, or resolved."""
+    if error is None:
+        return "landed"
+    if not isinstance(error, CommitOutcomeUnknown):
+        assert isinstance(error, StorageError), "a lost reply is no conflict"
+        return "lost"
+    log = open_repository(backend, drivers={}).log
+    return resolve(log, error.txn, error.generation, settle=True)
+
+
+def check(backend: Backend, change: str, at: int, loss: Loss, *, late: bool) -> None:
+    failing = LostReplyBackend(backend, 10**9, loss, late=late)
+    error = attempt(CHANGES[change], failing, at)
+    outcome = settle(backend, error)
+    failing.settle()  # what was still on its way arrives now
+    landed = outcome == "landed"
+    assert outcome in ("landed", "lost")
+    assert snapshot(backend) == (AFTER[change] if landed else BEFORE)
+    assert records(backend) == landed
+    verify(backend)
+    if not landed:
+        CHANGES[change](open_repository(backend, drivers={}))
+    assert snapshot(backend) == AFTER[change]
+    assert records(backend) == 1
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("change", "late", "at"), places(*TRIED))
+def test_no_commit_is_made_twice_and_none_is_lost_that_was_acknowledged(
+    change: str, at: int, loss: Loss, *, late: bool
+) -> None:
+    check(copied(MEMORY), change, at, loss, late=late)
+
+
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory: pytest.TempPathFactory) -> LocalBackend:
+    folder = tmp_path_factory.mktemp("history") / "store"
+    for stored in MEMORY.list(""):
+        (folder / stored.key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / stored.key).write_bytes(MEMORY.read(stored.key))
+    return LocalBackend(folder)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("change", "late", "at"), places("commit"))
+def test_so_it_is_on_a_disk(
+    on_disk: LocalBackend, tmp_path: Path, change: str, at: int, loss: Loss, *, late: bool
+) -> None:
+    check(copied(on_disk, tmp_path / "store"), change, at, loss, late=late)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("change", "late", "at"), places("commit"))
+def test_a_transaction_that_is_committed_again_is_whole_or_refused(
+    change: str, at: int, loss: Loss, *, late: bool
+) -> None:
+    """Nobody should, after an error; who does must not get a commit that lacks an object."""
+    backend = copied(MEMORY)
+    failing = LostReplyBackend(backend, 10**9, loss, late=late)
+
+    def act(repository: Repository) -> None:
+        transaction = begin(repository, "main")
+        for _ in range(2):
+            try:
+                stage_files(transaction, {"files/new": b"new", "files/b": None})
+                transaction.commit("change", author=ADA)
+            except StorageError:
+                continue
+            return
+
+    attempt(act, failing, at)
+    failing.settle()
+    assert snapshot(backend) in (BEFORE, AFTER[change])
+    verify(backend)
+
+
+def test_a_store_that_never_answers_again_leaves_the_outcome_unknown() -> None:
+    """Not a conflict: the record may be on its way."""
+    backend = copied(MEMORY)
+
+    class Silent(WrappedBackend):
+        deaf = False
+
+        def step(self, verb: str, key: str, work: Callable[[], object]) -> object:  # type: ignore[override]
+            self.deaf = self.deaf or (verb == "create" and key.startswith("log/0"))
+            if self.deaf:
+                raise StorageError("no route to host")
+            return super().step(verb, key, work)
+
+    repository = warm(Silent(backend))
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        CHANGES["commit"](repository)
+    log = open_repository(backend, drivers={}).log
+    assert resolve(log, caught.value.txn, caught.value.generation, settle=False) == "unknown"
+    assert resolve(log, caught.value.txn, caught.value.generation, settle=True) == "lost"
+    assert snapshot(backend) == BEFORE

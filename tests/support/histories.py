@@ -1,0 +1,133 @@
+"""A small history with everything in it, and what can be done to it in one step."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo import combine, fence, refs
+from tensorrepo.repo.append import append
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.records import STATE_INTERVAL, LogEntry
+from tensorrepo.repo.repository import open_repository
+from tensorrepo.repo.transaction import begin
+from tests.support.repositories import ADA, commit_files, files_at, new_repository, stage_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.repository import Repository
+
+Snapshot = dict[str, dict[str, bytes]]  # files by ref
+MANY = {f"files/many/{at:03}": b"%d" % at for at in range(150)}
+
+
+def history(backend: Backend) -> None:
+    """main and dev went apart after a common commit, old is where main was.
+
+    The next record is the 64th, which brings a checkpoint and a hint with it.
+    """
+    repository = new_repository(backend)
+    first = commit_files(repository, {"files/a": b"one", "files/b": b"one"})
+    refs.create_branch(repository, "dev", first.digest, actor=ADA)
+    refs.create_branch(repository, "old", first.digest, actor=ADA)
+    commit_files(repository, {"files/d": b"dev"}, branch="dev")
+    commit_files(repository, {"files/a": b"two"})
+    while repository.log.refresh().generation < STATE_INTERVAL - 1:
+        noop = LogEntry(f"noop-{repository.log.refresh().generation}", "noop", ADA, 0)
+        append(repository.log, lambda _, noop=noop: (noop,))  # type: ignore[misc]
+
+
+def copied(backend: Backend, folder: Path | None = None) -> Backend:
+    """Another store with the same keys; in `folder`, when it is a local one."""
+    if isinstance(backend, LocalBackend):
+        assert folder is not None
+        shutil.copytree(backend.local_root, folder)
+        return LocalBackend(folder)
+    copy = MemoryBackend()
+    for stored in backend.list(""):
+        copy.create(stored.key, (backend.read(stored.key),))
+    return copy
+
+
+def snapshot(backend: Backend) -> Snapshot:
+    """What a reader sees who remembers nothing: every ref, with all of its files, verified."""
+    repository = open_repository(backend, drivers={})
+    state = repository.log.refresh().state
+    return {ref: files_at(repository, commit) for ref, commit in state.refs.items()}
+
+
+def verify(backend: Backend) -> None:
+    """Read the whole chain, and every object that anything leads to; raises what is wrong."""
+    repository = open_repository(backend, drivers={})
+    view = repository.log.refresh()
+    assert len(list(repository.log.records(1, view.generation + 1))) == view.generation
+    for digest in fence.closure(repository.objects, view.state.roots(), view.state.supersedes):
+        repository.objects.get(digest)
+
+
+# Each of these is one atomic change.
+
+
+def commit(repository: Repository) -> None:
+    commit_files(repository, {"files/new": b"new", "files/b": None})
+
+
+def commit_many(repository: Repository) -> None:
+    commit_files(repository, MANY)
+
+
+def first_commit(repository: Repository) -> None:
+    commit_files(repository, {"files/new": b"new"}, branch="born")
+
+
+def commit_on_what_moved(repository: Repository) -> None:
+    """Staged on the first commit, and merged with the second."""
+    first = repository.log.view_at(1)
+    transaction = begin(repository, "main", pin=first)
+    stage_files(transaction, {"files/new": b"new"})
+    assert transaction.commit("late", author=ADA) is not None
+
+
+def merge(repository: Repository) -> None:
+    other = repository.log.refresh().state.refs["heads/dev"]
+    combine.merge(repository, "main", other, author=ADA, message="merge")
+
+
+def forward(repository: Repository) -> None:
+    other = repository.log.refresh().state.refs["heads/main"]
+    combine.merge(repository, "old", other, author=ADA, message="merge")
+
+
+def branch(repository: Repository) -> None:
+    commit = repository.log.refresh().state.refs["heads/dev"]
+    refs.create_branch(repository, "new", commit, actor=ADA)
+
+
+def rename(repository: Repository) -> None:
+    refs.rename_branch(repository, "dev", "renamed", actor=ADA)
+
+
+def delete(repository: Repository) -> None:
+    refs.delete_ref(repository, "heads/dev", actor=ADA)
+
+
+def undo(repository: Repository) -> None:
+    refs.undo(repository, "main", actor=ADA)
+
+
+CHANGES: Mapping[str, Callable[[Repository], None]] = {
+    "commit": commit,
+    "commit of many files": commit_many,
+    "first commit of a branch": first_commit,
+    "commit on a branch that moved": commit_on_what_moved,
+    "merge": merge,
+    "fast-forward": forward,
+    "branch": branch,
+    "rename": rename,
+    "delete": delete,
+    "undo": undo,
+}
