@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from tensorrepo.repo.backends.base import Guarantee
-from tensorrepo.repo.checkpoints import HINT_INTERVAL, Hint, encode_hint
+from tensorrepo.repo.checkpoints import HINT_INTERVAL, Hint, encode_hint, write_checkpoint
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     ConflictError,
@@ -36,9 +36,8 @@ from tensorrepo.repo.records import (
     Record,
     encode_record,
 )
-from tensorrepo.repo.segments import write_segment
-from tensorrepo.repo.slots import HINT_KEY, checkpoint_key, slot_key
-from tensorrepo.repo.state import encode_state
+from tensorrepo.repo.segments import segment_length, write_segment
+from tensorrepo.repo.slots import HINT_KEY, slot_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -185,7 +184,7 @@ def _draft(log: Log, before: Tip, entries: tuple[LogEntry, ...], *, allow_void: 
     """
     view = before.view
     gen = view.generation + 1
-    state = None if gen % STATE_INTERVAL else state_digest(encode_state(view.state))
+    state = None if gen % STATE_INTERVAL else state_digest(log.encoded(view.state).data)
     data = encode_record(Record(gen, view.digest, state, entries))
     slot = log.slots.parse(gen, view.digest, data)
     tip, verdicts = log.add(before, slot)
@@ -295,12 +294,15 @@ def _publish(
     gen = after.view.generation
     try:
         if after.checkpoint == gen:
-            log.backend.create(checkpoint_key(gen), [encode_state(before.view.state)])
+            write_checkpoint(log.slots, gen, log.encoded(before.view.state), before.checkpoint)
         if gen == 1 or gen % HINT_INTERVAL == 0:
             log.backend.overwrite(HINT_KEY, [encode_hint(Hint(gen, after.checkpoint))])
-        if commits is not None and gen % log.segment_records == 0:
-            run = list(log.slots_between(gen - log.segment_records + 1, gen + 1))
-            write_segment(log.slots, run, commits)
+        length = segment_length(gen, log.form.segment_lengths)
+        # Short segments spare requests. On a local disk they would only cost time.
+        short = length < max(log.form.segment_lengths)
+        if commits is not None and length and not (short and log.backend.local_root is not None):
+            run = list(log.slots_between(gen - length + 1, gen + 1))
+            write_segment(log.slots, run, commits, lengths=log.form.segment_lengths)
     except Error as error:
         log.report(f"record {gen} is written; a cache beside it is not: {error}")
 

@@ -1,26 +1,29 @@
 """From where need the log not be read?
 
 A checkpoint is the fold of the records before a generation. It is believed only because the
-record of that generation names its digest. The hint is where to begin to look; it is believed in
-nothing.
+record of that generation names its digest; it names its ref pages, if it has any, by theirs. The
+hint is where to begin to look; it is believed in nothing.
 
 Source:
-    docs/spec/log.md, sections "Checkpoint" and "Hint".
+    docs/spec/log.md, sections "Ref pages", "Checkpoint" and "Hint".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 from tensorrepo.repo.errors import CorruptError, Error
 from tensorrepo.repo.ids import state_digest
-from tensorrepo.repo.records import STATE_INTERVAL, canonical_json, parse_json
+from tensorrepo.repo.records import STATE_INTERVAL, canonical_json, is_digest, parse_json
+from tensorrepo.repo.refpages import FORMAT, Paging
 from tensorrepo.repo.slots import (
     CHECKPOINT_PREFIX,
     MAX_GENERATION,
     Slot,
     checkpoint_key,
+    ref_page_key,
     slot_key,
 )
 from tensorrepo.repo.state import State, decode_state
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.slots import Slots
+    from tensorrepo.repo.state import EncodedState
 
 HINT_INTERVAL: Final = 8  # a hint is written when a generation is a multiple
 PROBE_SLOTS: Final = HINT_INTERVAL  # read beyond a hint at once: enough while hints arrive
@@ -103,8 +107,11 @@ def load_base(
     slots: Slots,
     gen: int,
     known: Mapping[str, bytes | None] | None = None,
+    paging: Paging = FORMAT,
 ) -> Base | None:
     """The checkpoint of `gen`, verified against record `gen`; None when either is absent.
+
+    Takes one round trip, unless both are in `known`, and one more for its ref pages.
 
     Raises:
         CorruptError, UnsupportedError: it is there and cannot be used.
@@ -117,26 +124,67 @@ def load_base(
         return None
     slot = slots.parse(gen, None, record)
     where = f"{slots.backend.url}: checkpoint {gen}"
-    state = verify_checkpoint(data, slot, where)
+    state = verify_checkpoint(slots, data, slot, where, paging)
     return Base(gen, slot.record.previous, state, len(data))
 
 
-def verify_checkpoint(data: bytes, slot: Slot, where: str) -> State:
-    """The state in a checkpoint, checked against the record that names it."""
+def verify_checkpoint(
+    slots: Slots, data: bytes, slot: Slot, where: str, paging: Paging = FORMAT
+) -> State:
+    """The state in a checkpoint and its ref pages, checked against the record that names it."""
     found = state_digest(data)
     if slot.record.state != found:
         raise CorruptError(
             f"{where}: expected digest {slot.record.state or 'none':.12}, found {found:.12}. "
             "It is a cache: delete it, or run `tensorrepo fsck --repair`."
         )
-    state = decode_state(data, where)
+    state = decode_state(data, where, partial(_read_pages, slots), paging)
     if state.generation != slot.record.gen - 1:
         raise CorruptError(f"{where}: is of generation {state.generation}")
     return state
 
 
+def write_checkpoint(slots: Slots, gen: int, encoded: EncodedState, before: int) -> None:
+    """Store the checkpoint of `gen`, its ref pages first: so where it is, they are.
+
+    Args:
+        slots: where.
+        gen: its generation.
+        encoded: the state before record `gen`.
+        before: generation of the checkpoint that was due before this one, 0 for none. The pages
+            that it names need not be sent again.
+    """
+    stored = _named_pages(slots.read(checkpoint_key(before))) if encoded.pages and before else ()
+    new = [digest for digest in encoded.pages if digest not in stored]
+    if new:
+        with slots.backend.uploads() as uploads:
+            for digest in new:
+                uploads.create(ref_page_key(digest), [encoded.pages[digest]])
+            uploads.finish()
+    slots.backend.create(checkpoint_key(gen), [encoded.data])
+
+
+def _read_pages(slots: Slots, digests: tuple[Digest, ...]) -> dict[Digest, bytes | None]:
+    found = slots.read_many(ref_page_key(digest) for digest in digests)
+    return {digest: found[ref_page_key(digest)] for digest in digests}
+
+
+def _named_pages(checkpoint: bytes | None) -> frozenset[Digest]:
+    """Ref pages that were stored before this checkpoint was; none when it is absent or garbage."""
+    try:
+        raw = parse_json(checkpoint or b"", "checkpoint")
+    except CorruptError:
+        return frozenset()
+    refs = raw.get("refs") if isinstance(raw, dict) else None
+    return frozenset(filter(is_digest, refs)) if isinstance(refs, list) else frozenset()
+
+
 def newest_base(
-    slots: Slots, report: Callable[[str], None], *, at_most: int = MAX_GENERATION
+    slots: Slots,
+    report: Callable[[str], None],
+    *,
+    at_most: int = MAX_GENERATION,
+    paging: Paging = FORMAT,
 ) -> Base | None:
     """The newest checkpoint of a generation up to `at_most` that verifies; None when none does.
 
@@ -146,7 +194,7 @@ def newest_base(
         if gen > at_most:
             continue
         try:
-            base = load_base(slots, gen)
+            base = load_base(slots, gen, paging=paging)
         except Error as error:
             report(f"skipping a checkpoint: {error}")
             continue

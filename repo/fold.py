@@ -61,6 +61,7 @@ class Folding:
     """A state that records are added to, for folds of many: copies each mapping once."""
 
     def __init__(self, state: State) -> None:
+        self._untouched: State | None = state
         self.generation = state.generation
         self.refs = dict(state.refs)
         self.retained = dict(state.retained)
@@ -73,7 +74,9 @@ class Folding:
         self.kinds = set(state.kinds)
 
     def state(self) -> State:
-        """What it holds now, as a value."""
+        """What it holds now, as a value: the very one it began with until something is added."""
+        if self._untouched is not None:
+            return self._untouched
         return State(
             self.generation,
             dict(self.refs),
@@ -94,6 +97,7 @@ class Folding:
         alone = len(record.entries) == 1
         # Read before anything changes: an object that cannot be read leaves the state as it was.
         updates = [_all_updates(entry, bulk) for entry in record.entries]
+        self._untouched = None
         self.generation = record.gen
         return tuple(
             self._judge(entry, found, alone=alone)

@@ -7,6 +7,7 @@ faster and may be lost, late or wrong at any time.
     repo.json                      what record 1 chains to
     log/<gen:020d>.json            record number gen
     log/checkpoint/<gen:020d>.json the fold of the records before gen
+    log/refs/<digest>              a page of the refs in checkpoints, when they are many
     log/segment/<gen:020d>         the records up to gen, verbatim
     log/void/<gen:020d>.json       says that slot gen is no record and counts as an empty one
     log/hint                       a lower bound of the newest generation
@@ -41,10 +42,11 @@ from tensorrepo.repo.fold import Folding
 from tensorrepo.repo.ids import record_digest, state_digest
 from tensorrepo.repo.pending import Pending
 from tensorrepo.repo.records import STATE_INTERVAL, genesis_digest
+from tensorrepo.repo.refpages import FORMAT, Paging
 from tensorrepo.repo.remembered import Memory, Remembered
-from tensorrepo.repo.segments import read_run
+from tensorrepo.repo.segments import SEGMENT_LENGTHS, read_run
 from tensorrepo.repo.slots import HINT_KEY, IDENTITY_KEY, Slots, slot_key
-from tensorrepo.repo.state import State, encode_state
+from tensorrepo.repo.state import EncodedState, State, encode_with_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -91,6 +93,14 @@ class Tip:
     since_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Numbers that the format fixes. Only tests use others, to do without thousands of records."""
+
+    segment_lengths: tuple[int, ...] = SEGMENT_LENGTHS
+    paging: Paging = FORMAT
+
+
 class Log:
     """The log of one repository. Thread-safe; pickled, it leaves behind what it has read."""
 
@@ -103,7 +113,7 @@ class Log:
         pending: Path | None = None,
         memory: Path | None = None,
         hint: bytes | None = None,
-        segment_records: int = 4096,
+        form: Form = Form(),
         cache_bytes: int = 8 << 20,
         workers: int | None = None,
         report: Callable[[str], None] = _LOGGER.warning,
@@ -118,7 +128,7 @@ class Log:
             memory: folder where this client remembers how far it read, to notice a rewind.
             hint: bytes of `log/hint`, when they were read together with `repo.json`
                 (`read_opening`), which saves the first `refresh` a round trip.
-            segment_records: length of a segment; 4,096 but for tests.
+            form: as the format says, but for tests.
             cache_bytes: how many bytes of records to keep.
             workers: reads in flight; None chooses by the backend (1 on a local disk).
             report: is told of caches that could not be used or written.
@@ -128,7 +138,7 @@ class Log:
         self.read_bulk = read_bulk
         self.pending = None if pending is None else Pending(pending)
         self.memory = None if memory is None else Memory(memory)
-        self.segment_records = segment_records
+        self.form = form
         self.report = report
         self._hint = hint
         self._cache_bytes = cache_bytes
@@ -139,10 +149,11 @@ class Log:
         self.slots = Slots(self.backend, workers=self._workers, cache_bytes=self._cache_bytes)
         self._lock = threading.Lock()
         self._tip: Tip | None = None
+        self._encoded: tuple[State, EncodedState] | None = None
         self._folding = threading.local()
 
     def __getstate__(self) -> dict[str, object]:
-        left_behind = {"slots", "_lock", "_tip", "_folding"}
+        left_behind = {"slots", "_lock", "_tip", "_encoded", "_folding"}
         return {name: value for name, value in vars(self).items() if name not in left_behind}
 
     def __setstate__(self, held: dict[str, object]) -> None:
@@ -218,7 +229,7 @@ class Log:
                 start,
                 stop,
                 previous,
-                segment_records=self.segment_records,
+                lengths=self.form.segment_lengths,
                 report=self.report,
             )
             if not run:
@@ -234,7 +245,7 @@ class Log:
             return known.view
         if gen == 0:
             return self._beginning().view
-        base = newest_base(self.slots, self.report, at_most=gen)
+        base = newest_base(self.slots, self.report, at_most=gen, paging=self.form.paging)
         tip = self._beginning() if base is None else _tip_of(base)
         return self._add_all(tip, self.slots_between(tip.view.generation + 1, gen + 1))[0].view
 
@@ -248,6 +259,13 @@ class Log:
     def add(self, tip: Tip, slot: Slot) -> tuple[Tip, tuple[Verdict, ...]]:
         """`tip` after the slot that follows it, and the verdicts on its entries."""
         return self._add_all(tip, [slot])
+
+    def encoded(self, state: State) -> EncodedState:
+        """The bytes of `state`. The last answer is kept: an append asks for it three times."""
+        known = self._encoded
+        if known is None or known[0] is not state:
+            known = self._encoded = (state, encode_with_pages(state, self.form.paging))
+        return known[1]
 
     def digest_of(self, gen: int) -> Digest:
         """What record ``gen + 1`` must name as its `previous`."""
@@ -283,11 +301,13 @@ class Log:
             return None
         if hint is not None and hint.checkpoint:
             base = self._hinted_base(hint, known)
-        return newest_base(self.slots, self.report) if base is None else base
+        if base is not None:
+            return base
+        return newest_base(self.slots, self.report, paging=self.form.paging)
 
     def _hinted_base(self, hint: Hint, known: Mapping[str, bytes | None]) -> Base | None:
         try:
-            return load_base(self.slots, hint.checkpoint, known)
+            return load_base(self.slots, hint.checkpoint, known, self.form.paging)
         except Error as error:
             self.report(f"skipping a checkpoint: {error}")
             return None
@@ -316,7 +336,7 @@ class Log:
                 return tip
             if jump and window >= STATE_INTERVAL:
                 jump = False
-                base = newest_base(self.slots, self.report)
+                base = newest_base(self.slots, self.report, paging=self.form.paging)
                 if base is not None and base.start > tip.view.generation + 1:
                     tip = _tip_of(base)
             window = min(2 * window, MAX_WINDOW)
@@ -339,7 +359,7 @@ class Log:
         gen, stated = slot.record.gen, slot.record.state
         if stated is not None and gen != tip.checkpoint:
             state = folding.state()
-            encoded = encode_state(state)
+            encoded = self.encoded(state).data
             # A version that does not know all that happened cannot fold as the writer did.
             if state.read_only_reason is None and state_digest(encoded) != stated:
                 raise CorruptError(

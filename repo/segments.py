@@ -1,8 +1,10 @@
 """How is history read without a request for each record?
 
 A segment holds the records of a whole stretch of the log verbatim, with the commits they
-introduced and, for each commit, a Bloom filter of the paths it changed. Segments are caches:
-written by whoever completes a stretch, believed only where the chain agrees.
+introduced and, for each commit, a Bloom filter of the paths it changed. Stretches are short at
+first, and long ones take their place as the log grows: so what is new is found in few requests
+too, and who writes a long one reads short ones. Segments are caches: written by whoever completes
+a stretch, believed only where the chain agrees.
 
      0 magic "TRSG" | 4 version u8 = 1 | 5 zeros | 8 first generation u64
     16 record_count u32 | 20 commit_count u32 | 24 bytes of all that follows but the tag u64
@@ -18,6 +20,7 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +49,7 @@ COMMIT = Struct("<Q32sII")
 assert COMMIT.size == 48, "docs/spec/log.md promises 48 bytes before each filter"
 TAG_BYTES: Final = 16
 
+SEGMENT_LENGTHS: Final = (64, 512, 4096)  # in records; each divides the next
 MAX_SEGMENT_BYTES: Final = 256 << 20
 MAX_WINDOW: Final = 256  # slots read at once where there is no segment: at most 16 MiB
 BITS_PER_PATH: Final = 10
@@ -170,13 +174,18 @@ class _Reader:
         return self._view[self._at - count : self._at]
 
 
+def segment_length(gen: int, lengths: Sequence[int]) -> int:
+    """How many records the segment that ends with record `gen` holds; 0 where none ends."""
+    return max((length for length in lengths if gen % length == 0), default=0)
+
+
 def read_run(
     slots: Slots,
     start: int,
     stop: int,
     previous: Digest,
     *,
-    segment_records: int,
+    lengths: Sequence[int],
     report: Callable[[str], None],
 ) -> list[Slot]:
     """Slots from `start` on, as many of ``[start, stop)`` as are read together; none: the end.
@@ -188,32 +197,42 @@ def read_run(
         start: first generation.
         stop: generation after the last.
         previous: digest of the slot before `start`.
-        segment_records: length of a segment.
+        lengths: of segments, in records.
         report: is told of a segment that cannot be used.
     """
-    last = -(-start // segment_records) * segment_records
-    shared = min(stop, last + 1)
-    if shared - start > max(1, segment_records // 64):
+    for last in _useful_ends(start, stop, lengths):
         try:
-            found = _from_segment(slots, last, start, shared, previous)
+            found = _from_segment(slots, last, start, min(stop, last + 1), previous)
         except Error as error:
             report(f"skipping a segment: {error}")
-            found = None
+            continue
         if found is not None:
             return found
     values = slots.run(start, min(stop, start + MAX_WINDOW))
     return slots.chain(start, previous, values)
 
 
-def read_segment(slots: Slots, last: int) -> Segment | None:
-    """The segment that ends with record `last`, None when there is none.
+def _useful_ends(start: int, stop: int, lengths: Sequence[int]) -> list[int]:
+    """Last records of the segments that would spare requests for slots ``[start, stop)``.
+
+    The longest first. Much of a segment must be of use, as it is read whole.
+    """
+    ends = {-(-start // length) * length: length for length in lengths}
+    useful = (
+        end for end, length in ends.items() if min(stop, end + 1) - start > max(1, length // 64)
+    )
+    return sorted(useful, reverse=True)
+
+
+def read_segment(slots: Slots, last: int, limit_bytes: int = MAX_SEGMENT_BYTES) -> Segment | None:
+    """The segment that ends with record `last`, None when there is none of up to `limit_bytes`.
 
     Raises:
         CorruptError: damaged, or its last record is not that of the log.
     """
     where = f"{slots.backend.url}: segment {last}"
     size = slots.backend.size(segment_key(last))
-    data = None if size is None or size > MAX_SEGMENT_BYTES else slots.read(segment_key(last))
+    data = None if size is None or size > limit_bytes else slots.read(segment_key(last))
     if data is None:
         return None
     segment = decode_segment(data, where)
@@ -226,13 +245,46 @@ def write_segment(
     slots: Slots,
     run: Sequence[Slot],
     commits: Callable[[Slot], Iterable[SegmentCommit]],
+    *,
+    lengths: Sequence[int],
 ) -> None:
-    """Store the segment of `run`, unless somebody else did."""
-    introduced = tuple(commit for slot in run for commit in commits(slot))
-    segment = Segment(run[0].record.gen, tuple(slot.data for slot in run), introduced)
+    """Store the segment of `run`, unless somebody else did.
+
+    Commits are taken from the shorter segments of `run` where those exist; `commits` gives those
+    of a record.
+    """
+    introduced: list[SegmentCommit] = []
+    at = 0
+    while at < len(run):
+        known = _shorter_segment(slots, run[at:], lengths)
+        if known is not None:
+            introduced += known.commits
+            at += len(known.records)
+            continue
+        single = run[at : at + min(lengths)]
+        found = slots.side_by_side(lambda slot: tuple(commits(slot)), single)
+        introduced += chain.from_iterable(found)
+        at += len(single)
+    segment = Segment(run[0].record.gen, tuple(slot.data for slot in run), tuple(introduced))
     data = encode_segment(segment)
     if len(data) <= MAX_SEGMENT_BYTES:
         slots.backend.create(segment_key(run[-1].record.gen), [data])
+
+
+def _shorter_segment(slots: Slots, run: Sequence[Slot], lengths: Sequence[int]) -> Segment | None:
+    """A segment that `run` begins with, but not all of it; None when there is none."""
+    first, last = run[0].record.gen, run[-1].record.gen
+    for length in sorted(lengths, reverse=True):
+        end = first + length - 1
+        if end >= last or segment_length(end, lengths) != length:
+            continue
+        try:
+            found = read_segment(slots, end)
+        except Error:
+            continue  # who reads records reports it
+        if found is not None and found.records == tuple(slot.data for slot in run[:length]):
+            return found
+    return None
 
 
 def _from_segment(

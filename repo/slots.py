@@ -14,17 +14,20 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.ids import record_digest
 from tensorrepo.repo.records import Record, canonical_json, decode_record, parse_canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.ids import Digest
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 IDENTITY_KEY: Final = "repo.json"
 HINT_KEY: Final = "log/hint"
@@ -39,6 +42,10 @@ def slot_key(gen: int) -> str:
 
 def checkpoint_key(gen: int) -> str:
     return f"{CHECKPOINT_PREFIX}{gen:020d}.json"
+
+
+def ref_page_key(digest: Digest) -> str:
+    return f"log/refs/{digest}"
 
 
 def segment_key(gen: int) -> str:
@@ -127,13 +134,17 @@ class Slots:
         """Values of `keys`, None for the absent, read side by side."""
         wanted = list(dict.fromkeys(keys))
         self.rounds += 1
-        workers = min(self.workers, len(wanted))
+        return dict(zip(wanted, self.side_by_side(self._read_one, wanted), strict=True))
+
+    def side_by_side(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """`work` of each item, in order; several at once where answers come from far away."""
+        workers = min(self.workers, len(items))
         if workers <= 1:
-            return {key: self._read_one(key) for key in wanted}
+            return [work(item) for item in items]
         # A pool for each call: nothing to close, to fork or to pickle, and starting threads
         # costs less than one round trip to where more than one of them is of use.
         with ThreadPoolExecutor(workers, thread_name_prefix="tensorrepo-log") as pool:
-            return dict(zip(wanted, pool.map(self._read_one, wanted), strict=True))
+            return list(pool.map(work, items))
 
     def run(
         self, start: int, stop: int, known: Mapping[str, bytes | None] | None = None

@@ -5,7 +5,7 @@ that folded the same records hold equal states, and equal states have equal byte
 `tensorrepo.repo.fold`) makes the next one.
 
 Source:
-    docs/spec/log.md, sections "State" and "Checkpoint".
+    docs/spec/log.md, sections "State", "Ref pages" and "Checkpoint".
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.ids import Digest, state_digest
 from tensorrepo.repo.records import KINDS, Json, canonical_json, is_digest, parse_json
+from tensorrepo.repo.refpages import FORMAT, Paging, cut_refs, join_refs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tensorrepo.repo.ids import Buffer
 
@@ -136,13 +137,32 @@ _MEMBERS = {
 }  # fmt: skip
 
 
-def encode_state(state: State) -> bytes:
-    """The canonical bytes of a state: what a checkpoint holds, and `state` in a record names."""
-    return canonical_json(
+@dataclass(frozen=True, slots=True)
+class EncodedState:
+    """A state in bytes.
+
+    Attributes:
+        data: what a checkpoint holds, and `state` in a record names.
+        pages: the ref pages that `data` names, by digest; none while there are few refs.
+    """
+
+    data: bytes
+    pages: Mapping[Digest, bytes]
+
+
+def encode_state(state: State, paging: Paging = FORMAT) -> bytes:
+    """The canonical bytes of a state, see `EncodedState.data`."""
+    return encode_with_pages(state, paging).data
+
+
+def encode_with_pages(state: State, paging: Paging = FORMAT) -> EncodedState:
+    """The canonical bytes of a state, and of the pages of its refs if they are many."""
+    pages = cut_refs(state.refs, paging)
+    data = canonical_json(
         {
             "version": 1,
             "generation": state.generation,
-            "refs": state.refs,
+            "refs": state.refs if pages is None else list(pages),
             "retained": state.retained,
             "leases": {name: _lease_to_json(lease) for name, lease in state.leases.items()},
             "graves": [[g.generation, g.list, g.graves, g.ended] for g in state.graves],
@@ -153,13 +173,25 @@ def encode_state(state: State) -> bytes:
             "kinds": sorted(state.kinds),
         }
     )
+    return EncodedState(data, pages or {})
 
 
-def decode_state(data: Buffer, where: str = "checkpoint") -> State:
+def decode_state(
+    data: Buffer,
+    where: str = "checkpoint",
+    read_pages: Callable[[tuple[Digest, ...]], Mapping[Digest, Buffer | None]] = dict.fromkeys,
+    paging: Paging = FORMAT,
+) -> State:
     """Parse the bytes of a checkpoint. That they are the right ones is for the chain to say.
 
+    Args:
+        data: the bytes.
+        where: which checkpoint this is, for messages.
+        read_pages: gives the bytes of ref pages, None for those it has not; they are verified.
+        paging: what the state was encoded with.
+
     Raises:
-        CorruptError: no state; the message starts with `where`.
+        CorruptError: no state, or a page is missing or damaged; the message starts with `where`.
         UnsupportedError: of a newer version.
     """
     raw = parse_json(data, where)
@@ -169,13 +201,34 @@ def decode_state(data: Buffer, where: str = "checkpoint") -> State:
     if not isinstance(raw, dict) or raw.keys() != _MEMBERS or version != 1:
         raise CorruptError(f"{where}: expected version 1 and exactly {sorted(_MEMBERS)}")
     try:
-        state = _state_from_json(raw)
-        again = encode_state(state)
+        state = _state_from_json(raw | {"refs": _read_refs(raw["refs"], where, read_pages)})
+        again = encode_state(state, paging)
     except (TypeError, ValueError) as error:
         raise CorruptError(f"{where}: {error}") from error
     if again != data:
         raise CorruptError(f"{where}: not in canonical form")
     return state
+
+
+def _read_refs(
+    raw: object,
+    where: str,
+    read_pages: Callable[[tuple[Digest, ...]], Mapping[Digest, Buffer | None]],
+) -> object:
+    """`refs` of a state as one object, whether its pages or itself are there."""
+    if not isinstance(raw, list):
+        return raw
+    names = tuple(_digest(value) for value in raw)
+    found = read_pages(names)
+    return join_refs((_checked_page(name, found[name], where) for name in names), where)
+
+
+def _checked_page(name: Digest, data: Buffer | None, where: str) -> Buffer:
+    if data is None:
+        raise CorruptError(f"{where}: its ref page {name:.12} is missing")
+    if (found := state_digest(data)) != name:
+        raise CorruptError(f"{where}: expected ref page {name:.12}, found {found:.12}")
+    return data
 
 
 def _state_from_json(raw: dict[str, Any]) -> State:

@@ -18,7 +18,7 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from tensorrepo.repo.log import Log
+from tensorrepo.repo.log import Form, Log
 from tensorrepo.repo.repository import LocalState, create_repository, open_repository
 from tensorrepo.repo.segments import read_segment
 from tests.support.damage import FLIPS, flipped
@@ -195,7 +195,7 @@ def test_an_older_copy_in_its_place_is_noticed_by_who_saw_the_newer(tmp_path: Pa
 def test_a_record_that_completes_a_segment_writes_it_with_its_commits() -> None:
     repository = new_repository()
     identity = repository.backend.read("repo.json")
-    short = Log(repository.backend, identity, lambda _: (), segment_records=4)
+    short = Log(repository.backend, identity, lambda _: (), form=Form(segment_lengths=(4,)))
     writing = replace(repository, log=short)
     made = [commit_files(writing, {f"files/{at}": b"x"}).digest for at in range(4)]
     segment = read_segment(short.slots, 4)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
-from tensorrepo.repo.log import Log
+from tensorrepo.repo.log import Form, Log
 from tensorrepo.repo.mend import void_slot
 from tensorrepo.repo.objects import Kind, encode_object
 from tensorrepo.repo.segments import (
@@ -36,14 +36,14 @@ def commit_of(slot: Slot) -> list[SegmentCommit]:
 
 def filled(count: int) -> Any:
     backend = new_backend()
-    log = open_log(backend, segment_records=LENGTH)
+    log = open_log(backend, form=Form(segment_lengths=(LENGTH,)))
     for number in range(1, count + 1):
         append_one(log, f"t{number}", number, commits=commit_of)
     return backend
 
 
 def short_log(backend: Any, **options: Any) -> Log:
-    return open_log(backend, segment_records=LENGTH, **options)
+    return open_log(backend, form=Form(segment_lengths=(LENGTH,)), **options)
 
 
 BACKEND = filled(40)
