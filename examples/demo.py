@@ -31,9 +31,14 @@ import tensorrepo as tr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parent.parent / ".demo"
+ROOT = Path(os.environ.get("DEMO_FOLDER") or Path(__file__).resolve().parent.parent / ".demo")
+QUICK = bool(os.environ.get("DEMO_QUICK"))  # for tests: the story with little training
+EPOCHS = 2 if QUICK else 20
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-FIRST, ALL = 1000, 1500  # pictures committed first, and after the second batch; the rest is for tests
+FIRST, ALL = (
+    1000,
+    1500,
+)  # pictures committed first, and after the second batch; the rest is for tests
 BUCKET = "demo"
 
 
@@ -67,10 +72,13 @@ def main() -> None:
         test = pixels(digits.images[ALL:]), torch.tensor(digits.target[ALL:])
         model = classifier(64)
         stream = repo.dataset("digits").stream(batch_size=64, output="torch", transform=decoded)
-        accuracy = train(model, stream, epochs=20, test=test)
+        accuracy = train(model, stream, epochs=EPOCHS, test=test)
         with repo.transaction("main", "A classifier of the first digits") as tx:
             tx.save_model(
-                "classifier", model.state_dict(), metrics={"accuracy": accuracy}, trained_on=[stream]
+                "classifier",
+                model.state_dict(),
+                metrics={"accuracy": accuracy},
+                trained_on=[stream],
             )
         run("log", "--oneline")
         run("show", "HEAD:models/classifier")
@@ -85,7 +93,7 @@ def main() -> None:
         )
         before = repo.model("classifier", "more-data")
         before.load_into(model)
-        accuracy = train(model, stream, epochs=20, test=test)
+        accuracy = train(model, stream, epochs=EPOCHS, test=test)
         with repo.transaction("more-data", "Trained on all digits") as tx:
             tx.save_model(
                 "classifier", model.state_dict(), parent="more-data:models/classifier",
@@ -112,7 +120,7 @@ def main() -> None:
         if not same:
             sys.exit("the first version came back changed")
 
-        if FASHION.is_dir() and url is None:
+        if FASHION.is_dir() and url is None and not QUICK:
             fashion(repo)
     print(f"\nDone in {time.perf_counter() - begun:.0f} s. Look around in {work}: tensorrepo log")
 

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from tensorrepo.repository import Repository
-    from tensorrepo.sdk import init, read
+    from tensorrepo.sdk import export, init, read
     from tensorrepo.sdk import open_repository as open  # noqa: A004 - `tr.open`, as people type
+    from tensorrepo.selection import s
     from tensorrepo.stream import Stream
 
 __version__ = VERSION
@@ -74,9 +75,11 @@ _HOMES = {
     "Timestamp": (_SCHEMA, "Timestamp"),
     "UnsupportedError": (_ERRORS, "UnsupportedError"),
     "decode_image": ("tensorrepo.formats.dataset.present", "decode_image"),
+    "export": ("tensorrepo.sdk", "export"),
     "init": ("tensorrepo.sdk", "init"),
     "open": ("tensorrepo.sdk", "open_repository"),
     "read": ("tensorrepo.sdk", "read"),
+    "s": ("tensorrepo.selection", "s"),
 }
 __all__ = [
     "Bytes",
@@ -106,9 +109,11 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "decode_image",
+    "export",
     "init",
     "open",
     "read",
+    "s",
 ]
 
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tensorrepo import connect
 from tensorrepo.formats.dataset.stream import stream as open_stream
+from tensorrepo.notebook import MANY, html_table
+from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.stream import Stream
+from tensorrepo.workspace.describe import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
+    from tensorrepo.formats.dataset.batch import Output
+    from tensorrepo.formats.dataset.plan import Shuffle
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.dataset.schema import Schema
-    from tensorrepo.formats.dataset.stream import Last, Output, Shuffle
+    from tensorrepo.formats.dataset.stream_options import Last
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repository import Repository
 
@@ -73,13 +81,7 @@ class Dataset:
 
     def to_torch(self, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Columns as torch tensors, where they have one shape and are numbers."""
-        import torch
-
-        found = self.to_numpy(columns)
-        return {
-            name: torch.from_numpy(values) if hasattr(values, "dtype") else values
-            for name, values in found.items()
-        }
+        return {name: _as_torch(values) for name, values in self.to_numpy(columns).items()}
 
     def torch(self, columns: Sequence[str] | None = None) -> TorchDataset:
         """For torch's own `DataLoader`: rows by number, right with any number of workers."""
@@ -141,7 +143,17 @@ class Dataset:
 
     def __repr__(self) -> str:
         names = ", ".join(self.schema.names)
-        return f"<dataset {self.name}: {len(self):,} rows of {names}, commit {self.commit:.12}>"
+        size = self.stored.stored_bytes
+        return (
+            f"<dataset {self.name}: {len(self):,} rows of {names}, {size:,} bytes, "
+            f"commit {self.commit:.12}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The first rows, for notebooks."""
+        names = self.schema.names
+        rows = ([value_text(row[name]) for name in names] for row in islice(self, MANY))
+        return html_table(repr(self), names, rows)
 
 
 class TorchDataset:
@@ -164,6 +176,20 @@ class TorchDataset:
         found = self.dataset.stored[wanted]
         names = self.columns or tuple(found)
         return [{name: found[name][at] for name in names} for at in range(len(wanted))]
+
+
+def _as_torch(values: Any) -> Any:
+    """An array of numbers as a tensor of its own memory; anything else as it is."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufc":
+        return values
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedError(
+            "tensors need torch, which is not installed: `pip install tensorrepo[torch]`"
+        ) from error
+    writable = values if values.flags.writeable else values.copy()  # torch warns of the others
+    return torch.from_numpy(writable)
 
 
 def _reopen(repository: Repository, path: str, commit: Digest) -> Dataset:

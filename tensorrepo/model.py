@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.exchange.safetensors import write_safetensors
 from tensorrepo.formats.model.diff import diff_models
+from tensorrepo.notebook import MANY, html_table
+from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -66,11 +68,20 @@ class Model:
 
     def load(self, names: Iterable[str] | None = None, *, output: str = "numpy") -> dict[str, Any]:
         """Tensors by name, all of them without `names`. `output`: "numpy" or "torch"."""
+        if output not in {"numpy", "torch"}:
+            raise InvalidInputError(f"output {output!r}: expected 'numpy' or 'torch'")
         return self.stored.load(names, output="torch" if output == "torch" else "numpy")
 
     def load_into(self, module: Any) -> None:
-        """Set the parameters and buffers of a torch module to the tensors of this model."""
-        module.load_state_dict(self.load(output="torch"))
+        """Set the parameters and buffers of a torch module to the tensors of this model.
+
+        Raises:
+            InvalidInputError: names or shapes differ; the module is left as it was, or in part.
+        """
+        try:
+            module.load_state_dict(self.load(output="torch"))
+        except RuntimeError as error:
+            raise InvalidInputError(f"{self.path} does not fit the module: {error}") from error
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write all tensors as one safetensors file; as it was, when it came from one."""
@@ -100,6 +111,12 @@ class Model:
     def diff(self, other: Model) -> ModelDiff:
         """What `other` has changed: tensors added, removed, reshaped, changed and by how much."""
         return diff_models(self.stored.objects, self.stored.entry, other.stored.entry)
+
+    def _repr_html_(self) -> str:
+        """The first tensors, for notebooks."""
+        specs = (self.spec(name) for name in self.keys()[:MANY])
+        rows = [(spec.name, spec.type.name, list(spec.shape), spec.size_bytes) for spec in specs]
+        return html_table(repr(self), ("tensor", "dtype", "shape", "bytes"), rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.repository, self.path, self.commit)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+import warnings
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from tensorrepo.repo.trees import Entry, iterate, lookup
 from tensorrepo.transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from tensorrepo.repo import repository as core
     from tensorrepo.repo.commits import Commit
@@ -38,6 +38,15 @@ class Log:
     commit: Commit
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a repository was opened with, to open it again in another process."""
+
+    url: str = field(repr=False)
+    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    author: str | None = None
+
+
 class Repository:
     """A repository at one URL. Picklable: another process opens the URL again.
 
@@ -47,16 +56,14 @@ class Repository:
     def __init__(
         self,
         opened: core.Repository,
-        storage_options: Mapping[str, str],
-        author: str | None,
+        origin: Origin,
         machine: connect.Machine,
-        reopen: Callable[..., Repository],
+        reopen: Callable[[Origin], Repository],
     ) -> None:
         self.core = opened
-        self._reopen = reopen
-        self._storage_options = dict(storage_options)
-        self._author = author
+        self._origin = origin
         self._machine = machine
+        self._reopen = reopen
 
     @property
     def url(self) -> str:
@@ -70,7 +77,7 @@ class Repository:
     @property
     def author(self) -> str:
         """``Name <email>`` of commits. Raises InvalidInputError when nobody told."""
-        return self._author or connect.author(self._machine)
+        return self._origin.author or connect.author(self._machine)
 
     def branches(self) -> dict[str, Digest]:
         """Names of branches, and the commits they stand at."""
@@ -82,7 +89,10 @@ class Repository:
 
     def resolve(self, ref: str) -> Revision:
         """The commit that `ref` names. Raises NotFoundError with near names."""
-        return resolve(self.core, ref)
+        found = resolve(self.core, ref)
+        if found.warning:
+            warnings.warn(found.warning, stacklevel=3)
+        return found
 
     def log(self, ref: str = "main", *, limit: int | None = None) -> list[Log]:
         """Commits that lead to `ref`, the newest first."""
@@ -166,9 +176,30 @@ class Repository:
         """Take back your last change of a branch."""
         return refs.undo(self.core, branch, actor=self.author)
 
-    def status_of(self, txn: str, generation: int) -> str:
-        """What became of a commit whose outcome was unknown: "landed", "lost" or "unknown"."""
-        return append.resolve(self.core.log, txn, generation, settle=False)
+    def redo(self, branch: str = "main") -> refs.Move:
+        """Take back the last `undo` of a branch."""
+        return refs.redo(self.core, branch, actor=self.author)
+
+    def status_of(self, txn: str, generation: int | None = None, *, settle: bool = False) -> str:
+        """What became of a commit whose outcome was unknown: "landed", "lost" or "unknown".
+
+        Args:
+            txn: as `CommitOutcomeUnknown` named it.
+            generation: likewise; None: as this machine noted it.
+            settle: make an unknown outcome a definite one.
+
+        Raises:
+            NotFoundError: no generation was given, and this machine noted none.
+        """
+        if generation is None:
+            pending = self.core.log.pending
+            noted = {one.txn: one.generation for one in (pending.unresolved() if pending else ())}
+            if txn not in noted:
+                raise NotFoundError(
+                    f"this machine has no note of transaction {txn!r}: give its generation, too"
+                )
+            generation = noted[txn]
+        return append.resolve(self.core.log, txn, generation, settle=settle)
 
     def world(self) -> tuple[int, int]:
         """(rank, world size) of this process in a distributed job; (0, 1) outside of one."""
@@ -178,9 +209,7 @@ class Repository:
         self.core.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(self._reopen, storage_options=self._storage_options, author=self._author), (
-            self.url,
-        )
+        return self._reopen, (self._origin,)
 
     def __repr__(self) -> str:
         return f"Repository({self.url!r}, id={self.id:.8})"

@@ -7,17 +7,22 @@ author of commits, and RANK and WORLD_SIZE of a distributed job.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorrepo import connect
+from tensorrepo.dataset import Dataset
 from tensorrepo.formats.exchange import registry
-from tensorrepo.repository import Repository
+from tensorrepo.formats.exchange.models import export_model
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repository import Origin, Repository
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tensorrepo.formats.exchange.base import Reading
+    from tensorrepo.model import Model
 
 
 def machine() -> connect.Machine:
@@ -39,8 +44,11 @@ def init(
     Raises:
         ConflictError: there is a repository already: `open` it.
     """
-    core = connect.create(str(url), storage_options, machine())
-    return Repository(core, dict(storage_options or {}), author, machine(), open_repository)
+    origin = _origin(url, storage_options, author)
+    here = machine()
+    return Repository(
+        connect.create(origin.url, dict(origin.storage_options), here), origin, here, reopen
+    )
 
 
 def open_repository(
@@ -51,8 +59,28 @@ def open_repository(
     Raises:
         NotFoundError: there is none.
     """
-    core = connect.connect(str(url), storage_options, machine())
-    return Repository(core, dict(storage_options or {}), author, machine(), open_repository)
+    return _open(_origin(url, storage_options, author))
+
+
+@lru_cache(maxsize=16)
+def reopen(origin: Origin) -> Repository:
+    """A repository out of a pickle: opened once in a process, however many pickles name it."""
+    return _open(origin)
+
+
+def _open(origin: Origin) -> Repository:
+    here = machine()
+    core = connect.connect(origin.url, dict(origin.storage_options), here)
+    return Repository(core, origin, here, reopen)
+
+
+def _origin(
+    url: str | Path, storage_options: Mapping[str, str] | None, author: str | None
+) -> Origin:
+    text = str(url)
+    if "://" not in text:  # another process may work in another folder
+        text = str(Path(text).expanduser().absolute())
+    return Origin(text, tuple(sorted((storage_options or {}).items())), author)
 
 
 def read(path: str | Path, format: str | None = None, **options: object) -> Reading:  # noqa: A002
@@ -61,6 +89,42 @@ def read(path: str | Path, format: str | None = None, **options: object) -> Read
     Args:
         path: images in class folders, Parquet, CSV, npy, npz, IDX, ...
         format: its format; None: told by suffix and content.
-        options: of that format; `tensorrepo add --help` lists them.
+        options: of that format, as the guide to foreign formats lists them.
     """
-    return registry.read(Path(path), format, **options)
+    return registry.read(path, format, **options)
+
+
+def export(
+    what: Dataset | Model,
+    path: str | Path,
+    format: str | None = None,  # noqa: A002
+    *,
+    overwrite: bool = False,
+    **options: object,
+) -> Path:
+    """Write a dataset or a model in a foreign format, whole or not at all.
+
+    Args:
+        what: as `Repository.dataset` and `Repository.model` give it.
+        path: what to make; its folder must exist.
+        format: its format; None: told by the suffix of `path`.
+        overwrite: replace what is there.
+        options: of that format.
+
+    Returns:
+        `path`.
+
+    Raises:
+        InvalidInputError: `path` exists, or the format cannot hold what is to be written.
+    """
+    target = Path(path)
+    if isinstance(what, Dataset):
+        return registry.export(what.stored, target, format, overwrite=overwrite, **_any(options))
+    if options:
+        raise InvalidInputError(f"a model is written without options, got {', '.join(options)}")
+    export_model(what.stored, target, format, overwrite=overwrite)
+    return target
+
+
+def _any(options: Mapping[str, object]) -> dict[str, Any]:
+    return dict(options)

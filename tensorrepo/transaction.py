@@ -19,6 +19,7 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.repo.trees import Entry, iterate
+from tensorrepo.rows import batches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,9 +47,9 @@ class DatasetDraft:
         """Add rows behind those that are there. They are stored at once, in bounded memory.
 
         Args:
-            rows: a dict of columns, an Arrow table or batch, a list of row dicts, what
-                `tensorrepo.read` opened, or an iterable of these. Pass many small batches as one
-                iterable: each call makes a fragment of its own.
+            rows: a dict of columns, an iterable of row dicts or of batches, an Arrow table or
+                batch, or what `tensorrepo.read` opened. Pass many small batches as one iterable:
+                each call makes a fragment of its own.
 
         Raises:
             InvalidInputError: a row does not fit; names row, column, expected and found. Rows of
@@ -57,7 +58,8 @@ class DatasetDraft:
         core = self.transaction.core
         entry = core.entry(self.path)
         base = open_dataset(core.objects, entry.digest) if entry else None
-        link = write_dataset(core.objects, self.schema, _batches(rows), base=base)
+        batches = batches_of(self.schema, rows)
+        link = write_dataset(core.objects, self.schema, batches, base=base)
         core.stage(self.path, Entry(Kind.DATASET, link.digest))
         self.rows = len(open_dataset(core.objects, link.digest))
         return self
@@ -150,7 +152,10 @@ class Transaction:
 
     def save_file(self, name: str, content: bytes | Path) -> None:
         """Store a file as it is."""
-        data = content.read_bytes() if isinstance(content, Path) else content
+        try:
+            data = content.read_bytes() if isinstance(content, Path) else content
+        except OSError as error:
+            raise InvalidInputError(f"cannot read {content!s}: {error.strerror}") from error
         link = self.core.objects.put(Kind.BLOB, data)
         self.core.stage(_full("files", name), Entry(Kind.BLOB, link.digest))
 
@@ -215,15 +220,6 @@ def _edge_of(source: Any) -> Edge:
     state = source.state_dict()
     details = {key: state[key] for key in ("seed", "epoch", "position") if key in state}
     return Edge("trained_on", dataset.path, dataset.digest, dataset.commit, details)
-
-
-def _batches(rows: Reading | InputBatch | Iterable[InputBatch]) -> Iterable[InputBatch]:
-    if isinstance(rows, Reading):
-        return rows.batches
-    one_batch = hasattr(rows, "schema") or hasattr(rows, "keys")
-    if one_batch or (isinstance(rows, list) and all(hasattr(row, "keys") for row in rows)):
-        return (rows,)  # type: ignore[return-value]  # told apart by what it offers, just above
-    return rows  # type: ignore[return-value]
 
 
 def _usual_message(staged: Mapping[str, Any]) -> str:

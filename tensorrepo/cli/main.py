@@ -89,10 +89,11 @@ class LazyCommands(TyperGroup):
         return TyperCommand(cmd_name, help=line, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS)):
+        near = [] if args[0] in COMMANDS else get_close_matches(args[0], COMMANDS)
+        if near and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load_command(command.name), rest
+        return name, None if command is None or name is None else load_command(name), rest
 
 
 def load_command(name: str) -> Any:

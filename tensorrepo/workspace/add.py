@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorrepo.formats.dataset.read import open_dataset
+import numpy as np
+
+from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.models import read_model
@@ -113,12 +115,28 @@ def _add_dataset(
         base=base,
         progress=lambda _, done: progress(done),
     )
-    entry = Entry(Kind.DATASET, link.digest)
-    rows = len(open_dataset(writer, link.digest)) - (len(base) if base else 0)
+    made = open_dataset(writer, link.digest)
+    rows = len(made) - (len(base) if base else 0)
     if not rows:
         raise InvalidInputError(f"{request.source} holds no rows: there is nothing to add")
-    changed = existing is None or existing.digest != entry.digest
-    return entry, Added(request.path, rows, reading.bytes, changed, tuple(reading.notes))
+    notes = tuple(reading.notes)
+    if existing and not base and same_content(open_dataset(writer, existing.digest), made):
+        return existing, Added(request.path, 0, reading.bytes, changed=False, notes=notes)
+    entry = Entry(Kind.DATASET, link.digest)
+    return entry, Added(request.path, rows, reading.bytes, changed=True, notes=notes)
+
+
+def same_content(old: Dataset, new: Dataset) -> bool:
+    """Whether two datasets have the same columns and, page by page, the same bytes."""
+    if old.schema.without_ids() != new.schema.without_ids():
+        return False
+    for name in new.schema.names:
+        before, after = column_index(old, name), column_index(new, name)
+        if not np.array_equal(before.first_row, after.first_row):
+            return False
+        if not np.array_equal(before.tags, after.tags):
+            return False
+    return True
 
 
 def _add_model(

@@ -1,0 +1,87 @@
+"""Every command that prints answers programs in JSON, and nothing else stands beside it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+
+from tensorrepo.cli.main import COMMANDS, load_command
+
+if TYPE_CHECKING:
+    from tests.support.shell import Shell
+
+LINES = {"log", "cat"}
+CASES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "init": (("init", "--force"),),
+    "config": (("config", "user.name", "Bob"), ("config", "user.name")),
+    "add": (("add", "points.npz", "--dataset", "other"),),
+    "rm": (("rm", "net"),),
+    "mv": (("mv", "net", "web"),),
+    "restore": (("restore", "net", "--source", "v1"),),
+    "commit": (("rm", "net"), ("commit", "-m", "less")),
+    "merge": (("branch", "side"), ("merge", "side")),
+    "status": (("status",),),
+    "log": (("log",),),
+    "diff": (("diff", "v1", "main"),),
+    "show": (("show",),),
+    "ls": (("ls",),),
+    "cat": (("cat", "points"),),
+    "stream": (("stream", "points"),),
+    "branch": (("branch", "side"),),
+    "tag": (("tag", "v2"),),
+    "switch": (("switch", "-c", "side"),),
+    "checkout": (("checkout", "v1"),),
+    "export": (("export", "net", "--to", "out.safetensors"),),
+    "undo": (("undo",),),
+    "redo": (("undo",), ("redo",)),
+    "reset": (("reset", "v1"),),
+    "doctor": (("doctor",),),
+    "resolve": (("resolve",),),
+    "version": (("version",),),
+}
+
+
+def test_every_command_is_tried() -> None:
+    assert set(CASES) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_answers_in_json(full: Shell, command: str) -> None:
+    *before, words = CASES[command]
+    for earlier in before:
+        full(*earlier)
+    told = full(*words, "--json")
+    documents: list[Any] = (
+        [json.loads(line) for line in told.splitlines()] if command in LINES else [json.loads(told)]
+    )
+    assert all(isinstance(one, (dict, list, str)) for one in documents)
+    assert documents
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_says_so_in_its_help(command: str) -> None:
+    options = [
+        option for one in load_command(command).params for option in getattr(one, "opts", [])
+    ]
+    assert "--json" in options
+
+
+def test_numbers_that_json_lacks_become_null(shell: Shell) -> None:
+    (shell.folder / "t.csv").write_text("a\n1.5\nnan\n")
+    shell("add", "t.csv", "--dataset", "t")
+    shell("commit", "-m", "t")
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in
+            shell("cat", "t", "--json").splitlines()]  # fmt: skip
+    assert rows[0] == {"a": 1.5}
+
+
+def test_a_failure_prints_nothing_on_standard_output(full: Shell) -> None:
+    done = full.run("show", "nothing", "--json")
+    assert (done.exit_code, done.stdout) == (3, "")
+
+
+def test_the_group_is_typers() -> None:
+    assert issubclass(type(load_command("log")), typer.core.TyperCommand)

@@ -1,0 +1,321 @@
+"""Stage, commit and look: the way of a change into history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.shell import Shell, write_pictures, write_points
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_first_commit_goes_from_init_to_log(shell: Shell) -> None:
+    assert "20 rows" in shell("add", "points.npz", "--dataset", "points")
+    assert "new       datasets/points" in shell("status")
+    assert "1 entry changed" in shell("commit", "-m", "Points")
+    assert "Points" in shell("log")
+    assert len(shell.repository().dataset("points")) == 20
+
+
+def test_init_without_a_url_makes_a_store_in_the_workspace(empty: Shell) -> None:
+    told = empty.json("init")
+    assert told["created"] is True
+    assert told["url"].endswith(".tensorrepo/store")
+
+
+def test_init_joins_a_repository_that_is_there(full: Shell, tmp_path: Path) -> None:
+    other = Shell(tmp_path / "other", tmp_path / "home2")
+    other.folder.mkdir()
+    told = other.json("init", str(full.folder / ".tensorrepo/store"))
+    assert told["created"] is False
+    assert "datasets/points" in other("ls")
+
+
+def test_init_refuses_a_nested_workspace_unless_forced(full: Shell) -> None:
+    inner = Shell(full.folder / "inner", full.home)
+    inner.folder.mkdir()
+    assert "--force" in inner.fails(4, "init")
+    inner("init", "--force")
+    assert "no commit yet" in inner("status")
+
+
+def test_init_force_sets_a_workspace_up_anew_and_keeps_the_repository(full: Shell) -> None:
+    full("rm", "points")
+    full.fails(4, "init")
+    full("init", "--force")
+    assert full.json("status")["staged"] == []
+    assert "First" in full("log")
+
+
+def test_init_that_fails_leaves_no_half_of_a_workspace(empty: Shell) -> None:
+    (empty.folder / "file").write_text("in the way")
+    done = empty.run("init", "file")
+    assert done.exit_code != 0
+    assert not (empty.folder / ".tensorrepo").exists()
+
+
+def test_a_name_that_exists_needs_to_be_told_what_is_meant(full: Shell) -> None:
+    before = full.snapshot()
+    told = full.fails(4, "add", "points.npz", "--dataset", "points")
+    assert all(word in told for word in ("--append", "--sync", "--replace"))
+    assert full.snapshot() == before
+
+
+@pytest.mark.parametrize(("mode", "rows"), [("--append", 25), ("--replace", 5), ("--sync", 5)])
+def test_append_adds_rows_and_the_others_start_anew(full: Shell, mode: str, rows: int) -> None:
+    write_points(full.folder / "more.npz", 5, seed=1)
+    full("add", "more.npz", "--dataset", "points", mode)
+    full("commit", "-m", "more")
+    assert len(full.repository().dataset("points")) == rows
+
+
+def test_adding_what_is_there_already_stages_nothing(full: Shell) -> None:
+    assert "unchanged" in full("add", "points.npz", "--dataset", "points", "--sync")
+    assert full.json("status")["clean"] is True
+
+
+def test_append_makes_no_sense_for_a_model(full: Shell) -> None:
+    told = full.fails(2, "add", "net.safetensors", "--model", "net", "--append")
+    assert "--replace" in told
+
+
+def test_a_second_add_takes_the_place_of_the_first(shell: Shell) -> None:
+    shell("add", "points.npz", "--dataset", "points")
+    write_points(shell.folder / "points.npz", 7)
+    shell("add", "points.npz", "--dataset", "points", "--replace")
+    shell("commit", "-m", "one")
+    assert len(shell.repository().dataset("points")) == 7
+
+
+def test_options_of_a_format_reach_it(shell: Shell) -> None:
+    (shell.folder / "t.csv").write_text("a;b\n1;2\n")
+    shell("add", "t.csv", "--dataset", "t", "-o", "delimiter=;")
+    shell("commit", "-m", "t")
+    assert shell.repository().dataset("t").schema.names == ("a", "b")
+
+
+def test_rm_and_mv_are_staged_and_committed(full: Shell) -> None:
+    full("mv", "points", "dots")
+    full("rm", "notes.txt")
+    staged = {one["path"]: one["change"] for one in full.json("status")["staged"]}
+    assert staged == {
+        "datasets/dots": "new",
+        "datasets/points": "deleted",
+        "files/notes.txt": "deleted",
+    }
+    full("commit", "-m", "tidy")
+    assert set(full.repository().entries()) == {"datasets/dots", "models/net"}
+
+
+def test_rm_of_several_removes_all_or_none(full: Shell) -> None:
+    before = full.snapshot()
+    full.fails(3, "rm", "points", "nothing")
+    assert full.snapshot() == before
+
+
+def test_mv_moves_no_bytes(full: Shell) -> None:
+    digest = full.repository().dataset("points").digest
+    full("mv", "points", "dots")
+    full("commit", "-m", "renamed")
+    assert full.repository().dataset("dots").digest == digest
+
+
+def test_restore_staged_forgets_one_change_or_all(full: Shell) -> None:
+    full("rm", "points")
+    full("rm", "net")
+    full("restore", "--staged", "points")
+    assert [one["path"] for one in full.json("status")["staged"]] == ["models/net"]
+    full("restore", "--staged")
+    assert full.json("status")["clean"] is True
+
+
+def test_restore_source_stages_an_entry_as_it_was(full: Shell) -> None:
+    write_points(full.folder / "other.npz", 3)
+    full("add", "other.npz", "--dataset", "points", "--replace")
+    full("commit", "-m", "other")
+    full("restore", "points", "--source", "v1")
+    full("commit", "-m", "back")
+    assert len(full.repository().dataset("points")) == 20
+
+
+@pytest.mark.parametrize("words", [(), ("points",), ("--staged", "--source", "v1")])
+def test_restore_says_what_it_needs(full: Shell, words: tuple[str, ...]) -> None:
+    full.fails(2, "restore", *words)
+
+
+def test_commit_with_nothing_staged_ends_with_1(full: Shell) -> None:
+    before = full.snapshot()
+    assert "nothing to commit" in full.fails(1, "commit", "-m", "empty")
+    assert full.snapshot() == before
+
+
+def test_commit_needs_a_message(full: Shell) -> None:
+    full("rm", "net")
+    full.fails(2, "commit", "-m", "  ")
+    full.fails(2, "commit")
+
+
+def test_status_exit_code_tells_clean_from_dirty(full: Shell) -> None:
+    full("status", "--exit-code")
+    full("rm", "net")
+    assert full.run("status", "--exit-code").exit_code == 1
+
+
+def test_status_tells_the_age_of_the_lease(full: Shell) -> None:
+    full("rm", "net")
+    assert "kept by a lease, renewed" in full("status")
+
+
+def test_files_of_a_folder_are_added_without_those_that_are_ignored(shell: Shell) -> None:
+    folder = shell.folder / "docs"
+    (folder / "build").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    for name in ("a.txt", "b.tmp", "build/c.txt", ".git/config"):
+        (folder / name).write_text(name)
+    (folder / ".tensorrepoignore").write_text("*.tmp\nbuild/\n.tensorrepoignore\n")
+    added = shell.json("add", "docs", "--file", "docs")
+    assert [one["path"] for one in added] == ["files/docs/a.txt"]
+
+
+def test_pictures_in_folders_become_a_dataset_with_class_names(shell: Shell) -> None:
+    write_pictures(shell.folder / "pets")
+    (shell.folder / "pets/.tensorrepoignore").write_text("dog/00.png\n")
+    shell("add", "pets", "--dataset", "pets")
+    shell("commit", "-m", "pets")
+    ds = shell.repository().dataset("pets")
+    assert len(ds) == 5
+    assert ds.schema.column("label").type.names == ("cat", "dog")
+
+
+def test_cat_prints_rows_tensors_and_files(full: Shell) -> None:
+    assert full("cat", "points", "--rows", "2").count("float32[2]") == 2
+    assert "F32" in full("cat", "net")
+    assert full("cat", "notes.txt") == "line one\n"
+    assert full.json("cat", "notes.txt")["text"] == "line one\n"
+
+
+def test_show_names_a_commit_or_an_entry(full: Shell) -> None:
+    assert "A datasets/points" in full("show")
+    assert "20 rows x 2 columns" in full("show", "v1:points")
+
+
+def test_ls_lists_a_folder_of_a_commit(full: Shell) -> None:
+    assert [one["path"] for one in full.json("ls", "v1:models")] == ["models/net"]
+    assert [one["path"] for one in full.json("ls", "v1:points")] == ["datasets/points"]
+    assert "models/net" in full.fails(3, "ls", "v1:nets")
+
+
+def test_diff_shows_what_is_staged_and_then_what_was_committed(full: Shell) -> None:
+    write_points(full.folder / "more.npz", 5, seed=1)
+    full("add", "more.npz", "--dataset", "points", "--append")
+    assert "M datasets/points (+5 rows)" in full("diff")
+    assert full("diff", "--", "net") == ""
+    full("commit", "-m", "more")
+    assert full("diff") == ""
+    assert "M datasets/points (+5 rows)" in full("diff", "v1..HEAD", "--stat")
+    assert full("diff", "v1", "HEAD") == full("diff", "v1..main")
+
+
+def test_diff_paths_come_after_dashes_or_have_a_slash(full: Shell) -> None:
+    full("rm", "net")
+    full("rm", "points")
+    full("commit", "-m", "less")
+    assert full("diff", "v1", "main", "--", "net").startswith("D models/net")
+    assert full("diff", "v1", "main", "models/net") == full("diff", "v1", "main", "--", "net")
+
+
+def test_diff_exit_code_is_1_where_something_differs(full: Shell) -> None:
+    full("diff", "v1", "main", "--exit-code")
+    full("rm", "net")
+    assert full.run("diff", "--exit-code").exit_code == 1
+
+
+def test_log_takes_ranges_paths_and_limits(full: Shell) -> None:
+    full("rm", "net")
+    full("commit", "-m", "Second")
+    assert full("log", "--oneline").splitlines()[0].endswith("Second")
+    assert "First" not in full("log", "v1..main")
+    assert "Second" not in full("log", "--", "points")
+    assert "Second" in full("log", "--", "net")
+    assert len(full("log", "-n", "1", "--oneline").splitlines()) == 1
+
+
+def test_log_draws_how_branches_join(full: Shell) -> None:
+    full("switch", "-c", "side")
+    full("rm", "net")
+    full("commit", "-m", "On side")
+    full("switch", "main")
+    full("rm", "notes.txt")
+    full("commit", "-m", "On main")
+    full("merge", "side")
+    drawn = full("log", "--graph")
+    assert "|\\" in drawn
+    assert "|/" in drawn
+
+
+def test_stream_reads_all_rows_and_explains_without_reading(full: Shell) -> None:
+    assert "20 rows" in full("stream", "points", "--batch-size", "8")
+    assert full.json("stream", "points", "--epochs", "2")["rows"] == 40
+    assert full("stream", "v1:points", "--explain")
+    full.fails(2, "stream", "net")
+
+
+def test_config_shows_sets_and_forgets(shell: Shell) -> None:
+    shell("config", "user.name", "Bob")
+    assert shell("config", "user.name") == "Bob\n"
+    shell("config", "user.name", "--unset")
+    assert shell.run("config", "user.name").exit_code == 1
+    assert "cache.limit" in shell.fails(2, "config", "user.nmae", "x")
+
+
+def test_the_author_is_config_then_the_environment_then_git(shell: Shell) -> None:
+    shell("add", "points.npz", "--dataset", "points")
+    shell("commit", "-m", "one")
+    assert "Author: Ada" in shell("log")
+    shell("config", "user.name", "Bob")
+    shell("config", "user.email", "bob@example.org")
+    shell("rm", "points")
+    shell("commit", "-m", "two")
+    assert "Author: Bob <bob@example.org>" in shell("log", "-n", "1")
+
+
+def test_git_knows_the_author_where_nobody_else_does(shell: Shell) -> None:
+    (shell.home / ".gitconfig").write_text("[user]\nname = Git\nemail = git@example.org\n")
+    shell.author = ""
+    shell("add", "points.npz", "--dataset", "points")
+    shell("commit", "-m", "one")
+    assert "Author: Git <git@example.org>" in shell("log")
+
+
+def test_a_commit_without_an_author_is_refused_with_the_way_to_name_one(shell: Shell) -> None:
+    shell("add", "points.npz", "--dataset", "points")
+    shell.author = ""
+    assert "config user.name" in shell.fails(2, "commit", "-m", "one")
+
+
+def test_a_workspace_is_found_from_below_by_a_variable_and_by_c(full: Shell) -> None:
+    inner = full.folder / "a/b"
+    inner.mkdir(parents=True)
+    below = Shell(inner, full.home)
+    assert below("log", "--oneline") == full("log", "--oneline")
+    elsewhere = Shell(full.home, full.home, environment={"TENSORREPO_DIR": str(full.folder)})
+    assert elsewhere("log", "--oneline", "-n", "1")
+
+
+def test_commands_that_read_need_no_workspace_with_repo(full: Shell) -> None:
+    url = str(full.folder / ".tensorrepo/store")
+    outside = Shell(full.home, full.home)
+    for words in (("log",), ("show",), ("ls",), ("cat", "points"), ("branch",), ("tag",)):
+        assert outside(*words, "--repo", url)
+    assert "no workspace" in outside.fails(3, "log")
+
+
+def test_numbers_survive_the_way_through_a_repository(full: Shell) -> None:
+    with np.load(full.folder / "points.npz") as arrays:
+        ds = full.repository().dataset("points")
+        assert np.array_equal(ds["point"][:], arrays["point"])
+        assert np.array_equal(ds["label"][:], arrays["label"])
