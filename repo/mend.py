@@ -1,10 +1,10 @@
 """How is a log put right that somebody damaged?
 
 Nothing here changes a slot. A slot that holds no record gets a marker beside it, which lets
-readers count it as empty; hints are written anew.
+readers count it as empty; hints and checkpoints are written anew.
 
 Source:
-    docs/spec/log.md, section "Void slots".
+    docs/spec/log.md, sections "Void slots" and "Checkpoint".
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 from tensorrepo.repo.checkpoints import Hint, encode_hint
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import record_digest
-from tensorrepo.repo.slots import HINT_KEY, Marker, encode_marker, marker_holds, void_key
+from tensorrepo.repo.slots import (
+    HINT_KEY,
+    Marker,
+    checkpoint_key,
+    encode_marker,
+    marker_holds,
+    ref_page_key,
+    void_key,
+)
 
 if TYPE_CHECKING:
     from tensorrepo.repo.log import Log
@@ -55,6 +63,24 @@ def rewrite_hint(log: Log) -> Hint:
     if hint.generation:
         log.backend.overwrite(HINT_KEY, [encode_hint(hint)])
     return hint
+
+
+def rewrite_checkpoint(log: Log) -> int | None:
+    """Make the newest checkpoint that was due readable, whatever lies there; its generation.
+
+    It and its ref pages are made anew from the log. None where no checkpoint was due yet.
+    """
+    gen = log.refresh_tip().checkpoint
+    if not gen:
+        return None
+    encoded = log.encoded(log.view_at(gen - 1).state)
+    values = {ref_page_key(digest): page for digest, page in encoded.pages.items()}
+    values[checkpoint_key(gen)] = encoded.data  # last: where it is, its pages are
+    found = log.slots.read_many(values)
+    for key, data in values.items():
+        if found[key] != data:
+            log.backend.overwrite(key, [data])
+    return gen
 
 
 def _store(log: Log, marker: Marker) -> None:
