@@ -68,7 +68,7 @@ def _measure(folder: Path, mib: int, rounds: int) -> None:
             lambda: store(folder / "new", source, whole=True),
             lambda: copy(source, folder / "copy"),
         ),
-        "store again, all known / read + BLAKE3": (
+        "store again, all known / preadv": (
             lambda: store_again(backend, entry, source),
             lambda: read_all(source),
         ),

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from tensorrepo.formats.model.filebytes import content_of, open_file
 from tensorrepo.formats.model.frameread import PackReader, tensor_chunks
@@ -330,11 +332,13 @@ def _store_original(objects: ObjectSink, original: OriginalFile, stored: _Stored
     with open_file(original.path) as file:
         for part in original.parts:
             for chunk in (part,) if isinstance(part, bytes) else stored.chunks(part):
-                # As bytes: Python compares memoryviews item by item.
-                if file.read(len(chunk)) != bytes(chunk):
+                # Hashing is the slowest part: it runs beside reading the file and comparing.
+                hashed = stored.pool.submit(checksum.update, chunk)
+                same = _reads(file, chunk)
+                hashed.result()
+                if not same:
                     raise _differs(original, size)
                 size += len(chunk)
-                checksum.update(chunk)
         if file.read(1):
             raise _differs(original, size)
     parts = tuple(
@@ -344,6 +348,15 @@ def _store_original(objects: ObjectSink, original: OriginalFile, stored: _Stored
         for part in original.parts
     )
     return Original(original.name, original.format, parts, size, checksum.digest())
+
+
+def _reads(file: IO[bytes], expected: Buffer) -> bool:
+    """Whether the file goes on with these bytes."""
+    found = np.empty(len(expected), np.uint8)
+    if file.readinto(found.data) != len(expected):  # type: ignore[attr-defined]  # a buffered file has it
+        return False
+    # numpy compares whole words; Python compares memoryviews item by item.
+    return np.array_equal(found, np.frombuffer(expected, np.uint8))
 
 
 def _differs(original: OriginalFile, at: int) -> InvalidInputError:
