@@ -1,0 +1,111 @@
+"""Writers that are killed lose nothing that they called done, and are in nobody's way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.append import resolve
+from tensorrepo.repo.backends.disk import TEMPORARY, Disk
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.history import walk
+from tensorrepo.repo.pending import Pending
+from tensorrepo.repo.repository import open_repository
+from tests.support.histories import verify
+from tests.support.repositories import commit_files, files_at, new_repository, tip_of
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.commits import Commit
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.repository import Repository
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 200
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """What is there when all writers are dead, and what each of them called done."""
+
+    folder: Path
+    repository: Repository
+    history: dict[Digest, Commit]
+    told: list[list[Digest]]
+
+    def unsaid(self) -> list[Commit]:
+        """Commits that nobody lived to tell of."""
+        said = {digest for each in self.told for digest in each}
+        found = self.history.items()
+        return [commit for digest, commit in found if digest not in said and commit.parents]
+
+
+def kill_writers(folder: Path, rounds: int) -> Aftermath:
+    backend = LocalBackend(folder / "store")
+    commit_files(new_repository(backend), {"files/first": b"first"})
+    command = [sys.executable, "-m", "tests.support.killed_writers", str(folder), str(rounds), "1"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    repository = open_repository(backend, drivers={})
+    tip = tip_of(repository)
+    assert tip is not None
+    history = dict(walk(repository.objects, [tip]))
+    return Aftermath(folder, repository, history, json.loads(done.stdout))
+
+
+def test_what_a_killed_writer_called_done_is_there_whole(tmp_path: Path) -> None:
+    after = kill_writers(tmp_path, ROUNDS)
+    said = [digest for each in after.told for digest in each]
+    assert len(said) > ROUNDS  # else they were killed before they did anything
+    assert set(said) <= after.history.keys()
+    verify(after.repository.backend)
+    check_files(after)
+    check_unsaid(after)
+    check_notes(after)
+    check_temporaries(after)
+
+
+def check_files(after: Aftermath) -> None:
+    """Every commit that is there has all of its files, and there are no others."""
+    expected = {"files/first"}
+    for commit in after.history.values():
+        if commit.parents:
+            number, at = map(int, commit.message.split())
+            names = ("a", "b", "c", "large") if at % 3 == 2 else ("a", "b", "c")
+            expected |= {f"files/{number}/{at}-{name}" for name in names}
+    assert files_at(after.repository, tip_of(after.repository)).keys() == expected
+
+
+def check_unsaid(after: Aftermath) -> None:
+    """Of each writer at most the commit that it was at is there without its saying so."""
+    writers = Counter(commit.message.split()[0] for commit in after.unsaid())
+    assert set(writers.values()) <= {1}
+
+
+def check_notes(after: Aftermath) -> None:
+    """What a writer left a note about can be resolved; what landed is among the unsaid."""
+    landed = 0
+    for number in range(ROUNDS):
+        notes = Pending(after.folder / "pending" / str(number)).unresolved()
+        assert len(notes) <= 1
+        for note in notes:
+            outcome = resolve(after.repository.log, note.txn, note.generation, settle=True)
+            assert outcome in ("landed", "lost")
+            landed += outcome == "landed"
+    # Not each: a writer may also die between removing its note and saying so.
+    assert landed <= len(after.unsaid())
+
+
+def check_temporaries(after: Aftermath) -> None:
+    """What they left half-written is no key of the store, and a later writer sweeps it."""
+    backend = after.repository.backend
+    root = backend.local_root
+    assert root is not None
+    assert not [stored for stored in backend.list("") if stored.key.startswith(TEMPORARY)]
+    tomorrow = Disk(root, clock=lambda: time.time() + 86_400)
+    LocalBackend(root, disk=tomorrow).create("probe", (b"",))
+    assert list((root / TEMPORARY).iterdir()) == []

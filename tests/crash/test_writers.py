@@ -1,0 +1,72 @@
+"""Processes that commit to one folder at the same time lose nothing and do not starve."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.history import walk
+from tests.support.histories import verify
+from tests.support.repositories import again, commit_files, files_at, new_repository, tip_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+COMMITS = 24
+
+
+def race(folder: Path, writers: int) -> list[list[int]]:
+    """Let so many processes commit at once; for each, how often it tried each commit."""
+    command = [sys.executable, "-m", "tests.support.racing_writers", str(folder)]
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [*command, str(number), str(COMMITS)],
+                    cwd=ROOT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for number in range(writers)
+        ]
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return [json.loads(process.communicate()[0])[0] for process in running]
+
+
+@pytest.mark.parametrize("writers", [2, 8])
+def test_writers_of_disjoint_paths_lose_nothing(
+    tmp_path: Path, writers: int, record_property: Callable[[str, object], None]
+) -> None:
+    repository = new_repository(LocalBackend(tmp_path / "store"))
+    commit_files(repository, {"files/first": b"first"})
+    attempts = race(tmp_path / "store", writers)
+    reader = again(repository)
+    tip = tip_of(reader)
+    assert tip is not None
+    assert files_at(reader, tip) == {"files/first": b"first"} | {
+        f"files/{number}/{at}": f"{number} {at}".encode()
+        for number in range(writers)
+        for at in range(COMMITS)
+    }
+    assert len(list(walk(reader.objects, [tip]))) == 1 + writers * COMMITS
+    verify(repository.backend)
+    tried = [each for writer in attempts for each in writer]
+    average = sum(tried) / len(tried)
+    record_property("attempts_per_commit", average)
+    record_property("most_attempts", max(tried))
