@@ -35,7 +35,7 @@ class Fetcher(Generic[T]):
         ahead_bytes: int,
         group_bytes: int = 0,
     ) -> None:
-        """Start the threads.
+        """Prepare; the threads start when runs are first expected.
 
         Args:
             load: makes the value of a run; called on any thread.
@@ -57,11 +57,14 @@ class Fetcher(Generic[T]):
             Thread(target=self._work, name=f"tensorrepo-fetch-{number}", daemon=True)
             for number in range(threads)
         ]
-        for thread in self._threads:
-            thread.start()
+        self._started = False
 
     def expect(self, runs: Sequence[int]) -> None:
         """These will be taken next, in this order, after those expected before."""
+        if not self._started:
+            self._started = True
+            for thread in self._threads:
+                thread.start()
         with self._room:
             self._expected.extend(runs)
             self._room.notify_all()
@@ -93,7 +96,7 @@ class Fetcher(Generic[T]):
             self._room.notify_all()
             self._arrived.notify_all()
         for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+            _join(thread)
         self._results.clear()
 
     def _work(self) -> None:
@@ -134,7 +137,12 @@ class Fetcher(Generic[T]):
 class Ahead(Generic[T]):
     """Iterates over `items` on a thread of its own, up to `most` items ahead."""
 
-    def __init__(self, items: Iterator[T], most: int) -> None:
+    def __init__(self, items: Iterator[T], most: int, name: str) -> None:
+        """Prepare; the thread, called `name`, starts with the first item asked for.
+
+        So whoever makes this can first see to it that it will be closed, whatever happens.
+        At most `most` items wait to be taken.
+        """
         self._items = items
         self._most = most
         self._ready: deque[T] = deque()
@@ -143,13 +151,16 @@ class Ahead(Generic[T]):
         self._closed = False
         lock = Lock()
         self._room, self._arrived = Condition(lock), Condition(lock)
-        self._thread = Thread(target=self._work, name="tensorrepo-batches", daemon=True)
-        self._thread.start()
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._started = False
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
+        if not self._started and not self._closed:
+            self._started = True
+            self._thread.start()
         with self._arrived:
             while not self._ready:
                 if self._closed:
@@ -168,7 +179,7 @@ class Ahead(Generic[T]):
             self._closed = True
             self._room.notify_all()
             self._arrived.notify_all()
-        self._thread.join(_JOIN_SECONDS)
+        _join(self._thread)
         self._ready.clear()
 
     def _work(self) -> None:
@@ -195,3 +206,8 @@ class Ahead(Generic[T]):
             self._ready.append(item)
             self._arrived.notify()
             return True
+
+
+def _join(thread: Thread) -> None:
+    if thread.ident is not None:  # an interrupt may have come before it was started
+        thread.join(_JOIN_SECONDS)

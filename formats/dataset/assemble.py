@@ -51,8 +51,8 @@ class Assembler:
     options: StreamOptions
     counters: Counters
 
-    def items(self, share: Share, seed: int, epoch: int) -> Iterator[list[Item]]:
-        """Every step of the share, some at a time. Closing this ends the fetcher's threads."""
+    def groups(self, share: Share, seed: int, epoch: int) -> Iterator[list[Item]]:
+        """Every step of the share, some at a time. Closing this ends the threads behind it."""
         local = self.loader.is_local
         fetcher = Fetcher(
             self.loader.load,
@@ -62,9 +62,9 @@ class Assembler:
             group_bytes=_LOCAL_GROUP_BYTES if local else 0,
         )
         teach_allocator()
-        planned = Ahead(self._stretches(share, seed, epoch), 1)
+        planned = Ahead(self._stretches(share, seed, epoch), 1, "tensorrepo-plan")
         try:
-            yield from _Walk(self, fetcher).items(planned)
+            yield from _Walk(self, fetcher).groups(planned)
         finally:
             planned.close()
             fetcher.close()
@@ -100,6 +100,11 @@ class Assembler:
         fitting = min(_AT_ONCE_BYTES // max(1, step_bytes), _AT_ONCE_ROWS // own_rows)
         return max(1, fitting)
 
+    @property
+    def group_steps(self) -> int:
+        """How many steps are handed out together, at most: a transform may be slow."""
+        return self.steps_at_once if self.options.transform is None else 1
+
 
 class _Walk:
     """One pass over the stretches of an epoch."""
@@ -115,7 +120,7 @@ class _Walk:
             for column, nullable in zip(plan.columns, assembler.nullable, strict=True)
         ]
 
-    def items(self, upcoming: Iterator[Stretch]) -> Iterator[list[Item]]:
+    def groups(self, upcoming: Iterator[Stretch]) -> Iterator[list[Item]]:
         at_once = 1  # so that the first batch is not kept waiting by others
         stretch = self._expected(upcoming)
         while stretch is not None:

@@ -106,7 +106,8 @@ class Stream:
     """The batches of one epoch after another: iterate, `set_epoch`, iterate again.
 
     Iterating begins at the start of the epoch, or once where a loaded state says. Streams may be
-    iterated several times, also at the same time; `state_dict` follows the newest iteration.
+    iterated several times, also at the same time; `state_dict` follows the newest iteration. The
+    state of a finished epoch has nothing left: go on with `set_epoch(epoch + 1)`.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class Stream:
         self._epoch = _word(epoch, "epoch")
         self._start = 0  # where the next iteration begins
         self._position = 0  # where the newest one is
+        self._newest: object = None
         self._counters = Counters()
         self._pool = Pool()
         self._row_ids = RowIds(dataset)
@@ -149,8 +151,11 @@ class Stream:
         self._check_share(share)
         self._start, self._position = 0, share.start
         self._counters = Counters()
-        items = self._assembler().items(share, self._seed, self._epoch)
-        iterator = StreamIterator(self, items, self.options, self._counters)
+        assembler = self._assembler()
+        groups = assembler.groups(share, self._seed, self._epoch)
+        ahead = -(-self.options.prefetch // assembler.group_steps)
+        iterator = StreamIterator(self, groups, ahead, self.options.clock, self._counters)
+        self._newest = iterator.token
         self._open.add(iterator)
         return iterator
 
@@ -158,6 +163,7 @@ class Stream:
         """Which epoch is iterated next. Another one than before begins at its start."""
         if _word(epoch, "epoch") != self._epoch:
             self._start = self._position = 0
+            self._newest = None
         self._epoch = epoch
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
@@ -193,6 +199,7 @@ class Stream:
         self.plan = replace(self.plan, arrangement=found.arrangement)
         self._seed, self._epoch = found.seed, found.epoch
         self._start = self._position = found.position
+        self._newest = None
 
     def explain(self) -> Explanation:
         """What reading an epoch will mean: order, window, how well it mixes, reads and bytes."""
@@ -238,9 +245,10 @@ class Stream:
             counters=self._counters,
         )
 
-    def moved_to(self, position: int) -> None:
-        """Called by its iterators when a batch is handed out."""
-        self._position = position
+    def moved_to(self, position: int, token: object) -> None:
+        """Called by an iterator when it hands a batch out; only the newest one counts."""
+        if token is self._newest:
+            self._position = position
 
     def _check_share(self, share: Share) -> None:
         steps = share.steps(self.plan.rows)
@@ -264,14 +272,16 @@ class StreamIterator:
         self,
         owner: Stream,
         groups: Iterator[list[Item]],
-        options: StreamOptions,
+        ahead: int,
+        clock: Callable[[], float],
         counters: Counters,
     ) -> None:
         """Made by iterating over a `Stream`."""
+        self.token = object()  # says which iterator this is without keeping it alive
         self._owner = owner
         self._counters = counters
-        self._clock = options.clock
-        self._groups = Ahead(groups, options.prefetch) if options.prefetch else groups
+        self._clock = clock
+        self._groups = Ahead(groups, ahead, "tensorrepo-batches") if ahead else groups
         self._ready: Iterator[Item] = iter(())
         # The threads know nothing of this object, so it can be collected while they run.
         self._finalizer = weakref.finalize(self, _close, self._groups)
@@ -284,7 +294,7 @@ class StreamIterator:
         if found is None:
             found = self._next_group()
         position, item = found
-        self._owner.moved_to(position)
+        self._owner.moved_to(position, self.token)
         return item
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.schema import Column, Scalar, Schema, Tensor, Text
 from tests.support.objects import MemoryObjects
 
 if TYPE_CHECKING:
@@ -14,6 +15,29 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.batch import Batch
     from tensorrepo.repo.objects import Link
+    from tests.support.datasets import Rows
+
+COUNT = 1000
+SCHEMA = Schema(
+    (
+        Column("x", Tensor("float32", (100,))),
+        Column("y", Scalar("int64")),
+        Column("t", Text(), nullable=True),
+        Column("r", Tensor("int16", (None,))),
+        Column("n", Scalar("int32"), nullable=True),
+    )
+)
+ROWS: Rows = [
+    {
+        "x": np.full(100, at, np.float32),
+        "y": np.int64(at),
+        "t": None if at % 7 == 0 else f"row {at}",
+        "r": np.arange(at % 5, dtype=np.int16),
+        "n": None if at % 3 == 0 else np.int32(at),
+    }
+    for at in range(COUNT)
+]
+WINDOW = 60_000  # about seven of the 53 runs
 
 
 class MappedObjects(MemoryObjects):

@@ -83,7 +83,7 @@ def test_a_closed_fetcher_gives_nothing_and_can_be_closed_again() -> None:
 
 
 def test_items_come_in_order_and_then_the_end() -> None:
-    assert list(Ahead(iter(range(100)), 3)) == list(range(100))
+    assert list(Ahead(iter(range(100)), 3, "tensorrepo-x")) == list(range(100))
 
 
 def test_no_more_items_are_made_than_asked_for_ahead() -> None:
@@ -93,14 +93,22 @@ def test_no_more_items_are_made_than_asked_for_ahead() -> None:
     def items() -> Iterator[int]:
         for item in range(10):
             made.append(item)
-            if item == 2:
+            if item == 3:
                 full.set()
             yield item
 
-    ahead = Ahead(items(), 2)
+    ahead = Ahead(items(), 2, "tensorrepo-x")
+    assert next(ahead) == 0
     assert full.wait(30)  # two are ready, one waits to be handed over
     ahead.close()
-    assert made == [0, 1, 2]
+    assert made == [0, 1, 2, 3]
+
+
+def test_nothing_begins_before_it_is_asked_for() -> None:
+    Ahead(iter([1]), 1, "tensorrepo-x").close()
+    found = fetcher(str)
+    assert stream_threads() == []
+    found.close()
 
 
 def test_a_failure_comes_after_the_items_before_it() -> None:
@@ -108,7 +116,7 @@ def test_a_failure_comes_after_the_items_before_it() -> None:
         yield 1
         raise KeyError("two")
 
-    ahead = Ahead(items(), 5)
+    ahead = Ahead(items(), 5, "tensorrepo-x")
     assert next(ahead) == 1
     with pytest.raises(KeyError):
         next(ahead)
@@ -126,8 +134,8 @@ def test_closing_closes_the_generator_on_its_own_thread() -> None:
         finally:
             closed.append(threading.current_thread().name)
 
-    ahead = Ahead(items(), 1)
+    ahead = Ahead(items(), 1, "tensorrepo-x")
     next(ahead)
     ahead.close()
     ahead.close()
-    assert closed == ["tensorrepo-batches"]
+    assert closed == ["tensorrepo-x"]

@@ -1,16 +1,11 @@
-"""Streams: every row once and as stored, the same order everywhere, resumable, verified."""
+"""Streams: every row once and as stored, the same order everywhere, resumable."""
 
 from __future__ import annotations
 
-import gc
 import json
 import pickle
-import signal
-import subprocess
-import sys
-import threading
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,40 +15,23 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.read import Dataset, column_index
-from tensorrepo.formats.dataset.schema import Column, Json, Scalar, Schema, Tensor, Text, Timestamp
+from tensorrepo.formats.dataset.schema import Column, Json, Schema, Tensor, Timestamp
 from tensorrepo.formats.dataset.stream import stream
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tests.support.datasets import Rows, datasets, same_rows, stored
 from tests.support.objects import MemoryObjects
-from tests.support.streams import MappedObjects, row_numbers, rows_of, stream_threads
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects import Link
+from tests.support.streams import (
+    COUNT,
+    ROWS,
+    SCHEMA,
+    WINDOW,
+    MappedObjects,
+    row_numbers,
+    rows_of,
+    stream_threads,
+)
 
 STORES = [MappedObjects, MemoryObjects]
 SHUFFLES = ["pages", "global", "buffer", False]
-COUNT = 1000
-SCHEMA = Schema(
-    (
-        Column("x", Tensor("float32", (100,))),
-        Column("y", Scalar("int64")),
-        Column("t", Text(), nullable=True),
-        Column("r", Tensor("int16", (None,))),
-        Column("n", Scalar("int32"), nullable=True),
-    )
-)
-ROWS: Rows = [
-    {
-        "x": np.full(100, at, np.float32),
-        "y": np.int64(at),
-        "t": None if at % 7 == 0 else f"row {at}",
-        "r": np.arange(at % 5, dtype=np.int16),
-        "n": None if at % 3 == 0 else np.int32(at),
-    }
-    for at in range(COUNT)
-]
-WINDOW = 60_000  # about seven of the 53 runs
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +252,14 @@ def test_iterating_again_begins_anew(dataset: Dataset) -> None:
     assert row_numbers(list(found)) == row_numbers(list(found))
 
 
+def test_the_state_is_that_of_the_newest_iteration(dataset: Dataset) -> None:
+    found = stream(dataset, batch_size=32)
+    old = iter(found)
+    next(iter(found))
+    list(islice(old, 5))
+    assert found.state_dict()["position"] == 32
+
+
 def test_one_stream_is_iterated_twice_at_the_same_time(dataset: Dataset) -> None:
     found = stream(dataset, batch_size=32, window_bytes=WINDOW)
     pairs = list(zip(found, found, strict=True))
@@ -403,230 +389,3 @@ def test_transforms_run_in_order_and_replace_the_batch(dataset: Dataset, prefetc
     found = list(stream(dataset, batch_size=64, transform=transform, prefetch=prefetch))
     assert found == [-position for position in seen]
     assert seen == sorted(seen)
-
-
-# ------------------------------------------------------------------------------ damage
-
-
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("codec", Codec)
-def test_no_damaged_page_is_handed_out(store: type[MemoryObjects], codec: Codec) -> None:
-    objects = store()
-    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192, codec=codec)
-    index = column_index(ds, "x")
-    page = 20
-    chunk = index.chunks[index.chunk[page]]
-    entry = index.entries[page]
-    data = bytearray(objects.stored[chunk.digest])  # type: ignore[union-attr]
-    start = len(data) - int.from_bytes(data[16:24], "little") + int(entry["offset"])
-    data[start + 100] ^= 1
-    objects.stored[chunk.digest] = bytes(data)  # type: ignore[union-attr]
-    handed_out: list[int] = []
-    found = stream(ds, batch_size=8, window_bytes=WINDOW)
-    with pytest.raises(CorruptError, match=r"column 'x', page 20 \(rows"):
-        handed_out.extend(row for batch in found for row in batch.rows.tolist())
-    rows = range(*index.first_row[page : page + 2].tolist())
-    assert not set(rows) & set(handed_out)
-
-
-def test_damage_that_comes_between_epochs_is_found() -> None:
-    objects = MappedObjects()
-    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
-    shared = {digest: bytearray(data) for digest, data in objects.stored.items()}
-    objects.stored = shared  # type: ignore[assignment]
-    found = stream(ds, batch_size=8, window_bytes=WINDOW, columns=["x"])
-    assert len(list(found)) == 125
-    chunk = next(link for link in column_index(ds, "x").chunks if not isinstance(link, memoryview))
-    shared[chunk.digest][-70_000] ^= 1
-    with pytest.raises(CorruptError):
-        list(found)
-
-
-# ------------------------------------------------------------------------------ threads
-
-
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_an_abandoned_iterator_leaves_no_thread(remote: Dataset, prefetch: int) -> None:
-    batches = iter(stream(remote, batch_size=8, window_bytes=WINDOW, prefetch=prefetch))
-    next(batches)
-    assert stream_threads()
-    del batches
-    gc.collect()
-    assert stream_threads() == []
-
-
-def test_closing_a_stream_ends_its_iterators(remote: Dataset) -> None:
-    with stream(remote, batch_size=8, window_bytes=WINDOW) as found:
-        batches = iter(found)
-        next(batches)
-    assert stream_threads() == []
-    assert list(batches) == []
-
-
-@pytest.mark.parametrize("prefetch", [0, 3])
-@pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
-def test_a_failing_transform_reaches_the_caller_and_ends_the_threads(
-    dataset: Dataset, prefetch: int, failure: type[BaseException]
-) -> None:
-    def transform(batch: Any) -> Any:
-        if batch.position > 100:
-            raise failure("no")
-        return batch
-
-    batches = iter(stream(dataset, batch_size=50, transform=transform, prefetch=prefetch))
-    assert [next(batches).position for _ in range(2)] == [50, 100]
-    with pytest.raises(failure):
-        next(batches)
-    assert stream_threads() == []
-    assert list(batches) == []
-
-
-def test_no_page_is_read_before_a_batch_is_asked_for(remote: Dataset) -> None:
-    found = stream(remote, batch_size=8, window_bytes=WINDOW, prefetch=0)
-    remote.objects.reads.clear()  # type: ignore[attr-defined]
-    found.explain()
-    iter(found).close()
-    assert remote.objects.reads == []  # type: ignore[attr-defined]
-
-
-class SlowObjects(MemoryObjects):
-    """Reads of pages wait to be let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked, self.let_go = threading.Event(), threading.Event()
-
-    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
-        self.asked.set()
-        assert self.let_go.wait(60)
-        return super().read_checked(link, start, stop, tag)
-
-
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_ctrl_c_interrupts_the_wait_for_a_batch(prefetch: int) -> None:
-    objects = SlowObjects()
-    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
-    main = threading.get_ident()
-
-    def press() -> None:
-        objects.asked.wait(60)
-        signal.pthread_kill(main, signal.SIGINT)
-        objects.let_go.set()
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=press).start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            list(stream(ds, batch_size=8, window_bytes=WINDOW, prefetch=prefetch))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert stream_threads() == []
-
-
-def test_reading_ahead_is_bounded_in_bytes(remote: Dataset) -> None:
-    found = stream(
-        remote,
-        batch_size=4,
-        window_bytes=WINDOW,
-        columns=["x"],
-        prefetch=0,
-        ahead_bytes=20_000,
-        threads=2,
-    )
-    remote.objects.reads.clear()  # type: ignore[attr-defined]
-    batches = iter(found)
-    next(batches)
-    first_runs = 4
-    batches.close()
-    read_bytes = sum(stop - start for _, start, stop in remote.objects.reads)  # type: ignore[attr-defined]
-    assert read_bytes <= first_runs * 8192 + 20_000 + 2 * 8192
-
-
-# ------------------------------------------------------------------------------ asking
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"batch_size": 0}, "batch_size"),
-        ({"window_bytes": 0}, "window_bytes"),
-        ({"shuffle": "rows"}, "shuffle"),
-        ({"output": "jax"}, "output"),
-        ({"last": "pad"}, "last"),
-        ({"prefetch": -1}, "prefetch"),
-        ({"threads": 0}, "threads"),
-        ({"rank": 2, "world": 2}, "rank"),
-        ({"seed": -1}, "seed"),
-        ({"epoch": 1 << 64}, "epoch"),
-        ({"columns": []}, "column"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(
-    dataset: Dataset, wrong: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        stream(dataset, **({"batch_size": 8} | wrong))
-
-
-def test_an_unknown_column_is_named(dataset: Dataset) -> None:
-    with pytest.raises(NotFoundError, match="'z'"):
-        stream(dataset, batch_size=8, columns=["z"])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"batch_size": 2, "world": 3}, "cannot be shared"), ({"batch_size": 333}, "last='drop'")],
-)
-def test_a_rank_without_rows_is_refused_when_reading_starts(
-    dataset: Dataset, options: dict[str, Any], message: str
-) -> None:
-    found = stream(dataset, **({"world": 3} | options))
-    with pytest.raises(InvalidInputError, match=message):
-        iter(found)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"format": "something"},
-        {"dataset": "0" * 64},
-        {"columns": ["x"]},
-        {"position": 1001},
-        {"lanes": 3},
-        {"bands": 0},
-        {"order": "random"},
-        {"more": 1},
-        {"seed": "1"},
-    ],
-)
-def test_a_state_of_something_else_is_refused(dataset: Dataset, change: dict[str, Any]) -> None:
-    found = stream(dataset, batch_size=8, window_bytes=WINDOW)
-    with pytest.raises(InvalidInputError):
-        found.load_state_dict(found.state_dict() | change)
-
-
-def test_a_stream_explains_itself_before_reading(dataset: Dataset) -> None:
-    explained = stream(dataset, batch_size=4, window_bytes=WINDOW, columns=["x", "y"]).explain()
-    assert (explained.order, explained.rows, explained.steps) == ("pages", 1000, 250)
-    assert explained.lanes <= 8
-    assert explained.distinct_runs[1] == 4
-    assert explained.distinct_runs[64] > explained.distinct_runs[16] > 4
-    assert explained.read_bytes == sum(column.read_bytes for column in explained.columns)
-    assert "x: leading" in str(explained)
-    assert json.dumps(explained.to_dict())
-
-
-def test_a_stream_tells_what_it_did(dataset: Dataset) -> None:
-    ticks = iter(range(10**9))
-    found = stream(dataset, batch_size=64, columns=["x"], clock=lambda: float(next(ticks)))
-    list(found)
-    stats = found.stats()
-    assert (stats.batches, stats.rows) == (16, 1000)
-    assert stats.runs == column_index(dataset, "x").pages
-    assert stats.run_bytes == column_index(dataset, "x").raw_bytes
-    assert min(stats.gather_seconds, stats.fetch_seconds, stats.waited_seconds) > 0
-
-
-def test_streams_do_not_load_torch_unless_asked() -> None:
-    code = "import sys, tensorrepo.formats.dataset.stream; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
