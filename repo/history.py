@@ -8,6 +8,7 @@ frontier is kept in memory, whatever the length of the history.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.commits import read_commit
@@ -145,6 +146,16 @@ def touches(objects: ObjectSource, commit: Commit, path: str) -> bool:
     parents = [read_commit(objects, parent).tree for parent in commit.parents] or [EMPTY_TREE]
     known = commit.changed is not None  # `changed` has settled the first parent
     return all(_differs(objects, tree, commit.tree, path) for tree in parents[known:])
+
+
+def some_changed(objects: ObjectSource, commit: Commit, limit: int) -> tuple[str, ...] | None:
+    """Paths that differ from the first parent (from nothing, without one); None above `limit`."""
+    if commit.changed is not None:
+        return commit.changed if len(commit.changed) <= limit else None
+    before = read_commit(objects, commit.parents[0]).tree if commit.parents else EMPTY_TREE
+    changes = diff(objects, before, commit.tree)
+    paths = tuple(change.path for change in islice(changes, limit + 1))
+    return paths if len(paths) <= limit else None
 
 
 def _differs(objects: ObjectSource, old: bytes, new: bytes, path: str) -> bool:

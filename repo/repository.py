@@ -21,9 +21,10 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from tensorrepo.repo.history import walk
+from tensorrepo.repo.history import some_changed, touches, walk
 from tensorrepo.repo.log import Log, read_opening
 from tensorrepo.repo.objects import encode_object
+from tensorrepo.repo.pastcommits import PastCommits
 from tensorrepo.repo.records import decode_ref_updates
 from tensorrepo.repo.segments import SegmentCommit, changed_filter
 from tensorrepo.repo.store import ObjectStore
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.append import Appended
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.cache import DiskCache
+    from tensorrepo.repo.commits import Commit
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
     from tensorrepo.repo.merge import Drivers
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.slots import Slot
 
 IDENTITY_KEY = "repo.json"
+_FILTERED_PATHS = 4096  # a commit that changed more has no filter in its segment
 FORMAT = 1
 
 
@@ -76,6 +79,7 @@ class Repository:
     log: Log
     objects: ObjectStore
     drivers: Drivers = field(default_factory=dict)
+    past: PastCommits | None = None  # where commits are far away
 
     @property
     def url(self) -> str:
@@ -89,20 +93,26 @@ class Repository:
         """Append to the log, see `append.append`. A record that completes a segment writes it."""
         return append(self.log, decide, commits=self._introduced)
 
+    def touches(self, digest: Digest, commit: Commit, path: str) -> bool:
+        """As `history.touches`, which a filter in the log may spare from reading trees."""
+        within = path.rstrip("/")
+        denied = self.past is not None and within and not self.past.may_touch(digest, within)
+        return not denied and touches(self.objects, commit, path)
+
     def close(self) -> None:
         self.backend.close()
 
     def _introduced(self, slot: Slot) -> Iterator[SegmentCommit]:
         """The commits that a record brought, for the segment that it will be read from."""
         for entry in slot.record.entries:
-            moved = [update for update in entry.updates if entry.kind == "commit" and update.new]
+            moved = entry.updates if entry.kind == "commit" else ()
             for update in moved:
-                hidden = [update.old] if update.old else []
-                for digest, commit in walk(self.objects, [update.new], hidden=hidden):
+                tips, hidden = ([tip] if tip else [] for tip in (update.new, update.old))
+                for digest, commit in walk(self.objects, tips, hidden=hidden):
                     envelope = self.objects.get(digest)
                     encoded = encode_object(envelope.kind, envelope.payload, envelope.links)
                     whole = b"".join(encoded.parts)
-                    paths = b"" if commit.changed is None else changed_filter(commit.changed)
+                    paths = changed_filter(some_changed(self.objects, commit, _FILTERED_PATHS))
                     yield SegmentCommit(slot.record.gen, digest, whole, paths)
 
 
@@ -170,13 +180,15 @@ def open_repository(
         memory=remembered.memory,
         hint=hint,
     )
+    past = PastCommits(log) if backend.local_root is None else None
     objects = ObjectStore(
         backend,
         condemned=lambda: log.latest.state.graves if log.latest else (),
         refresh=lambda: log.refresh().state.graves,
         cache=remembered.cache,
+        past=None if past is None else past.get,
     )
-    return Repository(backend, identity, log, objects, drivers)
+    return Repository(backend, identity, log, objects, drivers, past)
 
 
 def _identity(data: bytes, url: str) -> Identity:

@@ -13,6 +13,8 @@ a stretch, believed only where the chain agrees.
                  filter | envelope
        tag: 16-byte truncated BLAKE3 of everything before it
 
+It is stored zstd-compressed, as one commit is much like the next.
+
 Source:
     docs/spec/log.md, section "Segment".
 """
@@ -23,6 +25,8 @@ from dataclasses import dataclass
 from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, Final
+
+import zstandard
 
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
 from tensorrepo.repo.ids import (
@@ -232,13 +236,27 @@ def read_segment(slots: Slots, last: int, limit_bytes: int = MAX_SEGMENT_BYTES) 
     """
     where = f"{slots.backend.url}: segment {last}"
     size = slots.backend.size(segment_key(last))
-    data = None if size is None or size > limit_bytes else slots.read(segment_key(last))
+    stored = None if size is None or size > limit_bytes else slots.read(segment_key(last))
+    data = None if stored is None else _expand(stored, limit_bytes, where)
     if data is None:
         return None
     segment = decode_segment(data, where)
-    if segment.first + len(segment.records) != last + 1:
+    if not segment.records or segment.first + len(segment.records) != last + 1:
         raise CorruptError(f"{where}: does not end with record {last}")
     return segment
+
+
+def _expand(stored: bytes, limit_bytes: int, where: str) -> bytes | None:
+    """A segment's own bytes, of what was stored; None when they are more than `limit_bytes`."""
+    if stored[:4] != zstandard.FRAME_HEADER:
+        return stored
+    try:
+        size = zstandard.frame_content_size(stored)
+        if size < 0:
+            raise CorruptError(f"{where}: its compressed form does not tell its size")
+        return zstandard.decompress(stored) if size <= limit_bytes else None
+    except zstandard.ZstdError as error:
+        raise CorruptError(f"{where}: its compressed form is damaged: {error}") from None
 
 
 def write_segment(
@@ -268,7 +286,7 @@ def write_segment(
     segment = Segment(run[0].record.gen, tuple(slot.data for slot in run), tuple(introduced))
     data = encode_segment(segment)
     if len(data) <= MAX_SEGMENT_BYTES:
-        slots.backend.create(segment_key(run[-1].record.gen), [data])
+        slots.backend.create(segment_key(run[-1].record.gen), [zstandard.compress(data)])
 
 
 def _shorter_segment(slots: Slots, run: Sequence[Slot], lengths: Sequence[int]) -> Segment | None:

@@ -158,22 +158,20 @@ def encode_state(state: State, paging: Paging = FORMAT) -> bytes:
 def encode_with_pages(state: State, paging: Paging = FORMAT) -> EncodedState:
     """The canonical bytes of a state, and of the pages of its refs if they are many."""
     pages = cut_refs(state.refs, paging)
-    data = canonical_json(
-        {
-            "version": 1,
-            "generation": state.generation,
-            "refs": state.refs if pages is None else list(pages),
-            "retained": state.retained,
-            "leases": {name: _lease_to_json(lease) for name, lease in state.leases.items()},
-            "graves": [[g.generation, g.list, g.graves, g.ended] for g in state.graves],
-            "supersedes": state.supersedes,
-            "config": state.config,
-            "shallow": sorted(state.shallow),
-            "bulks": sorted(state.bulks),
-            "kinds": sorted(state.kinds),
-        }
-    )
-    return EncodedState(data, pages or {})
+    members: dict[str, object] = {
+        "version": 1,
+        "generation": state.generation,
+        "refs": state.refs if pages is None else list(pages),
+        "retained": state.retained,
+        "leases": {name: _lease_to_json(lease) for name, lease in state.leases.items()},
+        "graves": [[g.generation, g.list, g.graves, g.ended] for g in state.graves],
+        "supersedes": state.supersedes,
+        "config": state.config,
+        "shallow": sorted(state.shallow),
+        "bulks": sorted(state.bulks),
+        "kinds": sorted(state.kinds),
+    }
+    return EncodedState(canonical_json(members), pages or {})
 
 
 def decode_state(

@@ -22,6 +22,7 @@ from tensorrepo.repo.objects import (
     HEADER,
     EncodedObject,
     Envelope,
+    Kind,
     Link,
     decode_header,
     decode_object,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.cache import DiskCache
     from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.objects import Kind
     from tensorrepo.repo.state import Grave
 
 T = TypeVar("T")
@@ -58,6 +58,7 @@ class ObjectStore:
         condemned: Callable[[], tuple[Grave, ...]] = tuple,
         refresh: Callable[[], tuple[Grave, ...]] = tuple,
         cache: DiskCache | None = None,
+        past: Callable[[Digest], bytes | None] | None = None,
     ) -> None:
         """Open the objects of `backend`.
 
@@ -66,11 +67,14 @@ class ObjectStore:
             condemned: graves of the newest state that this process has seen.
             refresh: graves after reading the log anew.
             cache: a disk cache for what comes from far away.
+            past: gives commits that are at hand without asking the store for each. Only asked
+                for commits that others name as their parents: for who walks back.
         """
         self.backend = backend
         self.cache = cache if backend.local_root is None else None
         self._condemned = condemned
         self._refresh = refresh
+        self._past = past
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = _Recent(_REMEMBERED_BYTES)
         self._links: dict[Digest, Link] = {}
@@ -82,7 +86,7 @@ class ObjectStore:
         known = self._recent.get(digest)
         if known is not None:
             return known
-        envelope = self._from_cache(digest) or self._from_store(digest)
+        envelope = self._from_cache(digest) or self._from_past(digest) or self._from_store(digest)
         self.remember(digest, envelope)
         return envelope
 
@@ -97,8 +101,9 @@ class ObjectStore:
         link = self._first(digest, lambda key: self._header(key, digest))
         # A header alone proves nothing, and parents keep what it says for ever: small objects are
         # read whole, which verifies them.
-        small = link is None or link.bytes <= _REMEMBER_UPTO_BYTES
-        return self.get(digest).link(digest) if small else link
+        if link is None or link.bytes <= _REMEMBER_UPTO_BYTES:
+            return self.get(digest).link(digest)
+        return link
 
     def read_range(self, link: Link, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)``, not verified."""
@@ -199,6 +204,18 @@ class ObjectStore:
             return decode_object(data, digest)
         except CorruptError:
             return None  # the store is the next source; a new copy replaces this one
+
+    def _from_past(self, digest: Digest) -> Envelope | None:
+        linked = self._links.get(digest)
+        if self._past is None or linked is None or linked.kind is not Kind.COMMIT:
+            return None
+        data = self._past(digest)
+        if data is None:
+            return None
+        envelope = decode_object(data, digest)
+        if self.cache is not None:
+            self.cache.put(digest, (data,))
+        return envelope
 
     def _from_store(self, digest: Digest, *, tables: bool = True) -> Envelope:
         damaged: CorruptError | None = None

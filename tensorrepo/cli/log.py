@@ -13,7 +13,7 @@ from tensorrepo.cli.common import JsonOption, RepoOption, session_of, sides, spl
 from tensorrepo.cli.complete import complete_ref_or_entry
 from tensorrepo.cli.graph import graph_lines
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.history import touches, walk
+from tensorrepo.repo.history import walk
 from tensorrepo.workspace.session import SPACES
 
 if TYPE_CHECKING:
@@ -74,12 +74,13 @@ def log_command(
 def _history(
     session: Session, revisions: list[str], paths: tuple[str, ...], *, everything: bool
 ) -> Iterator[tuple[Digest, Commit]]:
-    objects = session.repository.objects
+    repository = session.repository
     tips, hidden = _tips(session, revisions, everything=everything)
     # `photos` may mean `datasets/photos`: whichever of them a commit changed.
     wanted = [full for path in paths for full in (path, *(f"{space}/{path}" for space in SPACES))]
-    for digest, commit in walk(objects, tips, hidden=hidden):
-        if not wanted or any(touches(objects, commit, path.strip("/")) for path in wanted):
+    for digest, commit in walk(repository.objects, tips, hidden=hidden):
+        touched = (repository.touches(digest, commit, path.strip("/")) for path in wanted)
+        if not wanted or any(touched):
             yield digest, commit
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +48,8 @@ def short_log(backend: Any, **options: Any) -> Log:
 
 
 BACKEND = filled(40)
-DATA = BACKEND.read(segment_key(16))
+STORED = BACKEND.read(segment_key(16))
+DATA = zstandard.decompress(STORED)
 SMALL = encode_segment(Segment(1, (b"one", b""), tuple(commit_of(next(
     short_log(BACKEND).slots_between(1, 2))))))  # fmt: skip
 
