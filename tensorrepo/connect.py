@@ -42,6 +42,7 @@ CONFIG_KEYS = {
 }
 DEFAULT_CACHE_LIMIT = "20GB"
 _AUTHOR = re.compile(r"[^<>\n]+ <[^<>\s]+>")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::)")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*", re.IGNORECASE)
 
 
@@ -69,6 +70,11 @@ class Machine:
     @property
     def cache_folder(self) -> Path:
         return self.folder("XDG_CACHE_HOME", ".cache")
+
+
+def is_url(text: str) -> bool:
+    """Whether `text` is a URL, or somebody's slip of one; else it is a path."""
+    return _URL.match(text) is not None
 
 
 def pending_folder(machine: Machine, url: str) -> Path:

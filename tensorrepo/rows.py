@@ -45,10 +45,7 @@ def batches_of(schema: Schema, given: object) -> Iterable[InputBatch]:
     if hasattr(given, "schema"):  # an Arrow table or batch
         return [cast("InputBatch", given)]
     if not hasattr(given, "__iter__") or isinstance(given, (str, bytes)):
-        raise InvalidInputError(
-            f"cannot append {type(given).__name__}: expected a mapping of columns, an iterable of "
-            "rows, Arrow, or what tensorrepo.read opened"
-        )
+        raise _refused(given)
     return _from_iterable(schema, cast("Iterable[Any]", given))
 
 
@@ -80,8 +77,18 @@ def _from_iterable(schema: Schema, given: Iterable[Any]) -> Iterator[InputBatch]
     everything = chain([first], items)
     if isinstance(first, Mapping) and is_row(schema, first):
         yield from _grouped(everything)
-    else:
-        yield from everything
+        return
+    for item in everything:
+        if not isinstance(item, (Mapping, list, tuple)) and not hasattr(item, "schema"):
+            raise _refused(item)
+        yield item
+
+
+def _refused(given: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"cannot append {type(given).__name__}: expected a mapping of columns, an iterable of "
+        "rows, Arrow, or what tensorrepo.read opened"
+    )
 
 
 def _grouped(rows: Iterable[Mapping[str, Any]]) -> Iterator[InputBatch]:

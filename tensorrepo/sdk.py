@@ -78,7 +78,7 @@ def _origin(
     url: str | Path, storage_options: Mapping[str, str] | None, author: str | None
 ) -> Origin:
     text = str(url)
-    if "://" not in text:  # another process may work in another folder
+    if not connect.is_url(text):  # another process may work in another folder
         text = str(Path(text).expanduser().absolute())
     return Origin(text, tuple(sorted((storage_options or {}).items())), author)
 

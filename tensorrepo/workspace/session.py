@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorrepo.connect import Machine, author, connect
+from tensorrepo.connect import Machine, author, connect, is_url
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.revisions import Revision, resolve, split_path
@@ -126,7 +126,7 @@ def open_session(
 def store_url(workspace: Workspace) -> str:
     """The URL of a workspace's repository; a relative one is relative to the workspace."""
     url = workspace.state().url
-    return url if "://" in url or url.startswith("/") else str(workspace.root / url)
+    return url if is_url(url) else str(workspace.root / url)
 
 
 def no_workspace(start: Path) -> NotFoundError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorrepo.connect import Machine, connect, create
+from tensorrepo.connect import Machine, connect, create, is_url
 from tensorrepo.repo.errors import ConflictError, PermissionDenied
 from tensorrepo.repo.workspace import (
     FOLDER,
@@ -45,7 +45,7 @@ def start_workspace(machine: Machine, url: str | None, *, force: bool = False) -
     if outer is not None and not force:
         raise ConflictError(_in_the_way(root, outer))
     stored = url or DEFAULT_URL
-    place = stored if "://" in stored or Path(stored).is_absolute() else str(root / stored)
+    place = stored if is_url(stored) else str(root / stored)
     pending = root / FOLDER / "pending"
     made = _make_folder(root)
     try:

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer
 
 from tensorrepo.cli.main import COMMANDS, load_command
 
@@ -81,7 +80,3 @@ def test_numbers_that_json_lacks_become_null(shell: Shell) -> None:
 def test_a_failure_prints_nothing_on_standard_output(full: Shell) -> None:
     done = full.run("show", "nothing", "--json")
     assert (done.exit_code, done.stdout) == (3, "")
-
-
-def test_the_group_is_typers() -> None:
-    assert issubclass(type(load_command("log")), typer.core.TyperCommand)

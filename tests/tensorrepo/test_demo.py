@@ -1,0 +1,41 @@
+"""The main job, from pictures to a model beside them and back: `make demo`, trained little."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.sources import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+
+@pytest.mark.parametrize("store", ["local", "s3"])
+def test_the_demo_tells_its_whole_story(tmp_path: Path, store: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples/demo.py")],
+        env={
+            **os.environ,
+            "STORE": store,
+            "DEMO_FOLDER": str(tmp_path / "demo"),
+            "DEMO_QUICK": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The 1,000 pictures of v1 are bit-identical: True" in done.stdout
+    assert "1,000 files written out again are byte for byte" in done.stdout
+    assert "M datasets/digits (+500 rows)" in done.stdout
+    assert "merged more-data" in done.stdout
+    assert "demo-secret" not in done.stdout + done.stderr

@@ -1,0 +1,110 @@
+"""The frame of the command line: help, exit codes, and what is told when something fails."""
+
+from __future__ import annotations
+
+from errno import EACCES, ENOENT, ENOSPC
+from typing import TYPE_CHECKING
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tensorrepo.cli.exits import EXIT_CODES
+from tensorrepo.cli.main import COMMANDS, guarded
+from tensorrepo.repo.errors import CommitOutcomeUnknown, ConflictError, Error, error_classes
+
+if TYPE_CHECKING:
+    from tests.support.shell import Shell
+
+
+def ended(error: BaseException) -> tuple[int, str]:
+    """How a command ends that raises `error`: exit code, standard error."""
+
+    def fail() -> None:
+        raise error
+
+    single = typer.Typer()
+    single.command()(guarded(fail))
+    done = CliRunner().invoke(single, [])
+    return done.exit_code, done.stderr
+
+
+@pytest.mark.parametrize("error_class", list(error_classes()), ids=lambda each: each.kind)
+def test_every_kind_of_error_has_its_exit_code(error_class: type[Error]) -> None:
+    error = (
+        error_class("what", txn="t", generation=1)
+        if error_class is CommitOutcomeUnknown
+        else error_class("what")
+    )
+    code, told = ended(error)
+    assert code == EXIT_CODES[error_class.kind]
+    assert f"({error_class.kind})" in told
+    assert "what" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(ENOSPC, "No space left on device"), 7),
+        (PermissionError(EACCES, "Permission denied", "/x"), 6),
+        (FileNotFoundError(ENOENT, "No such file", "/x"), 3),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError("mistake"), 70),
+    ],
+)
+def test_what_is_no_error_of_ours_ends_by_its_kind_without_a_traceback(
+    error: BaseException, code: int
+) -> None:
+    found, told = ended(error)
+    assert found == code
+    assert "Traceback" not in told
+
+
+def test_a_mistake_of_ours_says_that_it_is_one() -> None:
+    assert "mistake of tensorrepo's" in ended(ZeroDivisionError("x"))[1]
+
+
+def test_conflicts_are_listed_below_the_message() -> None:
+    class Met:
+        path = "datasets/[red]x"
+        reason = "both replaced it"
+
+    _, told = ended(ConflictError("cannot merge", (Met(),)))
+    assert "datasets/[red]x: both replaced it" in told
+
+
+def test_help_lists_every_command_in_its_panel(empty: Shell) -> None:
+    shown = empty("--help")
+    assert all(name in shown for name in COMMANDS)
+    assert all(panel in shown for _, _, panel in COMMANDS.values())
+
+
+def test_no_command_shows_the_help_and_is_wrong_usage(empty: Shell) -> None:
+    assert empty.run().exit_code == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_ends_in_examples_of_it(empty: Shell, command: str) -> None:
+    examples = empty(command, "-h").rpartition("Examples")[2].strip().splitlines()
+    assert examples
+    assert all(line.strip().startswith(f"tensorrepo {command}") or "redo" in line
+               for line in examples)  # fmt: skip
+
+
+def test_a_mistyped_command_suggests_the_right_one(empty: Shell) -> None:
+    assert "Did you mean commit?" in empty.fails(2, "comit")
+
+
+def test_the_version_is_told(empty: Shell) -> None:
+    assert empty("--version") == empty("version").splitlines()[0] + "\n"
+
+
+def test_a_folder_to_work_in_that_is_not_there_is_named(empty: Shell) -> None:
+    assert "no such folder" in empty.fails(3, "-C", "nowhere", "log")
+
+
+def test_nothing_moves_on_the_screen_when_it_is_no_terminal(full: Shell) -> None:
+    (full.folder / "a.txt").write_text("a")
+    done = full.run("add", "a.txt", "--file", "a.txt")
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
