@@ -21,14 +21,14 @@ _JOIN_SECONDS = 10.0  # a read that hangs longer is left to its daemon thread
 
 
 class Fetcher(Generic[T]):
-    """Loads runs ahead. One thread expects and takes; `threads` threads load.
+    """Loads runs ahead, some at a time. One thread expects and takes; `threads` threads load.
 
     Runs are taken in the order in which they were expected, each once.
     """
 
     def __init__(
         self,
-        load: Callable[[int], T],
+        load: Callable[[list[int]], T],
         size_of: Callable[[int], int],
         *,
         threads: int,
@@ -38,17 +38,17 @@ class Fetcher(Generic[T]):
         """Prepare; the threads start when runs are first expected.
 
         Args:
-            load: makes the value of a run; called on any thread.
-            size_of: bytes of a run's value.
+            load: makes the value of some runs; called on any thread.
+            size_of: bytes of a run.
             threads: how many load at the same time.
             ahead_bytes: what may be loaded, or be loading, and not taken yet.
-            group_bytes: a thread takes on about this much at once: for runs that load so fast that
-                handing them over counts.
+            group_bytes: runs of this many bytes are loaded at once, or a single larger one.
         """
         self._load, self._size_of = load, size_of
         self._ahead_bytes, self._group_bytes = ahead_bytes, group_bytes
         self._expected: deque[int] = deque()
-        self._results: dict[int, T | BaseException] = {}
+        self._results: dict[int, tuple[T | BaseException, list[int], int]] = {}  # by first run
+        self._early: set[int] = set()  # taken together with runs before them
         self._outstanding_bytes = 0
         self._closed = False
         lock = Lock()
@@ -70,22 +70,29 @@ class Fetcher(Generic[T]):
             self._room.notify_all()
 
     def take(self, runs: Sequence[int]) -> list[T]:
-        """The values of the runs expected first; raises what loading one of them raised."""
+        """Values that hold the runs expected first, without those that were taken already.
+
+        Runs that were loaded together come together. Raises what loading them raised.
+        """
         found = []
         with self._arrived:
             for run in runs:
+                if run in self._early:
+                    self._early.remove(run)
+                    continue
                 while run not in self._results:
                     if self._closed:
                         raise RuntimeError("taken from a fetcher that is closed")
                     self._room.notify_all()
                     self._arrived.wait()
-                result = self._results.pop(run)
+                result, group, group_bytes = self._results.pop(run)
                 if isinstance(result, BaseException):
                     raise result
-                self._outstanding_bytes -= self._size_of(run)
+                self._outstanding_bytes -= group_bytes
+                self._early.update(group[1:])
                 found.append(result)
             if self._may_start():
-                self._room.notify(len(runs))
+                self._room.notify(len(found))
         return found
 
     def close(self) -> None:
@@ -100,20 +107,20 @@ class Fetcher(Generic[T]):
         self._results.clear()
 
     def _work(self) -> None:
-        while group := self._next_group():
-            results: dict[int, T | BaseException] = {}
-            for run in group:
-                try:
-                    results[run] = self._load(run)
-                except BaseException as error:  # noqa: BLE001  whoever takes the run gets it
-                    results[run] = error
+        while True:
+            group, group_bytes = self._next_group()
+            if not group:
+                return
+            result: T | BaseException
+            try:
+                result = self._load(group)
+            except BaseException as error:  # noqa: BLE001  whoever takes the runs gets it
+                result = error
             with self._arrived:
-                if self._closed:
-                    return
-                self._results.update(results)
+                self._results[group[0]] = result, group, group_bytes
                 self._arrived.notify()
 
-    def _next_group(self) -> list[int]:
+    def _next_group(self) -> tuple[list[int], int]:
         group: list[int] = []
         group_bytes = 0
         with self._room:
@@ -125,7 +132,7 @@ class Fetcher(Generic[T]):
                 if group_bytes >= self._group_bytes:
                     break
             self._outstanding_bytes += group_bytes
-        return group
+        return group, group_bytes
 
     def _may_start(self) -> bool:
         # With nothing outstanding the next run is loaded however large it is.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.stream_options import Counters, StreamOptions
     from tensorrepo.formats.dataset.stream_read import RunLoader
 
-_LOCAL_GROUP_BYTES = 1 << 20  # a local run loads so fast that handing it over counts
+_LOCAL_GROUP_BYTES = 4 << 20  # local runs load so fast that handing them over counts
 _IN_PLACE_THREADS, _LOCAL_THREADS, _REMOTE_THREADS = 1, 4, 16
 _AT_ONCE_BYTES = 4 << 20  # of steps that are gathered together, at most
 _AT_ONCE_ROWS = 4096
@@ -109,7 +109,7 @@ class Assembler:
 class _Walk:
     """One pass over the stretches of an epoch."""
 
-    def __init__(self, assembler: Assembler, fetcher: Fetcher[list[InMemory]]) -> None:
+    def __init__(self, assembler: Assembler, fetcher: Fetcher[list[list[InMemory]]]) -> None:
         self._assembler = assembler
         self._fetcher = fetcher
         self._counters = assembler.counters
@@ -147,9 +147,9 @@ class _Walk:
     def _steps(self, stretch: Stretch, start: int, stop: int) -> Iterator[list[Item]]:
         self._open(stretch.opened[_between(stretch.opened_at, start, stop)].tolist())
         batches = self._gathered(stretch, start, stop)
-        for run in stretch.closed[_between(stretch.closed_at, start, stop)].tolist():
-            for values in self._values:
-                values.close(run)
+        closed = stretch.closed[_between(stretch.closed_at, start, stop)]
+        for values in self._values:
+            values.close(closed)
         transform = self._assembler.options.transform
         if transform is None:
             yield from self._handed_out([(batch.position, batch) for batch in batches])
@@ -166,9 +166,10 @@ class _Walk:
         began = self._clock()
         loaded = self._fetcher.take(runs)
         self._counters.fetch_seconds += self._clock() - began
-        for run, columns in zip(runs, loaded, strict=True):
-            for values, where in zip(self._values, columns, strict=True):
-                values.open(run, where)
+        for group in loaded:
+            for values, column in zip(self._values, group, strict=True):
+                for where in column:
+                    values.open(where)
         self._counters.runs += len(runs)
         self._counters.run_bytes += int(self._assembler.plan.run_bytes[runs].sum())
 

@@ -26,6 +26,8 @@ from tensorrepo.formats.dataset.values import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.pool import Pool
@@ -50,35 +52,32 @@ def teach_allocator() -> None:
 
 
 class InMemory(NamedTuple):
-    """Where the rows of one run lie in memory, in one column.
+    """Where the rows of some runs lie in memory, in one column. Arrays are int64 ``(runs,)``.
 
     Attributes:
-        rows: how many there are, from the first one on.
-        values_at: address of the first row's value (fixed) or offset (others).
+        runs: their numbers.
+        rows: how many rows each has.
+        values_at: address of each first row's value (fixed) or offset (others).
         items_at: address of the items that offsets count.
         dims_at: address of the first row's dimensions, where they are stored.
         valid_at: address of the first row's validity, one byte a row, in nullable columns.
-        owner: keeps all of that alive; of fixed rows of COPIED_ALONE_BYTES and more, and of
-            other layouts, it is `values` and what else.
+        owners: per run, what keeps all of that alive; its decoded values come first, unless they
+            are fixed rows of fewer than COPIED_ALONE_BYTES.
     """
 
-    rows: int
-    values_at: int
-    items_at: int
-    dims_at: int
-    valid_at: int
-    owner: Any
-
-    @property
-    def values(self) -> ColumnValues:
-        values: ColumnValues = self.owner[0]
-        return values
+    runs: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    values_at: NDArray[np.int64]
+    items_at: NDArray[np.int64] | None
+    dims_at: NDArray[np.int64] | None
+    valid_at: NDArray[np.int64] | None
+    owners: Sequence[Sequence[Any]]
 
 
-def in_memory(values: ColumnValues, *, nullable: bool) -> InMemory:
-    """Where `values` lie. Arrays that are not back to back are copied first."""
+def in_memory(run: int, values: ColumnValues, *, nullable: bool) -> InMemory:
+    """Where the values of one run lie. Arrays that are not back to back are copied first."""
     owner: list[Any] = [values]
-    items_at = dims_at = valid_at = 0
+    items_at = dims_at = valid_at = None
     if isinstance(values, FixedValues):
         values_at = _address(values.values, owner)
     else:
@@ -88,7 +87,8 @@ def in_memory(values: ColumnValues, *, nullable: bool) -> InMemory:
         dims_at = _address(values.dims, owner)
     if nullable:
         valid_at = _address(valid_rows(values), owner)
-    return InMemory(values.rows, values_at, items_at, dims_at, valid_at, owner)
+    runs, rows = np.array([run]), np.array([values.rows])
+    return InMemory(runs, rows, values_at, items_at, dims_at, valid_at, [owner])
 
 
 class RunValues:
@@ -102,26 +102,31 @@ class RunValues:
         self._nullable = nullable
         self._row_bytes, self._row_shape = storage.row_bytes, storage.row_shape
         self._element = storage.element
-        self._held: dict[int, InMemory] = {}
+        self._owners: dict[int, Sequence[Any]] = {}
         self._rows = np.zeros(runs, dtype=np.int64)
         self._values_at = np.zeros(runs, dtype=np.int64)
         self._items_at = np.zeros(runs, dtype=np.int64)
         self._dims_at = np.zeros(runs, dtype=np.int64)
         self._valid_at = np.zeros(runs, dtype=np.int64)
 
-    def open(self, run: int, where: InMemory) -> None:
-        """From now on the rows of `run` can be gathered."""
-        self._held[run] = where
-        self._rows[run], self._values_at[run] = where.rows, where.values_at
-        if where.items_at:
-            self._items_at[run], self._dims_at[run] = where.items_at, where.dims_at
-        if self._nullable:
-            self._valid_at[run] = where.valid_at
+    def open(self, where: InMemory) -> None:
+        """From now on the rows of these runs can be gathered."""
+        runs = where.runs
+        self._owners.update(zip(runs.tolist(), where.owners, strict=True))
+        self._values_at[runs] = where.values_at
+        if where.items_at is not None:
+            self._items_at[runs] = where.items_at
+        if where.dims_at is not None:
+            self._dims_at[runs] = where.dims_at
+        if where.valid_at is not None:
+            self._valid_at[runs] = where.valid_at
+        self._rows[runs] = where.rows
 
-    def close(self, run: int) -> None:
-        """The rows of `run` are not needed any more."""
-        self._rows[run] = 0
-        del self._held[run]
+    def close(self, runs: NDArray[np.int64]) -> None:
+        """The rows of these runs are not needed any more."""
+        self._rows[runs] = 0
+        for run in runs.tolist():
+            del self._owners[run]
 
     def gather(self, run: NDArray[np.int64], row: NDArray[np.int64], pool: Pool) -> ColumnValues:
         """The rows `row` of the runs `run`, in that order, copied into arrays of `pool`."""
@@ -150,7 +155,7 @@ class RunValues:
             return out
         out = pool.array(shape, self._element)
         for at, (one, place) in enumerate(zip(run.tolist(), row.tolist(), strict=True)):
-            values = self._held[one].values
+            values = self._owners[one][0]
             assert isinstance(values, FixedValues), "the storage says so"
             out[at] = values.values[place]
         return out
@@ -183,7 +188,7 @@ class RunValues:
             return offsets, out
         bounds = zip(starts.tolist(), ends.tolist(), offsets.tolist(), strict=False)
         for one, (start, end, at) in zip(run.tolist(), bounds, strict=True):
-            out[at : at + end - start] = _items_of(self._held[one].values)[start:end]
+            out[at : at + end - start] = _items_of(self._owners[one][0])[start:end]
         return offsets, out
 
     def _dims(self, run: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.uint32] | None:
@@ -209,10 +214,10 @@ def address_of(array: NDArray[Any]) -> int:
     return address
 
 
-def _address(array: NDArray[Any], owner: list[Any]) -> int:
+def _address(array: NDArray[Any], owner: list[Any]) -> NDArray[np.int64]:
     array = np.ascontiguousarray(array)
     owner.append(array)
-    return address_of(array)
+    return np.array([address_of(array)])
 
 
 def _gathered(addresses: NDArray[np.int64], row_bytes: int) -> NDArray[np.void]:

@@ -43,9 +43,13 @@ class RunLoader:
     """Loads the runs of a plan. Thread-safe."""
 
     def __init__(self, dataset: Dataset, plan: Plan) -> None:
-        self._first_row = plan.first_row
         self._columns = [
-            _ColumnLoader(dataset, column, nullable=dataset.schema.column(column.name).nullable)
+            _ColumnLoader(
+                dataset,
+                column,
+                plan.first_row,
+                nullable=dataset.schema.column(column.name).nullable,
+            )
             for column in plan.columns
         ]
 
@@ -59,21 +63,23 @@ class RunLoader:
         """Whether loading is little more than verifying."""
         return all(column.is_in_place for column in self._columns)
 
-    def load(self, run: int) -> list[InMemory]:
-        """All rows of one run, column by column in the order of the plan.
+    def load(self, runs: list[int]) -> list[list[InMemory]]:
+        """All rows of some runs, column by column in the order of the plan.
 
         Raises:
             CorruptError: a page is not what its entry says; the message names it.
             StorageError, NotFoundError: it could not be read.
         """
-        start, stop = self._first_row[run : run + 2].tolist()
-        return [column.load(run, start, stop) for column in self._columns]
+        return [column.load(np.array(runs)) for column in self._columns]
 
 
 class _ColumnLoader:
-    def __init__(self, dataset: Dataset, plan: ColumnPlan, *, nullable: bool) -> None:
+    def __init__(
+        self, dataset: Dataset, plan: ColumnPlan, first_row: NDArray[np.int64], *, nullable: bool
+    ) -> None:
         self._dataset = dataset
         self._plan = plan
+        self._first_row = first_row
         self._nullable = nullable
         self._most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
         self._kept: OrderedDict[int, tuple[ColumnValues, int]] = OrderedDict()
@@ -92,19 +98,27 @@ class _ColumnLoader:
     def is_in_place(self) -> bool:
         return self._plan.reading == "resident" or bool(self._used_in_place.all())
 
-    def load(self, run: int, start: int, stop: int) -> InMemory:
-        """The rows ``[start, stop)`` of the dataset, which are those of `run`."""
-        first, last = self._plan.first_page.item(run), self._plan.stop_page.item(run)
-        if self._plan.reading == "resident" and last == first + 1:
-            return self._part_of_resident(first, start, stop)
+    def load(self, runs: NDArray[np.int64]) -> list[InMemory]:
+        """The rows of `runs` in this column."""
+        pages = self._plan.first_page[runs]
+        if not (self._plan.stop_page[runs] == pages + 1).all():
+            return [self._copied(run) for run in runs.tolist()]
+        if self._plan.reading == "resident":
+            return self._resident(runs, pages)
+        if self._plan.reading != "page" and self._used_in_place[pages].all():
+            return [self._in_place(runs, pages)]
+        return [self._copied(run) for run in runs.tolist()]
+
+    def _copied(self, run: int) -> InMemory:
+        """One run, decoded, or put together from parts of pages."""
+        start, stop = self._first_row[run : run + 2].tolist()
+        pages = range(self._plan.first_page.item(run), self._plan.stop_page.item(run))
         if self._plan.reading in ("leading", "whole"):
-            if last == first + 1 and self._used_in_place[first]:
-                return self._in_place(first, stop - start)
-            parts = [self._page(page) for page in range(first, last)]
+            parts = [self._page(page) for page in pages]
         else:
             # Copies, so that a few rows do not keep pages that nobody else needs.
-            parts = [self._part(page, start, stop).copy() for page in range(first, last)]
-        return in_memory(concat(parts), nullable=self._nullable)
+            parts = [self._part(page, start, stop).copy() for page in pages]
+        return in_memory(run, concat(parts), nullable=self._nullable)
 
     # ------------------------------------------------------------------ pages of one run
 
@@ -122,17 +136,27 @@ class _ColumnLoader:
         found: NDArray[np.bool_] = (entries["codec"] == PAGE_PLAIN) & (entries["nulls"] == 0)
         return found
 
-    def _in_place(self, page: int, rows: int) -> InMemory:
-        payload, address = self._map(self._plan.index.chunk.item(page))
-        start = self._offset.item(page)
-        stored = payload[start : start + self._stored_bytes.item(page)]
-        if xxh3_64_intdigest(stored) != self._checksum.item(page):
-            self._decoded(page, stored)  # says what is wrong
-        values_bytes = rows * self._row_bytes
-        directory = DIRECTORY.unpack_from(stored)
-        if directory[0] or directory[5:7] != (values_bytes, 0) or len(stored) < 64 + values_bytes:
-            raise self._located(page, CorruptError("its directory contradicts its entry"))
-        return InMemory(rows, address + start + DIRECTORY.size, 0, 0, 0, stored)
+    def _in_place(self, runs: NDArray[np.int64], pages: NDArray[np.int64]) -> InMemory:
+        rows = self._first_row[runs + 1] - self._first_row[runs]
+        starts = self._offset[pages].astype(np.int64)
+        stops = starts + self._stored_bytes[pages].astype(np.int64)
+        maps = [self._map(chunk) for chunk in self._plan.index.chunk[pages].tolist()]
+        stored = [
+            payload[start:stop]
+            for (payload, _), start, stop in zip(maps, starts.tolist(), stops.tolist(), strict=True)
+        ]
+        wanted = zip(
+            pages.tolist(), stored, self._checksum[pages].tolist(), rows.tolist(), strict=True
+        )
+        for page, data, checksum, page_rows in wanted:
+            values_bytes = page_rows * self._row_bytes
+            directory = DIRECTORY.unpack_from(data)
+            if xxh3_64_intdigest(data) != checksum:
+                self._decoded(page, data)  # says what is wrong
+            if directory[0] or directory[5:7] != (values_bytes, 0) or len(data) < values_bytes + 64:
+                raise self._located(page, CorruptError("its directory contradicts its entry"))
+        values_at = np.array([address for _, address in maps]) + starts + DIRECTORY.size
+        return InMemory(runs, rows, values_at, None, None, None, [(data,) for data in stored])
 
     def _map(self, chunk: int) -> tuple[memoryview, int]:
         """The payload of a chunk on a local disk or in the metadata, and its address."""
@@ -148,13 +172,18 @@ class _ColumnLoader:
 
     # ------------------------------------------------------------------ pages of several runs
 
-    def _part_of_resident(self, page: int, start: int, stop: int) -> InMemory:
-        values, address = self._shared_page(page)
-        first = start - self._plan.index.first_row.item(page)
-        if address:
-            at = address + first * self._row_bytes
-            return InMemory(stop - start, at, 0, 0, 0, (values,))
-        return in_memory(values.slice(first, first + stop - start), nullable=self._nullable)
+    def _resident(self, runs: NDArray[np.int64], pages: NDArray[np.int64]) -> list[InMemory]:
+        index, rows = self._plan.index, self._first_row[runs + 1] - self._first_row[runs]
+        first = self._first_row[runs] - index.first_row[pages]
+        shared = [self._shared_page(page) for page in pages.tolist()]
+        if all(address for _, address in shared):
+            at = np.array([address for _, address in shared]) + first * self._row_bytes
+            return [InMemory(runs, rows, at, None, None, None, [(values,) for values, _ in shared])]
+        bounds = zip(runs.tolist(), shared, first.tolist(), rows.tolist(), strict=True)
+        return [
+            in_memory(run, values.slice(start, start + count), nullable=self._nullable)
+            for run, (values, _), start, count in bounds
+        ]
 
     def _part(self, page: int, start: int, stop: int) -> ColumnValues:
         before = self._plan.index.first_row.item(page)

@@ -25,20 +25,23 @@ def fetcher(load: Any, **options: Any) -> Fetcher[Any]:
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("group_bytes", [0, 25])
+@pytest.mark.parametrize("group_bytes", [0, 25, 1000])
 def test_runs_are_taken_in_the_order_expected(threads: int, group_bytes: int) -> None:
-    found = fetcher(lambda run: -run, threads=threads, group_bytes=group_bytes)
+    found = fetcher(list, threads=threads, group_bytes=group_bytes)
     found.expect(range(50))
     found.expect(range(50, 100))
-    taken = [value for run in range(0, 100, 4) for value in found.take(range(run, run + 4))]
+    there: list[int] = []
+    for run in range(0, 100, 4):
+        there += [one for group in found.take(range(run, run + 4)) for one in group]
+        assert there[: run + 4] == list(range(run + 4))
     found.close()
-    assert taken == [-run for run in range(100)]
+    assert there == list(range(100))
 
 
 def test_a_run_larger_than_the_limit_is_loaded_alone() -> None:
     found = Fetcher(str, lambda run: run, threads=3, ahead_bytes=5)
     found.expect([100, 200, 300])
-    assert found.take([100, 200, 300]) == ["100", "200", "300"]
+    assert found.take([100, 200, 300]) == ["[100]", "[200]", "[300]"]
     found.close()
 
 
@@ -46,29 +49,29 @@ def test_no_more_is_loaded_than_the_limit_says() -> None:
     loaded: list[int] = []
     enough = threading.Event()
 
-    def load(run: int) -> int:
-        loaded.append(run)
+    def load(runs: list[int]) -> list[int]:
+        loaded.extend(runs)
         if len(loaded) == 4:
             enough.set()
-        return run
+        return runs
 
     found = fetcher(load, threads=1)
     found.expect(range(20))
     assert enough.wait(30)  # 30 bytes ahead, and the run that reaches the limit
-    assert found.take([0]) == [0]
+    assert found.take([0]) == [[0]]
     found.close()
     assert len(loaded) <= 5
 
 
 def test_what_loading_raised_is_raised_where_it_is_taken() -> None:
-    def load(run: int) -> int:
-        if run == 2:
-            raise KeyError(run)
-        return run
+    def load(runs: list[int]) -> list[int]:
+        if runs == [2]:
+            raise KeyError(runs)
+        return runs
 
     found = fetcher(load)
     found.expect(range(5))
-    assert found.take([0, 1]) == [0, 1]
+    assert found.take([0, 1]) == [[0], [1]]
     with pytest.raises(KeyError):
         found.take([2])
     found.close()

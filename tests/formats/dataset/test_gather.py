@@ -27,7 +27,7 @@ def fixed(row_shape: tuple[int, ...], dtype: str) -> tuple[Storage, list[FixedVa
 def opened(storage: Storage, runs: list[FixedValues]) -> RunValues:
     found = RunValues(RUNS, storage, nullable=False)
     for run, values in enumerate(runs):
-        found.open(run, in_memory(values, nullable=False))
+        found.open(in_memory(run, values, nullable=False))
     return found
 
 
@@ -72,7 +72,7 @@ def test_rows_of_any_length_are_those_of_their_runs(
         runs.append(BinaryValues(offsets_of(lengths), data))
     values = RunValues(RUNS, Storage(Layout.BINARY, "uint8", ()), nullable=False)
     for run, each in enumerate(runs):
-        values.open(run, in_memory(each, nullable=False))
+        values.open(in_memory(run, each, nullable=False))
     run, row = np.array(places, dtype=np.int64).reshape(-1, 2).T
     found = values.gather(run.copy(), row.copy(), Pool())
     assert isinstance(found, BinaryValues)
@@ -86,7 +86,7 @@ def test_parts_of_pages_are_gathered_from_where_they_begin() -> None:
     lengths = np.array([1, 2, 3, 4])
     page = RaggedValues(offsets_of(lengths), np.arange(10, dtype=np.int32), (None,))
     values = RunValues(1, Storage(Layout.RAGGED, "int32", (None,)), nullable=False)
-    values.open(0, in_memory(page.slice(2, 4), nullable=False))
+    values.open(in_memory(0, page.slice(2, 4), nullable=False))
     found = values.gather(np.array([0, 0]), np.array([1, 0]), Pool())
     assert isinstance(found, RaggedValues)
     assert [found.row(at).tolist() for at in range(2)] == [[6, 7, 8, 9], [3, 4, 5]]
@@ -102,7 +102,7 @@ def test_validity_and_dimensions_come_with_their_rows() -> None:
         np.array([True, False]),
     )
     values = RunValues(1, Storage(Layout.RAGGED, "uint8", (None, None)), nullable=True)
-    values.open(0, in_memory(page, nullable=True))
+    values.open(in_memory(0, page, nullable=True))
     found = values.gather(np.array([0, 0, 0]), np.array([1, 0, 1]), Pool())
     assert isinstance(found, RaggedValues)
     assert found.dims is not None
@@ -115,7 +115,7 @@ def test_arrays_that_are_not_back_to_back_are_copied() -> None:
     storage = Storage(Layout.FIXED, "int32", ())
     every_other = np.arange(20, dtype=np.int32)[::2]
     values = RunValues(1, storage, nullable=False)
-    values.open(0, in_memory(FixedValues(every_other), nullable=False))
+    values.open(in_memory(0, FixedValues(every_other), nullable=False))
     found = values.gather(np.array([0, 0]), np.array([9, 1]), Pool())
     assert isinstance(found, FixedValues)
     assert found.values.tolist() == [18, 2]
@@ -125,7 +125,7 @@ def test_arrays_that_are_not_back_to_back_are_copied() -> None:
 def test_no_address_is_made_of_a_row_that_is_not_there(run: int, row: int) -> None:
     storage, runs = fixed((3,), "uint8")
     values = opened(storage, runs)
-    values.close(1)
+    values.close(np.array([1]))
     with pytest.raises(AssertionError, match="not open"):
         values.gather(np.array([run]), np.array([row]), Pool())
 
