@@ -212,7 +212,10 @@ class ObjectStore:
         data = self._past(digest)
         if data is None:
             return None
-        envelope = decode_object(data, digest)
+        try:
+            envelope = decode_object(data, digest)
+        except CorruptError:
+            return None  # the store is the next source
         if self.cache is not None:
             self.cache.put(digest, (data,))
         return envelope

@@ -3,14 +3,16 @@ from __future__ import annotations
 import pytest
 
 from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.records import (
     decode_record,
     decode_ref_updates,
     encode_record,
     encode_ref_updates,
 )
+from tensorrepo.repo.refpages import Paging
 from tensorrepo.repo.segments import decode_segment, encode_segment
-from tensorrepo.repo.state import decode_state, encode_state
+from tensorrepo.repo.state import decode_state, encode_state, encode_with_pages
 from tests.support.golden_log import GOLDEN, golden_files
 from tests.support.log import Bulks, digest, open_log
 
@@ -47,6 +49,16 @@ def test_the_golden_checkpoint_ref_updates_and_segment_are_read_and_written_alik
     updates = decode_ref_updates(STORED["ref-updates"])
     assert encode_ref_updates(updates) == STORED["ref-updates"]
     assert encode_segment(decode_segment(STORED["segment"])) == STORED["segment"]
+
+
+def test_the_golden_state_with_ref_pages_is_read_and_written_alike() -> None:
+    pages = {Digest(name[5:]): data for name, data in STORED.items() if name.startswith("refs/")}
+    assert len(pages) > 1
+    paging = Paging(inline_bytes=0)
+    state = decode_state(STORED["paged-state"], read_pages=lambda _: pages, paging=paging)
+    assert len(state.refs) == 700
+    assert encode_with_pages(state, paging).pages == pages
+    assert encode_state(state, paging) == STORED["paged-state"]
 
 
 def test_a_reader_of_the_golden_log_arrives_where_its_writer_was() -> None:

@@ -16,6 +16,7 @@ from tensorrepo.repo.history import (
     best_common,
     is_ancestor,
     merge_bases,
+    some_changed,
     touches,
     walk,
 )
@@ -237,3 +238,19 @@ class TestTouches:
         objects.reads.clear()
         assert not touches(objects, commits["left"], "b")
         assert objects.reads == []
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_a_commit_changed_is_told_up_to_a_limit_whether_it_lists_it_or_not(
+    listed: bool,
+) -> None:
+    objects = MemoryObjects()
+    entry = Entry(Kind.BLOB, objects.put(Kind.BLOB, b"x").digest)
+    first = update(objects, EMPTY_TREE, {"a/b": entry, "c": entry})
+    second = update(objects, first, {"a/b": None, "d": entry})
+    root = Commit(first, (), 1, AUTHOR, "", 0, changed=("a/b", "c") if listed else None)
+    parent = write_commit(objects, root).digest
+    child = Commit(second, (parent,), 2, AUTHOR, "", 0, changed=("a/b", "d") if listed else None)
+    assert some_changed(objects, root, 2) == ("a/b", "c")
+    assert some_changed(objects, child, 2) == ("a/b", "d")
+    assert some_changed(objects, child, 1) is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,12 +15,15 @@ from tensorrepo.repo.mend import void_slot
 from tensorrepo.repo.objects import Kind, encode_object
 from tensorrepo.repo.segments import (
     HEADER,
+    SEGMENT_LENGTHS,
     Segment,
     SegmentCommit,
     changed_filter,
     decode_segment,
     encode_segment,
     read_segment,
+    segment_length,
+    write_segment,
 )
 from tensorrepo.repo.slots import Slot, segment_key, slot_key
 from tests.support.log import Faulty, append_many, append_one, new_backend, open_log
@@ -181,6 +185,103 @@ def test_a_void_slot_in_a_segment_stays_void() -> None:
     assert records[5].entries == ()
     assert ("read", segment_key(16)) in counting.requests
     assert ("read", slot_key(6)) not in counting.requests
+
+
+LENGTHS = (4, 16, 32)
+
+
+def tiered(count: int, backend: Any = None) -> Any:
+    backend = backend or new_backend()
+    log = open_log(backend, form=Form(segment_lengths=LENGTHS))
+    for number in range(1, count + 1):
+        append_one(log, f"t{number}", number, commits=commit_of)
+    return backend
+
+
+TIERED = tiered(50)
+
+
+@pytest.mark.parametrize(
+    ("gen", "length"), [(1, 0), (63, 0), (64, 64), (448, 64), (512, 512), (4096, 4096), (8256, 64)]
+)
+def test_a_segment_is_as_long_as_its_last_generation_admits(gen: int, length: int) -> None:
+    assert segment_length(gen, SEGMENT_LENGTHS) == length
+
+
+def test_every_record_but_the_newest_is_in_a_segment_of_each_length_that_ended() -> None:
+    slots = open_log(TIERED).slots
+    gens = [int(stored.key[-20:]) for stored in TIERED.list("log/segment/")]
+    found = {gen: read_segment(slots, gen) for gen in gens}
+    ranges = {gen: (segment.first, gen + 1) for gen, segment in found.items() if segment}
+    assert ranges == {
+        gen: (gen - segment_length(gen, LENGTHS) + 1, gen + 1) for gen in range(4, 50, 4)
+    }
+
+
+@pytest.mark.parametrize(("start", "stop"), [(1, 51), (1, 5), (2, 50), (15, 34), (33, 51)])
+def test_records_are_the_same_out_of_short_segments_and_long(start: int, stop: int) -> None:
+    backend = Faulty(TIERED)
+    log = open_log(backend, form=Form(segment_lengths=LENGTHS))
+    found = list(log.records(start, stop))
+    assert found == list(open_log(TIERED).records(start, stop))
+    assert len(backend.requests) < 25
+
+
+def test_a_long_segment_takes_its_commits_from_short_ones() -> None:
+    backend = tiered(32)
+    log = open_log(backend, form=Form(segment_lengths=LENGTHS))
+    whole = read_segment(log.slots, 32)
+    assert whole is not None
+    backend.delete(segment_key(32))
+    asked: list[int] = []
+
+    def commits(slot: Slot) -> list[SegmentCommit]:
+        asked.append(slot.record.gen)
+        return commit_of(slot)
+
+    write_segment(log.slots, list(log.slots_between(1, 33)), commits, lengths=LENGTHS)
+    assert read_segment(log.slots, 32) == whole
+    assert asked == [29, 30, 31, 32]
+
+
+def test_a_short_segment_that_is_damaged_or_forged_does_not_get_into_a_long_one() -> None:
+    backend = tiered(32)
+    log = open_log(backend, form=Form(segment_lengths=LENGTHS), report=lambda _: None)
+    whole = read_segment(log.slots, 32)
+    backend.delete(segment_key(32))
+    backend.overwrite(segment_key(16), [b"garbage"])
+    backend.overwrite(segment_key(20), [encode_segment(Segment(17, (b"{}",) * 4, ()))])
+    write_segment(log.slots, list(log.slots_between(1, 33)), commit_of, lengths=LENGTHS)
+    assert read_segment(log.slots, 32) == whole
+
+
+@pytest.mark.parametrize("at", range(len(STORED)))
+def test_a_flipped_byte_of_the_compressed_form_never_changes_what_is_read(at: int) -> None:
+    damaged = bytearray(STORED)
+    damaged[at] ^= 0xFF
+    slots = short_log(damaged_copy(segment_key(16), bytes(damaged))).slots
+    with suppress(CorruptError, UnsupportedError):
+        assert read_segment(slots, 16) in {None, decode_segment(DATA)}
+
+
+@pytest.mark.parametrize("length", [4, 5, len(STORED) // 2, len(STORED) - 1])
+def test_a_compressed_segment_that_is_cut_short_is_corrupt(length: int) -> None:
+    slots = short_log(damaged_copy(segment_key(16), STORED[:length])).slots
+    with pytest.raises(CorruptError, match="segment 16"):
+        read_segment(slots, 16)
+
+
+def test_a_segment_above_the_limit_is_not_expanded() -> None:
+    slots = short_log(BACKEND).slots
+    assert read_segment(slots, 16, len(DATA)) is not None
+    assert read_segment(slots, 16, len(DATA) - 1) is None
+    assert read_segment(slots, 16, len(STORED) - 1) is None
+
+
+def test_a_segment_without_compression_is_read_too() -> None:
+    assert read_segment(short_log(damaged_copy(segment_key(16), DATA)).slots, 16) == (
+        decode_segment(DATA)
+    )
 
 
 def test_an_absent_segment_is_none() -> None:

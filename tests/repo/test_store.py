@@ -745,3 +745,42 @@ def test_reading_an_absent_range_says_that_it_is_absent(backend: Backend) -> Non
         ObjectStore(backend).read_range(link, 0, 5)
     with contextlib.suppress(NotFoundError):
         assert ObjectStore(backend).map(link) is None
+
+
+# ---- commits that are at hand
+
+
+def test_only_commits_that_a_child_named_are_looked_for_in_the_past() -> None:
+    backend = MemoryBackend()
+    parent = put(backend, Kind.COMMIT, b"parent")
+    blob = put(backend, Kind.BLOB, b"content")
+    child = put(backend, Kind.COMMIT, b"child", [parent.digest, blob.digest])
+    asked: list[Digest] = []
+    store = ObjectStore(backend, past=asked.append)
+    for link in (child, blob, parent):
+        store.get(link.digest)
+    assert asked == [parent.digest]
+
+
+def test_a_commit_that_is_at_hand_is_not_read_from_the_store(tmp_path: Path) -> None:
+    backend = CountingBackend(MemoryBackend())
+    parent = put(backend, Kind.COMMIT, b"parent")
+    child = put(backend, Kind.COMMIT, b"child", [parent.digest])
+    whole = b"".join(encode_object(Kind.COMMIT, b"parent").parts)
+    cache = DiskCache(tmp_path, 1 << 20)
+    store = ObjectStore(backend, cache=cache, past={parent.digest: whole}.get)
+    store.get(child.digest)
+    backend.reset()
+    assert bytes(store.get(parent.digest).payload) == b"parent"
+    assert backend.round_trips == 0
+    assert cache.get(parent.digest) == whole  # for the next process
+
+
+def test_what_is_at_hand_but_is_another_object_is_never_returned() -> None:
+    backend = MemoryBackend()
+    parent = put(backend, Kind.COMMIT, b"parent")
+    child = put(backend, Kind.COMMIT, b"child", [parent.digest])
+    other = b"".join(encode_object(Kind.COMMIT, b"other").parts)
+    store = ObjectStore(backend, past=lambda _: other)
+    store.get(child.digest)
+    assert bytes(store.get(parent.digest).payload) == b"parent"

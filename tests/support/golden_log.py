@@ -13,6 +13,7 @@ from tensorrepo.repo.append import append
 from tensorrepo.repo.mend import void_slot
 from tensorrepo.repo.objects import Kind, encode_object
 from tensorrepo.repo.records import LogEntry, Update, encode_ref_updates
+from tensorrepo.repo.refpages import Paging
 from tensorrepo.repo.segments import (
     Segment,
     SegmentCommit,
@@ -20,6 +21,7 @@ from tensorrepo.repo.segments import (
     encode_segment,
 )
 from tensorrepo.repo.slots import slot_key
+from tensorrepo.repo.state import State, encode_with_pages
 from tests.support.log import Bulks, digest, new_backend, open_log
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "log"
@@ -70,7 +72,15 @@ def golden_files() -> dict[str, bytes]:
     keys = [stored.key for stored in backend.list("log/")]
     slots = [slot_key(gen) for gen in range(15, 64)]
     files = {key.removeprefix("log/"): backend.read(key) for key in keys if key not in slots}
-    return files | {"ref-updates": payload, "segment": _segment(backend)}
+    return files | {"ref-updates": payload, "segment": _segment(backend)} | _paged()
+
+
+def _paged() -> dict[str, bytes]:
+    """A state whose refs are cut where the format cuts them, though they are few."""
+    refs = {f"runs/a/{'é' * (number % 3)}{number}": digest(number) for number in range(700)}
+    encoded = encode_with_pages(State(64, refs), Paging(inline_bytes=0))
+    pages = {f"refs/{name}": data for name, data in encoded.pages.items()}
+    return pages | {"paged-state": encoded.data}
 
 
 def _segment(backend: Any) -> bytes:
