@@ -18,6 +18,8 @@ from tensorrepo.workspace.session import base_entry
 from tensorrepo.workspace.status import status
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
     from tensorrepo.workspace.session import Session
@@ -56,6 +58,17 @@ class Comparison:
     @property
     def differs(self) -> bool:
         return bool(self.changes or self.working)
+
+    def lines(self, *, stat: bool = False) -> Iterator[str]:
+        """For people; with `stat` a line for each entry and no more."""
+        for change in self.changes:
+            yield f"{change.mark} {change.path}{change.summary}"
+            if not stat:
+                yield from (f"    {detail}" for detail in change.details)
+        yield from self.working
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
     def to_json(self) -> dict[str, Any]:
         return {"changes": [asdict(one) for one in self.changes], "working": list(self.working)}

@@ -30,12 +30,16 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Log:
     """One commit of a history."""
 
     digest: Digest
     commit: Commit
+
+    def __repr__(self) -> str:
+        subject = self.commit.message.partition("\n")[0]
+        return f"<commit {self.digest:.12} by {self.commit.author}: {subject}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def show_command(
         output.json_value(told | {"diff": compared.to_json()})
         return
     output.styled(whole(revision.digest, commit, names))
-    _show_comparison(compared, stat=False)
+    output.lines(compared.lines())
 
 
 def diff_command(
@@ -86,7 +86,7 @@ def diff_command(
     if as_json:
         output.json_value(compared.to_json())
     else:
-        _show_comparison(compared, stat=stat and not rows)
+        output.lines(compared.lines(stat=stat and not rows))
     if exit_code and compared.differs:
         raise typer.Exit(NOTHING_TO_DO)
 
@@ -102,16 +102,6 @@ def _compared(session: Session, revisions: list[str], paths: tuple[str, ...]) ->
     old, new = sides(revisions) or (revisions[0], revisions[1] if revisions[1:] else None)
     before, after = session.resolve(old), session.resolve(new)
     return compare(session.repository.objects, before.commit.tree, after.commit.tree, paths)
-
-
-def _show_comparison(compared: Comparison, *, stat: bool) -> None:
-    for change in compared.changes:
-        output.line(f"{change.mark} {change.path}{change.summary}")
-        if not stat:
-            for detail in change.details:
-                output.line(f"    {detail}")
-    for line in compared.working:
-        output.line(line)
 
 
 def _show_entry(session: Session, what: str, *, as_json: bool) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import sys
 from difflib import get_close_matches
 from errno import EROFS
 from inspect import cleandoc
@@ -153,7 +152,7 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
     def run(*args: Any, **kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
-            sys.stdout.flush()  # here, where a reader that left can be told from a mistake
+            output.flush()  # here, where a reader that left can be told from a mistake
         except Error as error:
             output.failure(error)
             raise typer.Exit(exit_code(error)) from None
@@ -162,8 +161,7 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
             output.note("interrupted. `tensorrepo status` shows where things stand")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader of a pipe left (`| head`). Python would complain when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            output.give_up()
             raise typer.Exit(BROKEN_PIPE) from None
         except OSError as error:
             failure = _of_system(error)

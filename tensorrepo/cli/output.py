@@ -7,6 +7,7 @@ sees answers alone. Colour and bars appear on a terminal only.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 def line(text: str = "") -> None:
     """One line of the answer, as it is."""
     sys.stdout.write(text + "\n")
+
+
+def lines(texts: Iterable[str]) -> None:
+    """Lines of the answer, as they come."""
+    for text in texts:
+        line(text)
 
 
 def styled(text: str) -> None:
@@ -46,12 +53,12 @@ def warning(text: str) -> None:
     note(f"warning: {text}")
 
 
-def answer(value: Any, *lines: str, as_json: bool) -> None:
-    """What a command did: `lines` for people, `value` for programs."""
+def answer(value: Any, *told: str, as_json: bool) -> None:
+    """What a command did: lines for people, `value` for programs."""
     if as_json:
         json_value(value)
         return
-    for text in lines:
+    for text in told:
         line(text)
 
 
@@ -71,6 +78,16 @@ def raw(data: bytes | memoryview) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def flush() -> None:
+    """Hand over what was printed. Raises BrokenPipeError when the reader of a pipe left."""
+    sys.stdout.flush()
+
+
+def give_up() -> None:
+    """Print no more: the reader of a pipe left (`| head`). Python would complain at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:

@@ -81,4 +81,8 @@ def stream_command(
         output.json_value({"rows": rows, "seconds": seconds, "stats": asdict(reader.stats())})
         return
     output.line(f"{rows:,} rows in {seconds:.2f} s, {rows / max(seconds, 1e-9):,.0f} rows/s")
-    output.line(str(reader.stats()))
+    found = reader.stats()
+    output.line(
+        f"planned {found.plan_seconds:.2f} s, fetched {found.fetch_seconds:.2f} s, gathered "
+        f"{found.gather_seconds:.2f} s, waited {found.waited_seconds:.2f} s"
+    )

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.types import ClassLabel, Scalar, Tensor
 from tensorrepo.formats.model.read import Model, open_model
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.types import ColumnType
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
@@ -84,6 +86,19 @@ def value_text(value: Any) -> str:
     return text if len(text) <= SHOWN_BYTES else text[: SHOWN_BYTES - 3] + "..."
 
 
+def type_text(kind: ColumnType) -> str:
+    """The type of a column, in a word where one does: ``float32[28, ?]``."""
+    if isinstance(kind, Scalar):
+        return kind.dtype
+    if isinstance(kind, Tensor):
+        dims = ", ".join("?" if dim is None else str(dim) for dim in kind.shape)
+        return f"{kind.dtype}[{dims}]"
+    if isinstance(kind, ClassLabel):
+        shown = ", ".join(kind.names[:8])
+        return f"label of {len(kind.names)} classes ({shown}{', ...' if kind.names[8:] else ''})"
+    return str(kind)
+
+
 def value_json(value: Any) -> Any:
     """One value for programs: arrays as nested lists, bytes as hex."""
     if isinstance(value, np.ndarray):
@@ -110,7 +125,7 @@ def file_json(path: str, data: memoryview) -> dict[str, Any]:
 
 def _describe_dataset(path: str, entry: Entry, dataset: Dataset) -> Description:
     columns = tuple(
-        f"{column.name}: {column.type}{' or null' if column.nullable else ''}"
+        f"{column.name}: {type_text(column.type)}{' or null' if column.nullable else ''}"
         for column in dataset.schema.columns
     )
     shape = f"{len(dataset):,} rows x {len(columns)} columns"
