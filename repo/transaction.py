@@ -22,7 +22,7 @@ from tensorrepo.repo.attempt import (
     raise_conflicts,
     tree_of,
 )
-from tensorrepo.repo.errors import UnsupportedError
+from tensorrepo.repo.errors import CommitExpired, NotFoundError, UnsupportedError
 from tensorrepo.repo.merge import MergeContext, merge_trees
 from tensorrepo.repo.names import check_path, check_ref
 from tensorrepo.repo.store import ObjectWriter
@@ -96,10 +96,16 @@ class Transaction:
         Raises:
             ConflictError: others changed the same; `conflicts` says what. Nothing changed.
             CommitOutcomeUnknown: the store did not say; `resolve` finds out.
-            CommitExpired: a staged object was collected.
+            CommitExpired: a staged object, or what the change was made on, was collected.
         """
-        base = tree_of(self.objects, self.base)
-        mine = update(self.objects, base, self.staged)
+        try:
+            base = tree_of(self.objects, self.base)
+            mine = update(self.objects, base, self.staged)
+        except NotFoundError as error:
+            raise CommitExpired(
+                f"{self.ref}: {error} What this change was made on was collected since. Stage it "
+                "again on the new tip."
+            ) from error
         if mine == base:
             return None
         compose = partial(self._compose, mine)

@@ -26,12 +26,19 @@ if TYPE_CHECKING:
 COLLECTOR = "Collector <gc@example.org>"
 
 
-def condemn(repository: Repository, *, release: Iterable[Digest] = ()) -> list[str]:
+def condemn(
+    repository: Repository,
+    *,
+    release: Iterable[Digest] = (),
+    among: Iterable[str] | None = None,
+) -> list[str]:
     """One gc-condemn of everything that no root leads to; gives the keys that may be deleted.
 
-    `release` lets go of values that refs had before they were deleted or reset.
+    `release` lets go of values that refs had before they were deleted or reset. `among` are the
+    keys that an earlier listing saw, or a part of them; None lists now.
     """
     let_go = set(release)
+    seen = None if among is None else set(among)
 
     def dead_keys(view: View) -> list[str]:
         state = view.state
@@ -41,7 +48,9 @@ def condemn(repository: Repository, *, release: Iterable[Digest] = ()) -> list[s
         return [
             stored.key
             for stored in repository.backend.list("objects/")
-            if (parsed := parse_object_key(stored.key)) and parsed[0] not in live
+            if (parsed := parse_object_key(stored.key))
+            and parsed[0] not in live
+            and (seen is None or stored.key in seen)
         ]
 
     return _append(repository, dead_keys, let_go)

@@ -1,0 +1,98 @@
+"""Collection beside writers: every order of steps of a small world, and the code on some of them.
+
+docs/design/collection.md says what the rules are for.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support import model_collection, model_repack
+from tests.support.collection_replay import Replay
+from tests.support.model_collection import Event, Setting, World, beginning, events
+
+SETTINGS = {
+    "as it is": Setting(),
+    "graves name too much": Setting(false_positives=True),
+    "from garbage alone": Setting(begins_live=False),
+    "two that have only digests": Setting(writers="DD"),
+}
+LONGEST = 40
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_with_all_rules_nothing_is_lost_and_everyone_can_finish(setting: Setting) -> None:
+    explored = model_collection.explore(setting)
+    assert (explored.problem, explored.way) == (None, [])
+    assert explored.worlds > 10_000
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("writers", ["SDS", "SDD"])
+def test_with_three_writers_nothing_is_lost_either(writers: str) -> None:
+    assert model_collection.explore(Setting(writers, drops=1)).problem is None
+
+
+@pytest.mark.parametrize("rule", sorted(model_collection.RULES))
+@pytest.mark.parametrize("live", [True, False])
+def test_without_any_one_of_the_rules_something_is_lost(rule: str, *, live: bool) -> None:
+    explored = model_collection.explore(Setting(begins_live=live), model_collection.RULES - {rule})
+    assert explored.problem == "lost"
+    assert [event.kind for event in explored.way][-1] == "delete"
+
+
+def test_looking_at_roots_alone_is_not_enough_where_listings_miss_nothing() -> None:
+    setting = Setting(misses=False)
+    explored = model_collection.explore(setting, model_collection.RULES - {"closure"})
+    assert explored.problem == "lost"
+
+
+@pytest.mark.parametrize("writers", ["AR", "BR", "AB"])
+def test_a_repack_beside_writers_loses_nothing(writers: str) -> None:
+    lost, way, worlds = model_repack.explore(model_repack.Setting(writers))
+    assert (lost, way) == (frozenset(), [])
+    assert worlds > 4000
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "setting", [model_repack.Setting("ABR"), model_repack.Setting("AR", drops=2, rounds=2)]
+)
+def test_so_it_is_with_more_of_everything(setting: model_repack.Setting) -> None:
+    assert model_repack.explore(setting)[0] == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("rule", "writers", "lost"),
+    [("fence", "BR", "n"), ("supersede", "AR", "P2"), ("links", "BR", "P")],
+)
+def test_without_any_one_of_the_rules_a_repack_loses_something(
+    rule: str, writers: str, lost: str
+) -> None:
+    found, _, _ = model_repack.explore(model_repack.Setting(writers), model_repack.RULES - {rule})
+    assert found == {lost}
+
+
+def walk(setting: Setting, chance: random.Random) -> list[Event]:
+    """One way through the model, to where nothing is left to do or far enough."""
+    world: World = beginning(setting)
+    way: list[Event] = []
+    while len(way) < LONGEST:
+        choices = list(events(world, setting, model_collection.RULES))
+        if not choices:
+            break
+        event, world = chance.choice(choices)
+        way.append(event)
+    return way
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("seed", range(75))
+def test_the_code_loses_nothing_on_any_way_through_the_model(seed: int, setting: Setting) -> None:
+    chance = random.Random(seed)
+    replay = Replay(setting, chance)
+    for event in walk(setting, chance):
+        replay.play(event)
+    replay.finish()
