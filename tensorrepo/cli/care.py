@@ -66,9 +66,7 @@ def doctor_command(
 
 def resolve_command(
     context: typer.Context,
-    txn: Annotated[
-        str | None, typer.Argument(metavar="[TXN]", help="Only this transaction.")
-    ] = None,
+    txn: Annotated[str | None, typer.Argument(metavar="TXN", help="Only this transaction.")] = None,
     settle: Annotated[
         bool,
         typer.Option("--settle", help="Fill an empty slot, so that the answer is a definite one."),

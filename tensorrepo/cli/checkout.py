@@ -26,9 +26,7 @@ def checkout_command(
     ],
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PATH]...", help="Entries to write out.", autocompletion=complete_entry
-        ),
+        typer.Argument(metavar="PATH", help="Entries to write out.", autocompletion=complete_entry),
     ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="DIR", help="Write them into DIR.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def show_command(
     context: typer.Context,
     what: Annotated[
-        str | None, typer.Argument(metavar="[REF[:PATH]]", autocompletion=complete_place)
+        str | None, typer.Argument(metavar="REF[:PATH]", autocompletion=complete_place)
     ] = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -59,7 +59,7 @@ def diff_command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[A [B] | A..B] [-- PATH...]",
+            metavar="A B|A..B -- PATH",
             help="Two commits (B: HEAD); only these entries.",
             autocompletion=complete_ref_or_entry,
         ),

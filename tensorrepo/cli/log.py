@@ -29,7 +29,7 @@ def log_command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[REF | A..B] [-- PATH...]",
+            metavar="REF|A..B -- PATH",
             help="From where; only commits that changed these.",
             autocompletion=complete_ref_or_entry,
         ),

@@ -50,7 +50,7 @@ def ls_command(
     place: Annotated[
         str,
         typer.Argument(
-            metavar="[REF[:PATH]]",
+            metavar="REF[:PATH]",
             help="A commit, or a folder of it.",
             autocompletion=complete_place,
         ),

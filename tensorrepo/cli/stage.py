@@ -84,7 +84,7 @@ def rm_command(
     context: typer.Context,
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Entries to remove.", autocompletion=complete_entry),
+        typer.Argument(metavar="NAME", help="Entries to remove.", autocompletion=complete_entry),
     ],
     as_json: JsonOption = False,
 ) -> None:

@@ -17,7 +17,7 @@ from tensorrepo.workspace.start import start_workspace
 def init_command(
     context: typer.Context,
     url: Annotated[
-        str | None, typer.Argument(metavar="[URL]", help="Where the repository is to lie.")
+        str | None, typer.Argument(metavar="URL", help="Where the repository is to lie.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Make a workspace inside of another one, or anew.")

@@ -113,6 +113,7 @@ def _commit(session: Session, staging: Staging, branch: str, message: str) -> Co
         lease = session.here.state().lease
     pin = session.repository.log.view_at(staging.generation)
     with begin(session.repository, branch, pin=pin, base=staging.base) as transaction:
+        transaction.base = staging.base  # None, too: an undo may have left the branch without one
         for path, change in staging.entries.items():
             if change.entry is None:
                 transaction.remove(path)

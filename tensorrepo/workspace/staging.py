@@ -72,17 +72,17 @@ def carry_staging(session: Session, base: Digest | None) -> Staging:
         ConflictError: an entry that is staged is another one there. Nothing changed.
     """
     staging, objects = session.here.staging(), session.repository.objects
-    if not staging.entries or staging.base is None or base is None:
+    if not staging.entries or staging.base is None:
         return staging
-    if is_ancestor(objects, staging.base, base):
+    if base is not None and is_ancestor(objects, staging.base, base):
         return staging
     old, new = tree_of(objects, staging.base), tree_of(objects, base)
     for path in staging.entries:
         if lookup(objects, old, path) != lookup(objects, new, path):
             raise ConflictError(
-                f"{path} is staged as a change of commit {staging.base:.12}, and is "
-                f"another one in {base:.12}. Unstage it with `tensorrepo restore --staged {path}` "
-                "and add it again there. Nothing changed."
+                f"{path} is staged as a change of commit {staging.base:.12}, and is another one in "
+                f"{base or 'a branch without commits':.24}. Unstage it with `tensorrepo restore "
+                f"--staged {path}` and add it again there. Nothing changed."
             )
     moved = Staging(base, staging.generation, staging.entries)
     session.here.write_staging(moved)

@@ -238,6 +238,26 @@ def test_what_was_undone_does_not_come_back_with_the_next_commit(full: Shell) ->
     assert "models/net" not in full.repository().entries()
 
 
+def test_staged_changes_outlive_an_undo_of_the_first_commit(full: Shell) -> None:
+    full("add", "points.npz", "--dataset", "other")
+    full("undo")
+    full("commit", "-m", "anew")
+    assert set(full.repository().entries()) == {"datasets/other"}
+    assert len(full("log", "--oneline").splitlines()) == 1
+
+
+def test_two_first_commits_of_one_name_conflict(shell: Shell, tmp_path: Path) -> None:
+    bob = joined(shell, tmp_path)
+    shell("add", "points.npz", "--dataset", "points")
+    write_points(bob.folder / "points.npz", 3)
+    bob("add", "points.npz", "--dataset", "points")
+    bob("commit", "-m", "Bob's")
+    before = shell.snapshot()
+    shell.fails(4, "commit", "-m", "Ada's")
+    assert shell.snapshot() == before
+    assert rows(shell) == 3
+
+
 def test_reset_moves_the_branch_and_the_reflog_remembers(full: Shell) -> None:
     commit_points(full, 2)
     full("reset", "HEAD~1")

@@ -57,6 +57,9 @@ AT_SLOT = STALL.format(
 AT_READING = STALL.format(
     module="tensorrepo.repo.store", owner="ObjectWriter", name="flush", wanted=""
 )
+AT_TIDYING = STALL.format(
+    module="tensorrepo.repo.workspace", owner="Workspace", name="write_staging", wanted=""
+)
 
 
 def kill(target: str, number: int, *, after: bool = False) -> str:
@@ -108,6 +111,16 @@ def test_ctrl_c_before_anything_was_decided_is_just_an_interrupt(full: Shell) ->
     assert code == INTERRUPTED
     assert "Traceback" not in errors
     assert full.snapshot() == before
+
+
+def test_ctrl_c_after_the_record_landed_does_not_claim_that_nothing_happened(full: Shell) -> None:
+    full("rm", "net")
+    code, errors = interrupted(full, AT_TIDYING, "commit", "-m", "less")
+    assert code == INTERRUPTED
+    assert "tensorrepo status" in errors
+    assert "already" in full("status")
+    assert "already" in full("commit", "-m", "less")
+    assert len(full("log", "--oneline").splitlines()) == 2
 
 
 def test_a_reader_that_leaves_a_pipe_is_no_mistake(full: Shell) -> None:
