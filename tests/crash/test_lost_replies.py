@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorrepo.repo.append import resolve
-from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import CommitOutcomeUnknown, Error, StorageError
 from tensorrepo.repo.repository import open_repository
 from tensorrepo.repo.transaction import begin
 from tests.support.faults import LostReplyBackend, WrappedBackend
-from tests.support.histories import CHANGES, copied, history, snapshot, verify
+from tests.support.histories import CHANGES, Harm, copied, snapshot, to_disk, verify, warm
 from tests.support.repositories import ADA, stage_files
 
 if TYPE_CHECKING:
@@ -21,52 +19,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.backends.local import LocalBackend
     from tensorrepo.repo.repository import Repository
     from tests.support.faults import Loss
 
-MEMORY = MemoryBackend()
-history(MEMORY)
-BEFORE = snapshot(MEMORY)
+HARM = Harm()
+HEAD = open_repository(HARM.backend, drivers={}).log.refresh().generation
 LOSSES: tuple[Loss, ...] = ("before", "after", "later", "twice")
 TRIED = ("commit", "commit on a branch that moved", "merge", "branch")
-
-
-def warm(backend: WrappedBackend) -> Repository:
-    """A repository that has read the log; its backend counts operations from here."""
-    repository = open_repository(backend, drivers={})
-    repository.log.refresh()
-    backend.operations.clear()
-    return repository
-
-
-def places(*changes: str) -> list[tuple[str, bool, int]]:
-    found = []
-    for change in changes:
-        for late in (False, True):
-            backend = WrappedBackend(copied(MEMORY), late=late)
-            CHANGES[change](warm(backend))
-            found += [(change, late, at) for at in range(1, len(backend.operations) + 1)]
-    return found
-
-
-def after(change: str) -> dict[str, dict[str, bytes]]:
-    backend = copied(MEMORY)
-    CHANGES[change](open_repository(backend, drivers={}))
-    return snapshot(backend)
-
-
-AFTER = {change: after(change) for change in TRIED}
 
 
 def records(backend: Backend) -> int:
     """How many records the log has got since the history was made, noops apart."""
     log = open_repository(backend, drivers={}).log
-    start = MEMORY_HEAD + 1
-    found = list(log.records(start, log.refresh().generation + 1))
+    found = list(log.records(HEAD + 1, log.refresh().generation + 1))
     return sum(any(entry.kind != "noop" for entry in record.entries) for record in found)
-
-
-MEMORY_HEAD = open_repository(MEMORY, drivers={}).log.refresh().generation
 
 
 def attempt(act: Callable[[Repository], None], failing: LostReplyBackend, at: int) -> Error | None:
@@ -98,34 +65,30 @@ def check(backend: Backend, change: str, at: int, loss: Loss, *, late: bool) -> 
     failing.settle()  # what was still on its way arrives now
     landed = outcome == "landed"
     assert outcome in ("landed", "lost")
-    assert snapshot(backend) == (AFTER[change] if landed else BEFORE)
+    assert snapshot(backend) == (HARM.after[change] if landed else HARM.before)
     assert records(backend) == landed
     verify(backend)
     if not landed:
         CHANGES[change](open_repository(backend, drivers={}))
-    assert snapshot(backend) == AFTER[change]
+    assert snapshot(backend) == HARM.after[change]
     assert records(backend) == 1
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("change", "late", "at"), places(*TRIED))
+@pytest.mark.parametrize(("change", "late", "at"), HARM.places(*TRIED))
 def test_no_commit_is_made_twice_and_none_is_lost_that_was_acknowledged(
     change: str, at: int, loss: Loss, *, late: bool
 ) -> None:
-    check(copied(MEMORY), change, at, loss, late=late)
+    check(copied(HARM.backend), change, at, loss, late=late)
 
 
 @pytest.fixture(scope="module")
 def on_disk(tmp_path_factory: pytest.TempPathFactory) -> LocalBackend:
-    folder = tmp_path_factory.mktemp("history") / "store"
-    for stored in MEMORY.list(""):
-        (folder / stored.key).parent.mkdir(parents=True, exist_ok=True)
-        (folder / stored.key).write_bytes(MEMORY.read(stored.key))
-    return LocalBackend(folder)
+    return to_disk(HARM.backend, tmp_path_factory.mktemp("history"))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("change", "late", "at"), places("commit"))
+@pytest.mark.parametrize(("change", "late", "at"), HARM.places("commit", disk=True))
 def test_so_it_is_on_a_disk(
     on_disk: LocalBackend, tmp_path: Path, change: str, at: int, loss: Loss, *, late: bool
 ) -> None:
@@ -133,12 +96,12 @@ def test_so_it_is_on_a_disk(
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("change", "late", "at"), places("commit"))
+@pytest.mark.parametrize(("change", "late", "at"), HARM.places("commit"))
 def test_a_transaction_that_is_committed_again_is_whole_or_refused(
     change: str, at: int, loss: Loss, *, late: bool
 ) -> None:
     """Nobody should, after an error; who does must not get a commit that lacks an object."""
-    backend = copied(MEMORY)
+    backend = copied(HARM.backend)
     failing = LostReplyBackend(backend, 10**9, loss, late=late)
 
     def act(repository: Repository) -> None:
@@ -153,13 +116,13 @@ def test_a_transaction_that_is_committed_again_is_whole_or_refused(
 
     attempt(act, failing, at)
     failing.settle()
-    assert snapshot(backend) in (BEFORE, AFTER[change])
+    assert snapshot(backend) in (HARM.before, HARM.after[change])
     verify(backend)
 
 
 def test_a_store_that_never_answers_again_leaves_the_outcome_unknown() -> None:
     """Not a conflict: the record may be on its way."""
-    backend = copied(MEMORY)
+    backend = copied(HARM.backend)
 
     class Silent(WrappedBackend):
         deaf = False
@@ -176,4 +139,4 @@ def test_a_store_that_never_answers_again_leaves_the_outcome_unknown() -> None:
     log = open_repository(backend, drivers={}).log
     assert resolve(log, caught.value.txn, caught.value.generation, settle=False) == "unknown"
     assert resolve(log, caught.value.txn, caught.value.generation, settle=True) == "lost"
-    assert snapshot(backend) == BEFORE
+    assert snapshot(backend) == HARM.before

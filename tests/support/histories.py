@@ -13,6 +13,7 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.records import STATE_INTERVAL, LogEntry
 from tensorrepo.repo.repository import open_repository
 from tensorrepo.repo.transaction import begin
+from tests.support.faults import WrappedBackend
 from tests.support.repositories import ADA, commit_files, files_at, new_repository, stage_files
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def undo(repository: Repository) -> None:
     refs.undo(repository, "main", actor=ADA)
 
 
+# What can be done, by name.
 CHANGES: Mapping[str, Callable[[Repository], None]] = {
     "commit": commit,
     "commit of many files": commit_many,
@@ -131,3 +133,68 @@ CHANGES: Mapping[str, Callable[[Repository], None]] = {
     "delete": delete,
     "undo": undo,
 }
+
+
+class _LikeADisk(WrappedBackend):
+    """Memory that says it is a disk on this machine, to which other requests are made."""
+
+    @property
+    def local_root(self) -> Path | None:
+        return Path("/")
+
+
+class Harm:
+    """The history, what each change makes of it, and where a change can be harmed."""
+
+    def __init__(self) -> None:
+        self.backend = MemoryBackend()
+        history(self.backend)
+        self.before = snapshot(self.backend)
+        self.after = {change: self._after(change) for change in CHANGES}
+
+    def _after(self, change: str) -> Snapshot:
+        backend = copied(self.backend)
+        CHANGES[change](open_repository(backend, drivers={}))
+        return snapshot(backend)
+
+    def operations(
+        self, change: str, *, late: bool = False, disk: bool = False
+    ) -> list[tuple[str, str]]:
+        """What a client that has read the log does for a change."""
+        kind = _LikeADisk if disk else WrappedBackend
+        backend = kind(copied(self.backend), late=late)
+        CHANGES[change](warm(backend))
+        return backend.operations
+
+    def places(self, *changes: str, disk: bool = False) -> list[tuple[str, bool, int]]:
+        """Changes, whether their uploads are late, and the numbers of their operations from 1.
+
+        Of a row of reads, or of uploads, the first and the last.
+        """
+        found = []
+        for change in changes:
+            for late in (False, True):
+                verbs = [verb for verb, _ in self.operations(change, late=late, disk=disk)]
+                around = zip(["", *verbs[:-1]], verbs, [*verbs[1:], ""], strict=True)
+                found += [
+                    (change, late, at)
+                    for at, (before, verb, after) in enumerate(around, 1)
+                    if verb not in ("read", "upload") or not before == verb == after
+                ]
+        return found
+
+
+def warm(backend: WrappedBackend) -> Repository:
+    """A repository that has read the log; its backend counts operations from here."""
+    repository = open_repository(backend, drivers={})
+    repository.log.refresh()
+    backend.operations.clear()
+    return repository
+
+
+def to_disk(backend: Backend, folder: Path) -> LocalBackend:
+    """The same keys in a folder."""
+    for stored in backend.list(""):
+        (folder / stored.key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / stored.key).write_bytes(backend.read(stored.key))
+    return LocalBackend(folder)
