@@ -199,10 +199,13 @@ def _create(log: Log, before: Tip, draft: _Draft, patience: Patience) -> _Draft 
 
     Raises:
         CommitOutcomeUnknown: leaving, for whatever reason, without knowing.
+        Error: this machine's disk refuses, and certainly wrote nothing.
     """
     gen = draft.slot.record.gen
     try:
         found = _settle(log, gen, draft, patience)
+    except _Refused as refused:
+        raise refused.error from refused.error.__cause__
     except BaseException as error:
         raise CommitOutcomeUnknown(
             f"{log.backend.url}: whether transaction {draft.txns[0]} is in log record {gen} is "
@@ -241,10 +244,22 @@ def _settle(log: Log, gen: int, draft: _Draft, patience: Patience) -> bytes:
             absent = True
         except Error as failure:
             absent, error = False, failure
+        # A call of this machine's own file system is over when it returns: nothing is in flight
+        # that could land later. Of any other store that is not known, whatever it answers.
+        if absent and error and _is_lasting(error) and log.backend.local_root is not None:
+            raise _Refused(error)
         tries += 1
         if patience.is_over(tries) or (tries >= HOPELESS_TRIES and _is_lasting(error)):
             raise error or StorageError(f"{key} stays absent after {tries} creates")
         patience.wait_for_store(tries)
+
+
+class _Refused(Exception):
+    """The slot was not written, and never will be by this call."""
+
+    def __init__(self, error: Error) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _is_lasting(error: Error | None) -> bool:

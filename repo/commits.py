@@ -56,7 +56,7 @@ class Commit:
     parents) in key order; None when there are more than 256. `signature` covers `signed_bytes`.
     """
 
-    tree: bytes
+    tree: bytes = field(repr=False)
     parents: tuple[Digest, ...]
     generation: int
     author: str

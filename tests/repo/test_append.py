@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.repo.append import append, resolve
 from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     ConflictError,
@@ -23,8 +24,10 @@ from tensorrepo.repo.errors import (
     StorageError,
 )
 from tensorrepo.repo.log import Log, View
+from tensorrepo.repo.pending import Pending
 from tensorrepo.repo.records import Record, encode_record
 from tensorrepo.repo.slots import HINT_KEY, slot_key
+from tests.support.faults import WrappedBackend
 from tests.support.log import (
     MAIN,
     Crash,
@@ -42,9 +45,11 @@ from tests.support.log import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.ids import Buffer
     from tensorrepo.repo.records import LogEntry
     from tests.support.log import Request
 
@@ -684,3 +689,37 @@ def test_a_slot_far_beyond_the_end_means_that_the_log_was_rewound(*, settle: boo
         resolve(open_log(backend), "mine", 9, settle=settle)
     with pytest.raises(NotFoundError):
         backend.read(slot_key(4))
+
+
+class Refusing(WrappedBackend):
+    """A store that refuses to create slots of the log, once and for all."""
+
+    def __init__(self, inner: Backend, error: Error) -> None:
+        super().__init__(inner)
+        self.error = error
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        if key.startswith("log/0"):
+            raise self.error
+        return super().create(key, parts)
+
+
+REFUSALS = [PermissionDenied("read-only"), StorageError("no space left")]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: error.kind)
+def test_what_a_local_disk_refuses_is_a_definite_no(tmp_path: Path, error: Error) -> None:
+    notes = tmp_path / "notes"
+    log = Log(Refusing(LocalBackend(tmp_path / "store"), error), b"{}", lambda _: (), pending=notes)
+    with pytest.raises(type(error), match=str(error)):
+        append_one(log, "refused", 1)
+    assert Pending(notes).unresolved() == ()
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: error.kind)
+def test_what_any_other_store_refuses_stays_unknown(tmp_path: Path, error: Error) -> None:
+    notes = tmp_path / "notes"
+    log = Log(Refusing(new_backend(), error), b"{}", lambda _: (), pending=notes)
+    with pytest.raises(CommitOutcomeUnknown):
+        append(log, lambda _: (entry("noop", txn="refused"),), sleep=no_sleep)
+    assert [note.txn for note in Pending(notes).unresolved()] == ["refused"]
