@@ -32,9 +32,10 @@ from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.repository import LocalState, create_repository, open_repository
-from tensorrepo.repo.store import ObjectStore, ObjectWriter
+from tensorrepo.repo.store import ObjectStore
 from tensorrepo.repo.transaction import begin
 from tensorrepo.repo.trees import Entry
+from tensorrepo.repo.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,7 +28,8 @@ from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.source import ModelSource
 from tensorrepo.formats.model.write import write_model
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.store import ObjectStore, ObjectWriter
+from tensorrepo.repo.store import ObjectStore
+from tensorrepo.repo.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable

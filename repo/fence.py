@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import Link, ObjectSource
     from tensorrepo.repo.state import Grave, State
-    from tensorrepo.repo.store import ObjectStore, ObjectWriter
+    from tensorrepo.repo.store import ObjectStore
+    from tensorrepo.repo.writer import ObjectWriter
 
 
 def graves_since(state: State, generation: int) -> tuple[Grave, ...]:

@@ -16,7 +16,7 @@ from tensorrepo.repo import fence
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.records import LogEntry, Update, decode_ref_updates
-from tensorrepo.repo.store import ObjectWriter
+from tensorrepo.repo.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

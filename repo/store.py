@@ -1,36 +1,31 @@
 """Where do an object's bytes come from, and are they what their name says?
 
 `ObjectStore` reads: it finds the incarnation of a digest (docs/spec/objects.md, "Keys and labels"),
-verifies it, and remembers small ones. `ObjectWriter` stores: it keeps to rules W1 and W2 of
-garbage collection (see `fence`) and makes everything durable at once.
+verifies it, and remembers small ones. `writer.ObjectWriter` stores.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections import OrderedDict
-from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-import zstandard
-
-from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
+from tensorrepo.repo.atrest import ZSTD_MAGIC, expand
+from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.graves import GraveTable, object_key, parse_object_key
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.objects import (
     HEADER,
-    EncodedObject,
     Envelope,
     Kind,
     Link,
     decode_header,
     decode_object,
-    encode_object,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.cache import DiskCache
@@ -38,13 +33,8 @@ if TYPE_CHECKING:
     from tensorrepo.repo.state import Grave
 
 T = TypeVar("T")
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_COMPRESS_FROM_BYTES = 512
-_COMPRESS_UPTO_BYTES = 64 << 20
-_SMALLEST_STORED_BYTES = 64  # so that reading the first 32 bytes of any object works
 _REMEMBERED_BYTES = 64 << 20
-_REMEMBER_UPTO_BYTES = 1 << 20
-_PENDING_BYTES = 64 << 20
+REMEMBER_UPTO_BYTES = 1 << 20
 _REMEMBERED_LINKS = 1 << 17
 _MAPS = 4096
 
@@ -101,7 +91,7 @@ class ObjectStore:
         link = self._first(digest, lambda key: self._header(key, digest))
         # A header alone proves nothing, and parents keep what it says for ever: small objects are
         # read whole, which verifies them.
-        if link is None or link.bytes <= _REMEMBER_UPTO_BYTES:
+        if link is None or link.bytes <= REMEMBER_UPTO_BYTES:
             return self.get(digest).link(digest)
         return link
 
@@ -193,7 +183,7 @@ class ObjectStore:
         if len(self._links) + len(envelope.links) > _REMEMBERED_LINKS:
             self._links.clear()
         self._links.update((link.digest, link) for link in envelope.links)
-        if envelope.payload.nbytes <= _REMEMBER_UPTO_BYTES:
+        if envelope.payload.nbytes <= REMEMBER_UPTO_BYTES:
             self._recent.put(digest, envelope)
 
     def _from_cache(self, digest: Digest) -> Envelope | None:
@@ -297,198 +287,6 @@ class ObjectStore:
             f"no object {digest:.12} in {self.backend.url}. If a commit needs it, run "
             "`tensorrepo doctor`; a shallow or interrupted copy may lack it."
         )
-
-
-class ObjectWriter:
-    """Stores objects of one transaction under the keys that its pin prescribes (rule W1).
-
-    Reads see what was put, also before it is durable. Thread-safe but for `flush`. Once storing
-    anything failed, nothing of this writer may be relied on: every later `put` and `flush` says so.
-    """
-
-    def __init__(self, store: ObjectStore, graves: tuple[Grave, ...]) -> None:
-        self.store = store
-        self.graves = graves
-        self.own: dict[Digest, Link] = {}
-        self._uploads = store.backend.uploads()
-        self._unchecked: dict[str, Link] = {}
-        # Small objects that are not durable yet, for reading and for repairs; within a limit.
-        self._pending: dict[Digest, EncodedObject] = {}
-        self._pending_bytes = 0
-        self._failure: BaseException | None = None
-        self._lock = Lock()
-
-    def put(
-        self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
-    ) -> Link:
-        """Store one object; durable after `flush`. Its parts must not change before that."""
-        return self.put_encoded(
-            encode_object(kind, payload, [self.describe(digest) for digest in links])
-        )
-
-    def put_encoded(self, encoded: EncodedObject) -> Link:
-        """Store an object whose links are known to be right."""
-        if encoded.link.digest not in self.own or self._failure is not None:
-            self._start(encoded)
-        return encoded.link
-
-    def put_again(self, envelope: Envelope) -> Link:
-        """Store what was read under the label that `graves` prescribe now."""
-        encoded = encode_object(envelope.kind, envelope.payload, envelope.links)
-        self._start(encoded)
-        return encoded.link
-
-    def _start(self, encoded: EncodedObject) -> None:
-        link = encoded.link
-        key = object_key(link.digest, self.store.label(link.digest, self.graves))
-        with self._storing():
-            with self._lock:
-                self.own[link.digest] = link
-                self._unchecked[key] = link
-                self._hold(encoded)
-            self._uploads.create(key, stored_form(encoded))
-
-    def _hold(self, encoded: EncodedObject) -> None:
-        """Keep a small object until `flush`; the oldest give way, they can be read back."""
-        digest, size = encoded.link.digest, encoded.link.bytes
-        if size > _REMEMBER_UPTO_BYTES or digest in self._pending:
-            return
-        self._pending[digest] = encoded
-        self._pending_bytes += size
-        while self._pending_bytes > _PENDING_BYTES:
-            oldest = self._pending.pop(next(iter(self._pending)))
-            self._pending_bytes -= oldest.link.bytes
-
-    def flush(self) -> None:
-        """Make all that was put durable; adopt what was there before, when it is whole.
-
-        Raises:
-            StorageError: an object could not be stored, now or before. Begin anew.
-            CorruptError: what lies there is damaged, and its bytes are no longer here.
-            CommitExpired: what lay there was collected, and its bytes are no longer here.
-        """
-        with self._storing():
-            for key, created in self._uploads.finish().items():
-                if not created and key in self._unchecked:
-                    self._adopt(key, self._unchecked[key])
-        for digest, encoded in self._pending.items():
-            self.store.remember(digest, decode_object(b"".join(encoded.parts)))
-        self._forget()
-
-    def abort(self) -> None:
-        """Forget what is not durable. What was stored is garbage, and harmless."""
-        self._uploads.abort()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._pending.clear()
-        self._pending_bytes = 0
-        self._unchecked.clear()
-
-    @contextmanager
-    def _storing(self) -> Iterator[None]:
-        # The backend forgets an upload that failed. Without this, a commit that is tried again
-        # would find the object among `own` and refer to what was never stored.
-        if self._failure is not None:
-            raise StorageError(
-                f"{self.store.backend.url}: an object of this transaction could not be stored "
-                f"({self._failure}). Begin it again."
-            ) from self._failure
-        try:
-            yield
-        except BaseException as error:
-            self._failure = error
-            raise
-
-    def get(self, digest: Digest) -> Envelope:
-        pending = self._pending.get(digest)
-        if pending is not None:
-            return decode_object(b"".join(pending.parts))
-        return self._readable(digest).get(digest)
-
-    def describe(self, digest: Digest) -> Link:
-        own = self.own.get(digest)
-        return own if own is not None else self.store.describe(digest)
-
-    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
-        return self._readable(link.digest).read_range(link, start, stop)
-
-    def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
-        self._readable(link.digest).read_into(link, start, buffer)
-
-    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
-        return self._readable(link.digest).read_checked(link, start, stop, tag)
-
-    def map(self, link: Link) -> memoryview | None:
-        return self._readable(link.digest).map(link)
-
-    def _readable(self, digest: Digest) -> ObjectStore:
-        """The store, with all that was put visible in it."""
-        if digest in self.own and self._unchecked:
-            self.flush()
-        return self.store
-
-    def _adopt(self, key: str, link: Link) -> None:
-        """Accept what lies under `key` when it is whole, else put the right bytes there."""
-        backend = self.store.backend
-        encoded = self._pending.get(link.digest)
-        try:
-            if encoded is None and not link.kind.compressible:
-                self._check_size(key, link)
-            else:
-                decode_object(expand(backend.read(key), link.digest), link.digest)
-        except CorruptError:
-            if encoded is None:
-                raise
-            backend.overwrite(key, stored_form(encoded))  # same name, same bytes: a repair
-        except NotFoundError:
-            # A collector took it since it was seen there; the fence will store it once more.
-            if encoded is None:
-                raise CommitExpired(
-                    f"{link.kind.label} {link.digest:.12} was collected while it was being put. "
-                    "Add it again."
-                ) from None
-            backend.create(key, stored_form(encoded))
-
-    def _check_size(self, key: str, link: Link) -> None:
-        backend = self.store.backend
-        found = backend.size(key)
-        if found is None:
-            raise NotFoundError(f"{backend.url} has no key {key!r}")
-        if found != link.bytes:
-            raise CorruptError(
-                f"{key} in {backend.url} has {found} bytes, expected {link.bytes}. It was "
-                "damaged after it was stored: delete that one file and repeat the command."
-            )
-
-
-def stored_form(encoded: EncodedObject) -> tuple[Buffer, ...]:
-    """The bytes to store: metadata is zstd-compressed where that pays. Names never depend on it."""
-    size = encoded.link.bytes
-    compressible = encoded.link.kind.compressible
-    if not compressible or not _COMPRESS_FROM_BYTES <= size <= _COMPRESS_UPTO_BYTES:
-        return encoded.parts
-    packed = zstandard.ZstdCompressor(level=3).compress(b"".join(encoded.parts))
-    worth = _SMALLEST_STORED_BYTES <= len(packed) <= size * 7 // 8
-    return (packed,) if worth else encoded.parts
-
-
-def expand(data: bytes, digest: Digest) -> bytes:
-    """The envelope's own bytes, of what was stored."""
-    if data[:4] != ZSTD_MAGIC:
-        return data
-    try:
-        size = zstandard.frame_content_size(data)
-        if not 0 <= size <= _COMPRESS_UPTO_BYTES:
-            raise CorruptError(
-                f"object {digest:.12}: its compressed form claims {size} bytes, at most "
-                f"{_COMPRESS_UPTO_BYTES} are ever stored so"
-            )
-        return zstandard.ZstdDecompressor().decompress(data)
-    except zstandard.ZstdError as error:
-        raise CorruptError(
-            f"object {digest:.12}: its compressed form is damaged: {error}"
-        ) from None
 
 
 class _Recent:

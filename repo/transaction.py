@@ -25,8 +25,8 @@ from tensorrepo.repo.attempt import (
 from tensorrepo.repo.errors import CommitExpired, NotFoundError, UnsupportedError
 from tensorrepo.repo.merge import MergeContext, merge_trees
 from tensorrepo.repo.names import check_path, check_ref
-from tensorrepo.repo.store import ObjectWriter
 from tensorrepo.repo.trees import lookup, update
+from tensorrepo.repo.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -23,9 +23,9 @@ from tensorrepo.repo.errors import (
 )
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.store import ObjectWriter
 from tensorrepo.repo.trees import Entry, iterate
 from tensorrepo.repo.workspace import Tracked, changed_files, describe_files
+from tensorrepo.repo.writer import ObjectWriter
 from tensorrepo.workspace.add_files import add_files
 from tensorrepo.workspace.commit import forget_committed
 from tensorrepo.workspace.request import Added, Mode, Request, existing_entry, new_writer

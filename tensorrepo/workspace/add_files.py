@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.store import ObjectWriter
+    from tensorrepo.repo.writer import ObjectWriter
     from tensorrepo.workspace.session import Session
 
 SMALL_FILE_BYTES = 1 << 20

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
-from tensorrepo.repo.store import ObjectWriter
+from tensorrepo.repo.writer import ObjectWriter
 from tensorrepo.workspace.session import entry_at
 
 if TYPE_CHECKING:

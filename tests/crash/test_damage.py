@@ -17,7 +17,8 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.records import STATE_INTERVAL, LogEntry, Update, encode_ref_updates
 from tensorrepo.repo.repository import open_repository
 from tensorrepo.repo.slots import HINT_KEY, checkpoint_key, slot_key
-from tensorrepo.repo.store import ObjectStore, ObjectWriter
+from tensorrepo.repo.store import ObjectStore
+from tensorrepo.repo.writer import ObjectWriter
 from tests.support.collector import condemn, delete
 from tests.support.damage import FLIPS, flipped
 from tests.support.histories import copied, verify

@@ -14,7 +14,7 @@ from tensorrepo.repo.fence import closure
 from tensorrepo.repo.graves import encode_gc_list, encode_graves, parse_object_key
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.records import LogEntry
-from tensorrepo.repo.store import ObjectWriter
+from tensorrepo.repo.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,8 +13,8 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.repo.commits import Commit, write_commit
-from tensorrepo.repo.store import ObjectWriter
 from tensorrepo.repo.trees import EMPTY_TREE
+from tensorrepo.repo.writer import ObjectWriter
 from tests.support.places import read_only, small_disk
 from tests.support.shell import Shell, write_pictures, write_points
 

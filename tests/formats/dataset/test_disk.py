@@ -12,7 +12,8 @@ from tensorrepo.formats.dataset.schema import Bytes, Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.store import ObjectStore, ObjectWriter
+from tensorrepo.repo.store import ObjectStore
+from tensorrepo.repo.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,8 @@ import numpy as np
 from tensorrepo.formats.dataset.schema import Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
-from tensorrepo.repo.store import ObjectStore, ObjectWriter
+from tensorrepo.repo.store import ObjectStore
+from tensorrepo.repo.writer import ObjectWriter
 
 folder, width, total = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 objects = ObjectWriter(ObjectStore(open_backend(folder, environment={})), ())

@@ -25,8 +25,9 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.store import ObjectStore, ObjectWriter
+from tensorrepo.repo.store import ObjectStore
 from tensorrepo.repo.trees import Entry
+from tensorrepo.repo.writer import ObjectWriter
 from tests.support.models import MappedObjects, copy_of, flip, payload_start, stored
 from tests.support.objects import MemoryObjects
 
