@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo import store as store_module
+from tensorrepo.repo import writer as writer_module
+from tensorrepo.repo.atrest import expand, stored_form
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.cache import DiskCache
@@ -28,7 +30,8 @@ from tensorrepo.repo.graves import encode_graves, object_key
 from tensorrepo.repo.ids import content_tag, object_digest
 from tensorrepo.repo.objects import Envelope, Kind, Link, encode_object
 from tensorrepo.repo.state import Grave
-from tensorrepo.repo.store import ObjectStore, ObjectWriter, _Recent, expand, stored_form
+from tensorrepo.repo.store import ObjectStore, _Recent
+from tensorrepo.repo.writer import ObjectWriter
 from tests.support.faults import CountingBackend, LostReplyBackend, WrappedBackend
 from tests.support.log import digest
 
@@ -701,7 +704,7 @@ def test_small_objects_are_remembered() -> None:
 def test_a_writer_holds_only_so_many_bytes_that_are_not_durable(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_PENDING_BYTES", 10_000)
+    monkeypatch.setattr(writer_module, "_PENDING_BYTES", 10_000)
     writer = ObjectWriter(ObjectStore(backend), ())
     payloads = [b"%04d" % n * 250 for n in range(100)]
     links = [writer.put(Kind.BLOB, payload) for payload in payloads]
@@ -716,7 +719,7 @@ def test_a_writer_holds_only_so_many_bytes_that_are_not_durable(
 def test_what_a_writer_holds_no_longer_is_adopted_by_its_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(store_module, "_PENDING_BYTES", 0)
+    monkeypatch.setattr(writer_module, "_PENDING_BYTES", 0)
     backend = MemoryBackend()
     link = put(backend, Kind.BLOB, b"content")
     assert put(backend, Kind.BLOB, b"content") == link
