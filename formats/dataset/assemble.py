@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo.formats.dataset.ahead import Ahead, Fetcher
-from tensorrepo.formats.dataset.gather import InMemory, RunValues, teach_allocator
+from tensorrepo.formats.dataset.gather import InMemory, RunValues, Wanted, teach_allocator
 from tensorrepo.formats.dataset.keyed import Purpose, epoch_key
 from tensorrepo.formats.dataset.schedule import STRETCH_ROWS, Share, Stretch, stretches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.batch import Batch, BatchForm
     from tensorrepo.formats.dataset.plan import Plan
@@ -62,9 +64,12 @@ class Assembler:
             group_bytes=_LOCAL_GROUP_BYTES if local else 0,
         )
         teach_allocator()
-        planned = Ahead(self._stretches(share, seed, epoch), 1, "tensorrepo-plan")
+        walk = _Walk(self, fetcher)
+        planned = Ahead(
+            map(walk.prepared, self._stretches(share, seed, epoch)), 1, "tensorrepo-plan"
+        )
         try:
-            yield from _Walk(self, fetcher).groups(planned)
+            yield from walk.groups(planned)
         finally:
             planned.close()
             fetcher.close()
@@ -106,8 +111,17 @@ class Assembler:
         return self.steps_at_once if self.options.transform is None else 1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """A stretch, the numbers of its rows in the dataset, and what is wanted of each column."""
+
+    stretch: Stretch
+    numbers: NDArray[np.int64]
+    wanted: tuple[Wanted, ...]
+
+
 class _Walk:
-    """One pass over the stretches of an epoch."""
+    """One pass over the stretches of an epoch. One thread walks, another may prepare."""
 
     def __init__(self, assembler: Assembler, fetcher: Fetcher[list[list[InMemory]]]) -> None:
         self._assembler = assembler
@@ -116,37 +130,49 @@ class _Walk:
         self._clock = assembler.options.clock
         plan = assembler.plan
         self._values = [
-            RunValues(plan.runs, column.index.storage, nullable=nullable)
+            RunValues(plan.live, column.index.storage, nullable=nullable)
             for column, nullable in zip(plan.columns, assembler.nullable, strict=True)
         ]
 
-    def groups(self, upcoming: Iterator[Stretch]) -> Iterator[list[Item]]:
+    def prepared(self, stretch: Stretch) -> _Prepared:
+        """Work out for all steps of a stretch what does not depend on where runs lie."""
+        numbers = self._assembler.plan.first_row[stretch.run] + stretch.row
+        wanted = [
+            self._values[place].want(stretch.run, stretch.row)
+            for _, place in self._assembler.columns
+        ]
+        return _Prepared(stretch, numbers, tuple(wanted))
+
+    def groups(self, upcoming: Iterator[_Prepared]) -> Iterator[list[Item]]:
+        """Every step, some at a time."""
         at_once = 1  # so that the first batch is not kept waiting by others
-        stretch = self._expected(upcoming)
-        while stretch is not None:
-            following: Stretch | None = None
-            half = stretch.steps // 2
+        current = self._expected(upcoming)
+        while current is not None:
+            following: _Prepared | None = None
+            steps = current.stretch.steps
+            half = steps // 2
             step = 0
-            while step < stretch.steps:
-                stop = min(step + at_once, stretch.steps)
-                yield from self._steps(stretch, step, stop)
+            while step < steps:
+                stop = min(step + at_once, steps)
+                yield from self._steps(current, step, stop)
                 if step <= half < stop:
                     # Late enough to let the first batches out, early enough for the fetcher.
                     following = self._expected(upcoming)
                 step, at_once = stop, min(2 * at_once, self._assembler.steps_at_once)
-            stretch = following
+            current = following
 
-    def _expected(self, upcoming: Iterator[Stretch]) -> Stretch | None:
+    def _expected(self, upcoming: Iterator[_Prepared]) -> _Prepared | None:
         began = self._clock()
-        stretch = next(upcoming, None)
-        if stretch is not None:
-            self._fetcher.expect(stretch.opened.tolist())
+        found = next(upcoming, None)
+        if found is not None:
+            self._fetcher.expect(found.stretch.opened.tolist())
         self._counters.plan_seconds += self._clock() - began
-        return stretch
+        return found
 
-    def _steps(self, stretch: Stretch, start: int, stop: int) -> Iterator[list[Item]]:
+    def _steps(self, current: _Prepared, start: int, stop: int) -> Iterator[list[Item]]:
+        stretch = current.stretch
         self._open(stretch.opened[_between(stretch.opened_at, start, stop)].tolist())
-        batches = self._gathered(stretch, start, stop)
+        batches = self._gathered(current, start, stop)
         closed = stretch.closed[_between(stretch.closed_at, start, stop)]
         for values in self._values:
             values.close(closed)
@@ -173,29 +199,26 @@ class _Walk:
         self._counters.runs += len(runs)
         self._counters.run_bytes += int(self._assembler.plan.run_bytes[runs].sum())
 
-    def _gathered(self, stretch: Stretch, start: int, stop: int) -> list[Batch]:
+    def _gathered(self, current: _Prepared, start: int, stop: int) -> list[Batch]:
         began = self._clock()
-        first, last = stretch.bounds[start], stretch.bounds[stop]
-        run, row = stretch.run[first:last], stretch.row[first:last]
+        bounds = current.stretch.bounds[start : stop + 1].tolist()
+        first, last = bounds[0], bounds[-1]
         form = self._assembler.form
         found = [
-            (column, self._values[place].gather(run, row, form.pool))
-            for column, place in self._assembler.columns
+            (column, self._values[place].gather(wanted.part(first, last), form.pool))
+            for (column, place), wanted in zip(self._assembler.columns, current.wanted, strict=True)
         ]
-        numbers = self._assembler.plan.first_row[run] + row
-        bounds = (stretch.bounds[start : stop + 1] - first).tolist()
+        ends = current.stretch.ends[start:stop].tolist()
         batches = [
             form.batch(
-                [(column, values.slice(low, high)) for column, values in found],
+                [(column, values.slice(low - first, high - first)) for column, values in found],
                 position=end,
-                rows=numbers[low:high],
+                rows=current.numbers[low:high],
             )
-            for low, high, end in zip(
-                bounds[:-1], bounds[1:], stretch.ends[start:stop].tolist(), strict=True
-            )
+            for low, high, end in zip(bounds[:-1], bounds[1:], ends, strict=True)
         ]
         self._counters.batches += len(batches)
-        self._counters.rows += len(row)
+        self._counters.rows += last - first
         self._counters.gather_seconds += self._clock() - began
         return batches
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.pool import Pool
 
 COPIED_ALONE_BYTES = 32 << 10  # from here on one memcpy a row is faster
+_OFFSET_BYTES = 8
+_CLOSED = -(1 << 62)  # address of the rows of runs that are not open: below zero with any offset
 _FIRST_ADDRESS = 64  # numpy takes an address of 0 for "allocate"
 _ADDRESSES = 1 << 48  # times the longest gathered row it must stay below 2^63
 # Up to here numpy gathers into an array of its own: the allocator keeps memory of such sizes ready,
@@ -91,27 +93,45 @@ def in_memory(run: int, values: ColumnValues, *, nullable: bool) -> InMemory:
     return InMemory(runs, rows, values_at, items_at, dims_at, valid_at, [owner])
 
 
+class Wanted(NamedTuple):
+    """Rows to be gathered from one column: int64 ``(rows,)`` each.
+
+    `offset` counts bytes from the run's first row in what is addressed by row.
+    """
+
+    run: NDArray[np.int64]
+    row: NDArray[np.int64]
+    offset: NDArray[np.int64]
+
+    def part(self, start: int, stop: int) -> Wanted:
+        return Wanted(self.run[start:stop], self.row[start:stop], self.offset[start:stop])
+
+
 class RunValues:
     """The decoded values of one column for the open runs, found by run number.
 
     Not thread-safe: one thread opens, closes and gathers.
     """
 
-    def __init__(self, runs: int, storage: Storage, *, nullable: bool) -> None:
+    def __init__(self, live: NDArray[np.int64], storage: Storage, *, nullable: bool) -> None:
+        """Prepare for runs of `live` rows each."""
+        self._live = live
         self._storage = storage
         self._nullable = nullable
         self._row_bytes, self._row_shape = storage.row_bytes, storage.row_shape
+        self._step_bytes = self._row_bytes if storage.layout is Layout.FIXED else _OFFSET_BYTES
         self._element = storage.element
         self._owners: dict[int, Sequence[Any]] = {}
-        self._rows = np.zeros(runs, dtype=np.int64)
-        self._values_at = np.zeros(runs, dtype=np.int64)
-        self._items_at = np.zeros(runs, dtype=np.int64)
-        self._dims_at = np.zeros(runs, dtype=np.int64)
-        self._valid_at = np.zeros(runs, dtype=np.int64)
+        self._values_at = np.full(live.size, _CLOSED, dtype=np.int64)
+        self._items_at = np.zeros(live.size, dtype=np.int64)
+        self._dims_at = np.zeros(live.size, dtype=np.int64)
+        self._valid_at = np.zeros(live.size, dtype=np.int64)
 
     def open(self, where: InMemory) -> None:
         """From now on the rows of these runs can be gathered."""
         runs = where.runs
+        if not np.array_equal(where.rows, self._live[runs]):
+            raise AssertionError("a run was loaded with other rows than planned")
         self._owners.update(zip(runs.tolist(), where.owners, strict=True))
         self._values_at[runs] = where.values_at
         if where.items_at is not None:
@@ -120,52 +140,58 @@ class RunValues:
             self._dims_at[runs] = where.dims_at
         if where.valid_at is not None:
             self._valid_at[runs] = where.valid_at
-        self._rows[runs] = where.rows
 
     def close(self, runs: NDArray[np.int64]) -> None:
         """The rows of these runs are not needed any more."""
-        self._rows[runs] = 0
+        self._values_at[runs] = _CLOSED
         for run in runs.tolist():
             del self._owners[run]
 
-    def gather(self, run: NDArray[np.int64], row: NDArray[np.int64], pool: Pool) -> ColumnValues:
-        """The rows `row` of the runs `run`, in that order, copied into arrays of `pool`."""
+    def want(self, run: NDArray[np.int64], row: NDArray[np.int64]) -> Wanted:
+        """Check that these are rows of these runs. Thousands at once cost least."""
         # As unsigned numbers, rows below zero are beyond every end.
-        if not (row.view(np.uint64) < self._rows[run].view(np.uint64)).all():
-            raise AssertionError("a row was asked of a run that is not open, or beyond its end")
+        if not (row.view(np.uint64) < self._live[run].view(np.uint64)).all():
+            raise AssertionError("a row was asked of a run beyond its end")
+        return Wanted(run, row, row * self._step_bytes)
+
+    def gather(self, wanted: Wanted, pool: Pool) -> ColumnValues:
+        """These rows, in that order, copied into new arrays or some of `pool`."""
+        # Few calls: each lets go of the interpreter lock and has to wait for it.
+        addresses = self._values_at[wanted.run]
+        addresses += wanted.offset
+        if addresses.min(initial=0) < 0:
+            raise AssertionError("a row was asked of a run that is not open")
         valid = None
         if self._nullable:
-            valid = pool.array(row.shape, np.dtype(np.bool_))
-            _copy(self._valid_at[run] + row, 1, valid)
+            valid = pool.array(wanted.row.shape, np.dtype(np.bool_))
+            _copy(self._valid_at[wanted.run] + wanted.row, 1, valid)
         if self._storage.layout is Layout.FIXED:
-            return FixedValues(self._fixed(run, row, pool), valid)
-        starts, ends = self._bounds(run, row)
-        offsets, items = self._items(run, starts, ends, pool)
+            return FixedValues(self._fixed(wanted, addresses, pool), valid)
+        starts, ends = self._bounds(addresses)
+        offsets, items = self._items(wanted.run, starts, ends, pool)
         if self._storage.layout is Layout.BINARY:
             return BinaryValues(offsets, items, valid)
-        return RaggedValues(offsets, items, self._storage.shape, self._dims(run, row), valid)
+        return RaggedValues(offsets, items, self._storage.shape, self._dims(wanted), valid)
 
-    def _fixed(self, run: NDArray[np.int64], row: NDArray[np.int64], pool: Pool) -> NDArray[Any]:
-        row_bytes, shape = self._row_bytes, (row.size, *self._row_shape)
+    def _fixed(self, wanted: Wanted, addresses: NDArray[np.int64], pool: Pool) -> NDArray[Any]:
+        row_bytes, shape = self._row_bytes, (addresses.size, *self._row_shape)
         if 0 < row_bytes < COPIED_ALONE_BYTES:
-            addresses = self._values_at[run] + row * row_bytes
-            if row.size * row_bytes <= _OWN_ARRAY_BYTES:
+            if addresses.size * row_bytes <= _OWN_ARRAY_BYTES:
                 return _gathered(addresses, row_bytes).view(self._element).reshape(shape)
             _copy(addresses, row_bytes, out := pool.array(shape, self._element))
             return out
         out = pool.array(shape, self._element)
-        for at, (one, place) in enumerate(zip(run.tolist(), row.tolist(), strict=True)):
-            values = self._owners[one][0]
+        places = zip(wanted.run.tolist(), wanted.row.tolist(), strict=True)
+        for at, (run, row) in enumerate(places):
+            values = self._owners[run][0]
             assert isinstance(values, FixedValues), "the storage says so"
-            out[at] = values.values[place]
+            out[at] = values.values[row]
         return out
 
-    def _bounds(
-        self, run: NDArray[np.int64], row: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _bounds(self, addresses: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where each row's items start and end in its run's items."""
-        bounds = np.empty((row.size, 2), dtype=np.int64)
-        _copy(self._values_at[run] + row * 8, 16, bounds)  # two offsets that follow each other
+        bounds = np.empty((addresses.size, 2), dtype=np.int64)
+        _copy(addresses, 2 * _OFFSET_BYTES, bounds)  # two offsets that follow each other
         return bounds[:, 0], bounds[:, 1]
 
     def _items(
@@ -191,12 +217,12 @@ class RunValues:
             out[at : at + end - start] = _items_of(self._owners[one][0])[start:end]
         return offsets, out
 
-    def _dims(self, run: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.uint32] | None:
+    def _dims(self, wanted: Wanted) -> NDArray[np.uint32] | None:
         if not self._storage.stores_dims:
             return None
-        dims = np.empty((row.size, self._storage.unknown_dims), dtype=np.uint32)
+        dims = np.empty((wanted.row.size, self._storage.unknown_dims), dtype=np.uint32)
         row_bytes = 4 * self._storage.unknown_dims
-        _copy(self._dims_at[run] + row * row_bytes, row_bytes, dims)
+        _copy(self._dims_at[wanted.run] + wanted.row * row_bytes, row_bytes, dims)
         return dims
 
 

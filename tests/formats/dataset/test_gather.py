@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from tensorrepo.formats.dataset.gather import COPIED_ALONE_BYTES, RunValues, in_memory
 from tensorrepo.formats.dataset.pool import Pool
 from tensorrepo.formats.dataset.types import Layout, Storage
-from tensorrepo.formats.dataset.values import BinaryValues, FixedValues, RaggedValues, offsets_of
+from tensorrepo.formats.dataset.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    RaggedValues,
+    offsets_of,
+)
 
 RUNS, ROWS = 5, 7
 BYTE = np.dtype("u1")
@@ -25,10 +31,14 @@ def fixed(row_shape: tuple[int, ...], dtype: str) -> tuple[Storage, list[FixedVa
 
 
 def opened(storage: Storage, runs: list[FixedValues]) -> RunValues:
-    found = RunValues(RUNS, storage, nullable=False)
+    found = RunValues(np.full(RUNS, ROWS), storage, nullable=False)
     for run, values in enumerate(runs):
         found.open(in_memory(run, values, nullable=False))
     return found
+
+
+def rows_from(values: RunValues, run: np.ndarray, row: np.ndarray) -> ColumnValues:
+    return values.gather(values.want(run.copy(), row.copy()), Pool())
 
 
 PLACES = st.lists(st.tuples(st.integers(0, RUNS - 1), st.integers(0, ROWS - 1)), max_size=40)
@@ -52,7 +62,7 @@ def test_fixed_rows_are_those_of_their_runs(
 ) -> None:
     storage, runs = fixed(shape, dtype)
     run, row = np.array(places, dtype=np.int64).reshape(-1, 2).T
-    found = opened(storage, runs).gather(run.copy(), row.copy(), Pool())
+    found = rows_from(opened(storage, runs), run, row)
     expected = [runs[one].values[at] for one, at in places]
     assert isinstance(found, FixedValues)
     assert found.values.dtype == storage.element
@@ -70,11 +80,11 @@ def test_rows_of_any_length_are_those_of_their_runs(
         lengths = rng.integers(0, longest + 1, ROWS)
         data = rng.integers(0, 255, int(lengths.sum()), dtype=np.uint8)
         runs.append(BinaryValues(offsets_of(lengths), data))
-    values = RunValues(RUNS, Storage(Layout.BINARY, "uint8", ()), nullable=False)
+    values = RunValues(np.full(RUNS, ROWS), Storage(Layout.BINARY, "uint8", ()), nullable=False)
     for run, each in enumerate(runs):
         values.open(in_memory(run, each, nullable=False))
     run, row = np.array(places, dtype=np.int64).reshape(-1, 2).T
-    found = values.gather(run.copy(), row.copy(), Pool())
+    found = rows_from(values, run, row)
     assert isinstance(found, BinaryValues)
     for at, (one, place) in enumerate(places):
         start, stop = runs[one].offsets[place : place + 2]
@@ -85,9 +95,9 @@ def test_rows_of_any_length_are_those_of_their_runs(
 def test_parts_of_pages_are_gathered_from_where_they_begin() -> None:
     lengths = np.array([1, 2, 3, 4])
     page = RaggedValues(offsets_of(lengths), np.arange(10, dtype=np.int32), (None,))
-    values = RunValues(1, Storage(Layout.RAGGED, "int32", (None,)), nullable=False)
+    values = RunValues(np.array([2]), Storage(Layout.RAGGED, "int32", (None,)), nullable=False)
     values.open(in_memory(0, page.slice(2, 4), nullable=False))
-    found = values.gather(np.array([0, 0]), np.array([1, 0]), Pool())
+    found = rows_from(values, np.array([0, 0]), np.array([1, 0]))
     assert isinstance(found, RaggedValues)
     assert [found.row(at).tolist() for at in range(2)] == [[6, 7, 8, 9], [3, 4, 5]]
 
@@ -101,9 +111,9 @@ def test_validity_and_dimensions_come_with_their_rows() -> None:
         dims,
         np.array([True, False]),
     )
-    values = RunValues(1, Storage(Layout.RAGGED, "uint8", (None, None)), nullable=True)
+    values = RunValues(np.array([2]), Storage(Layout.RAGGED, "uint8", (None, None)), nullable=True)
     values.open(in_memory(0, page, nullable=True))
-    found = values.gather(np.array([0, 0, 0]), np.array([1, 0, 1]), Pool())
+    found = rows_from(values, np.array([0, 0, 0]), np.array([1, 0, 1]))
     assert isinstance(found, RaggedValues)
     assert found.dims is not None
     assert found.valid is not None
@@ -114,20 +124,33 @@ def test_validity_and_dimensions_come_with_their_rows() -> None:
 def test_arrays_that_are_not_back_to_back_are_copied() -> None:
     storage = Storage(Layout.FIXED, "int32", ())
     every_other = np.arange(20, dtype=np.int32)[::2]
-    values = RunValues(1, storage, nullable=False)
+    values = RunValues(np.array([10]), storage, nullable=False)
     values.open(in_memory(0, FixedValues(every_other), nullable=False))
-    found = values.gather(np.array([0, 0]), np.array([9, 1]), Pool())
+    found = rows_from(values, np.array([0, 0]), np.array([9, 1]))
     assert isinstance(found, FixedValues)
     assert found.values.tolist() == [18, 2]
 
 
-@pytest.mark.parametrize(("run", "row"), [(0, ROWS), (0, -1), (1, 0)])
+@pytest.mark.parametrize(("run", "row"), [(0, ROWS), (0, -1)])
 def test_no_address_is_made_of_a_row_that_is_not_there(run: int, row: int) -> None:
+    storage, runs = fixed((3,), "uint8")
+    with pytest.raises(AssertionError, match="beyond its end"):
+        opened(storage, runs).want(np.array([run]), np.array([row]))
+
+
+def test_no_address_is_made_of_a_run_that_is_closed() -> None:
     storage, runs = fixed((3,), "uint8")
     values = opened(storage, runs)
     values.close(np.array([1]))
     with pytest.raises(AssertionError, match="not open"):
-        values.gather(np.array([run]), np.array([row]), Pool())
+        rows_from(values, np.array([0, 1]), np.array([0, 0]))
+
+
+def test_a_run_with_other_rows_than_planned_is_refused() -> None:
+    storage, runs = fixed((3,), "uint8")
+    values = RunValues(np.full(RUNS, ROWS + 1), storage, nullable=False)
+    with pytest.raises(AssertionError, match="other rows"):
+        values.open(in_memory(0, runs[0], nullable=False))
 
 
 # ------------------------------------------------------------------------------ pool
