@@ -7,7 +7,7 @@ A handle over a backend, its log and its objects; the verbs are functions in `tr
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +28,7 @@ from tensorrepo.repo.pastcommits import PastCommits
 from tensorrepo.repo.records import decode_ref_updates
 from tensorrepo.repo.segments import SegmentCommit, changed_filter
 from tensorrepo.repo.store import ObjectStore
+from tensorrepo.repo.trees import Entry, iterate, lookup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,6 +93,23 @@ class Repository:
     def append(self, decide: Callable[[View], tuple[LogEntry, ...]]) -> Appended:
         """Append to the log, see `append.append`. A record that completes a segment writes it."""
         return append(self.log, decide, commits=self._introduced)
+
+    def entry(self, root: bytes, path: str) -> Entry | None:
+        """The entry at `path` of a tree, as its content is stored now."""
+        found = lookup(self.objects, root, path)
+        return None if found is None else self.current(found)
+
+    def entries(self, root: bytes, prefix: str = "") -> Iterator[tuple[str, Entry]]:
+        """Paths that begin with `prefix` and their entries, as their content is stored now."""
+        for path, entry in iterate(self.objects, root, prefix):
+            yield path, self.current(entry)
+
+    def current(self, entry: Entry) -> Entry:
+        """`entry` with the placement that took the place of its own, when it was repacked."""
+        if entry.storage is None:
+            return entry
+        view = self.log.latest or self.log.refresh()
+        return replace(entry, storage=view.state.resolve(entry.storage))
 
     def touches(self, digest: Digest, commit: Commit, path: str) -> bool:
         """As `history.touches`, which a filter in the log may spare from reading trees."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.repository import Repository
     from tensorrepo.repo.trees import Entry
     from tensorrepo.workspace.session import Session
 
@@ -75,12 +76,12 @@ class Comparison:
 
 
 def compare(
-    objects: ObjectSource, old: bytes, new: bytes, paths: tuple[str, ...] = ()
+    repository: Repository, old: bytes, new: bytes, paths: tuple[str, ...] = ()
 ) -> Comparison:
     """What leads from one tree to another.
 
     Args:
-        objects: where both are stored.
+        repository: where both are stored.
         old: root page.
         new: root page.
         paths: only these entries, and those below them; none: all.
@@ -88,8 +89,8 @@ def compare(
     wanted = tuple(path.strip("/") for path in paths)
     return Comparison(
         tuple(
-            compare_entry(objects, change)
-            for change in diff(objects, old, new)
+            compare_entry(repository, change)
+            for change in diff(repository.objects, old, new)
             if not wanted or _is_under(change.path, wanted)
         )
     )
@@ -103,7 +104,7 @@ def compare_working(session: Session, paths: tuple[str, ...] = ()) -> Comparison
     for one in found.staged:
         if not wanted or _is_under(one.path, wanted):
             change = Change(one.path, base_entry(session, one.path), one.staged.entry)
-            changes.append(compare_entry(session.repository.objects, change))
+            changes.append(compare_entry(session.repository, change))
     lines = [
         f"{what:8} {tracked.path}{f'/{name}' if name else ''} (on disk, not staged)"
         for tracked in found.tracked
@@ -113,13 +114,13 @@ def compare_working(session: Session, paths: tuple[str, ...] = ()) -> Comparison
     return Comparison(tuple(changes), tuple(lines))
 
 
-def compare_entry(objects: ObjectSource, change: Change) -> EntryChange:
+def compare_entry(repository: Repository, change: Change) -> EntryChange:
     """What became of one path."""
-    old, new = change.old, change.new
+    old, new = (entry and repository.current(entry) for entry in (change.old, change.new))
     mark = "A" if old is None else "D" if new is None else "M"
     kind = new or old
     assert kind is not None, "a change has a side"
-    summary, details, inside = _inside(objects, old, new)
+    summary, details, inside = _inside(repository.objects, old, new)
     return EntryChange(
         mark,
         change.path,

@@ -19,7 +19,7 @@ from tensorrepo.repo.history import walk
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import Revision, resolve
 from tensorrepo.repo.transaction import begin
-from tensorrepo.repo.trees import Entry, iterate, lookup
+from tensorrepo.repo.trees import Entry
 from tensorrepo.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Repository:
     def diff(self, old: str, new: str, paths: Iterable[str] = ()) -> Comparison:
         """What differs between two commits: entries, columns and rows, tensors."""
         return compare(
-            self.core.objects,
+            self.core,
             self.resolve(old).commit.tree,
             self.resolve(new).commit.tree,
             tuple(paths),
@@ -115,7 +115,7 @@ class Repository:
     def entries(self, ref: str = "main", prefix: str = "") -> dict[str, Entry]:
         """Paths and what lies at them, in one commit."""
         tree = self.resolve(ref).commit.tree
-        return dict(iterate(self.core.objects, tree, prefix))
+        return dict(self.core.entries(tree, prefix))
 
     def dataset(self, name: str, ref: str = "main") -> Dataset:
         """A dataset as it is in the commit that `ref` names now.
@@ -225,9 +225,9 @@ class Repository:
     def _entry(self, name: str, ref: str, space: str, kind: Kind) -> tuple[Revision, str, Entry]:
         revision = self.resolve(ref)
         path = name if name.startswith(space + "/") else f"{space}/{name}"
-        entry = lookup(self.core.objects, revision.commit.tree, path)
+        entry = self.core.entry(revision.commit.tree, path)
         if entry is None or entry.kind is not kind:
-            there = [at for at, _ in iterate(self.core.objects, revision.commit.tree, space + "/")]
+            there = [at for at, _ in self.core.entries(revision.commit.tree, space + "/")]
             listed = f"there are {', '.join(there[:8])}" if there else f"there are no {space}"
             raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref}); {listed}")
         return revision, path, entry

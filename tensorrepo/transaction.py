@@ -18,7 +18,7 @@ from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
-from tensorrepo.repo.trees import Entry, iterate
+from tensorrepo.repo.trees import Entry
 from tensorrepo.rows import batches_of
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Transaction:
 
     def _placements(self) -> tuple[Digest, ...]:
         tree = tree_of(self.core.objects, self.core.base)
-        committed = [entry for _, entry in iterate(self.core.objects, tree, "models/")]
+        committed = [entry for _, entry in self.repository.core.entries(tree, "models/")]
         staged = [entry for entry in self.core.staged.values() if entry is not None]
         known = [entry.storage for entry in (*committed, *staged) if entry.storage is not None]
         return tuple(dict.fromkeys(known))

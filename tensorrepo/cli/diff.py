@@ -44,7 +44,7 @@ def show_command(
     commit = revision.commit
     objects = session.repository.objects
     before = tree_of(objects, commit.parents[0] if commit.parents else None)
-    compared = compare(objects, before, commit.tree)
+    compared = compare(session.repository, before, commit.tree)
     names = names_of(session)
     if as_json:
         told = commit_json(revision.digest, commit, names)
@@ -101,7 +101,7 @@ def _compared(session: Session, revisions: list[str], paths: tuple[str, ...]) ->
         )
     old, new = sides(revisions) or (revisions[0], revisions[1] if revisions[1:] else None)
     before, after = session.resolve(old), session.resolve(new)
-    return compare(session.repository.objects, before.commit.tree, after.commit.tree, paths)
+    return compare(session.repository, before.commit.tree, after.commit.tree, paths)
 
 
 def _show_entry(session: Session, what: str, *, as_json: bool) -> None:

@@ -13,7 +13,6 @@ from tensorrepo.cli.complete import complete_place
 from tensorrepo.cli.exits import NOTHING_TO_DO
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
-from tensorrepo.repo.trees import iterate
 from tensorrepo.workspace.describe import describe_entry, file_json, preview
 from tensorrepo.workspace.status import Status, status
 
@@ -114,9 +113,9 @@ def cat_command(
 def _below(session: Session, place: str) -> list[tuple[str, Entry]]:
     """The entries that ``[REF[:PATH]]`` names: all, those of a folder, or one."""
     ref, path = split_path(place) if place else (session.default_ref, None)
-    tree, objects = session.resolve(ref).commit.tree, session.repository.objects
+    tree = session.resolve(ref).commit.tree
     wanted = (path or "").strip("/")
-    found = list(iterate(objects, tree, f"{wanted}/" if wanted else ""))
+    found = list(session.repository.entries(tree, f"{wanted}/" if wanted else ""))
     if found or not wanted:
         return found
     _, full, entry = session.find(f"{ref}:{wanted}")

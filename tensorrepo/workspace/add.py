@@ -23,7 +23,7 @@ from tensorrepo.repo.errors import (
 )
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry, iterate
+from tensorrepo.repo.trees import Entry
 from tensorrepo.repo.workspace import Tracked, changed_files, describe_files
 from tensorrepo.repo.writer import ObjectWriter
 from tensorrepo.workspace.add_files import add_files
@@ -163,7 +163,9 @@ def known_placements(session: Session, objects: ObjectWriter) -> tuple[Digest, .
     """Placements of models in the commit to build on, whose tensors are stored already."""
     tree = tree_of(objects, session.base())
     return tuple(
-        entry.storage for _, entry in iterate(objects, tree, "models/") if entry.storage is not None
+        entry.storage
+        for _, entry in session.repository.entries(tree, "models/")
+        if entry.storage is not None
     )
 
 

@@ -22,7 +22,6 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.refs import BRANCHES, create_branch, refuse_taken
-from tensorrepo.repo.trees import iterate, lookup
 from tensorrepo.repo.workspace import Head, Tracked, changed_files, describe_files
 from tensorrepo.workspace.session import RESERVED, full_path
 from tensorrepo.workspace.staging import carry_staging
@@ -123,7 +122,7 @@ def checkout_paths(
     paths = [path for name in names for path in _entries(session, root, name)]
     written = []
     for path in dict.fromkeys(paths):
-        entry = lookup(session.repository.objects, root, path)
+        entry = session.repository.entry(root, path)
         assert entry is not None, "_entries gives paths that exist"
         target, format_name = _place(session.repository.objects, entry, folder / path)
         _refuse_changed(session, target, force=force)
@@ -138,7 +137,7 @@ def update_tracked(session: Session) -> tuple[list[Written], list[str]]:
     written, skipped = [], []
     tip = session.resolve("HEAD")
     for path, tracked in workspace.tracked().items():
-        entry = lookup(session.repository.objects, tip.commit.tree, tracked.entry)
+        entry = session.repository.entry(tip.commit.tree, tracked.entry)
         if entry is None or entry.digest == tracked.digest:
             continue
         if changed_files(workspace.root, path, tracked):
@@ -206,8 +205,8 @@ def _written(path: str, target: Path, format_name: str) -> Written:
 def _entries(session: Session, root: bytes, name: str) -> list[str]:
     wanted = name.strip("/")
     if wanted in ("", "."):
-        return [path for path, _ in iterate(session.repository.objects, root)]
-    below = [path for path, _ in iterate(session.repository.objects, root, wanted + "/")]
+        return [path for path, _ in session.repository.entries(root)]
+    below = [path for path, _ in session.repository.entries(root, wanted + "/")]
     return below or [full_path(session.repository, root, wanted)]
 
 

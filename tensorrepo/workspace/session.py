@@ -93,7 +93,7 @@ class Session:
             ref, path = self.default_ref, text
         revision = self.resolve(ref)
         full = full_path(self.repository, revision.commit.tree, path)
-        entry = lookup(self.repository.objects, revision.commit.tree, full)
+        entry = self.repository.entry(revision.commit.tree, full)
         assert entry is not None, "full_path gives paths that exist"
         return revision, full, entry
 
@@ -182,4 +182,4 @@ def entry_at(session: Session, path: str) -> Entry | None:
 def base_entry(session: Session, path: str) -> Entry | None:
     """The entry at `path` in the commit that staging builds on."""
     objects = session.repository.objects
-    return lookup(objects, tree_of(objects, session.base()), path)
+    return session.repository.entry(tree_of(objects, session.base()), path)

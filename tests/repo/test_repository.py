@@ -19,11 +19,15 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.repo.log import Form, Log
+from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.repository import LocalState, create_repository, open_repository
 from tensorrepo.repo.segments import read_segment
+from tensorrepo.repo.transaction import begin
+from tensorrepo.repo.trees import Entry
+from tests.support.collector import supersede
 from tests.support.damage import FLIPS, flipped
 from tests.support.faults import WrappedBackend
-from tests.support.repositories import again, commit_files, files_at, new_repository, tip_of
+from tests.support.repositories import ADA, again, commit_files, files_at, new_repository, tip_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,3 +211,18 @@ def test_a_record_that_completes_a_segment_writes_it_with_its_commits() -> None:
         True,
         False,
     ]
+
+
+def test_entries_are_given_with_the_placement_that_holds_them_now() -> None:
+    repository = new_repository()
+    setup = begin(repository, "main")
+    old = setup.objects.put(Kind.PLACEMENT, b"old").digest
+    new = setup.objects.put(Kind.PLACEMENT, b"new").digest
+    content = setup.objects.put(Kind.MODEL, b"manifest").digest
+    setup.stage("models/m", Entry(Kind.MODEL, content, old))
+    made = setup.commit("model", author=ADA)
+    assert made is not None
+    supersede(repository, old, new)
+    repacked = Entry(Kind.MODEL, content, new)
+    assert repository.entry(made.commit.tree, "models/m") == repacked
+    assert dict(repository.entries(made.commit.tree, "models/")) == {"models/m": repacked}
