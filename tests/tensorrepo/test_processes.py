@@ -55,7 +55,7 @@ AT_SLOT = STALL.format(
     module="tensorrepo.repo.backends.local", owner="LocalBackend", name="create", wanted="log/0"
 )
 AT_READING = STALL.format(
-    module="tensorrepo.repo.store", owner="ObjectWriter", name="flush", wanted=""
+    module="tensorrepo.repo.writer", owner="ObjectWriter", name="flush", wanted=""
 )
 AT_TIDYING = STALL.format(
     module="tensorrepo.repo.workspace", owner="Workspace", name="write_staging", wanted=""
