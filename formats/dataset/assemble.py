@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.stream_options import Counters, StreamOptions
     from tensorrepo.formats.dataset.stream_read import RunLoader
 
-_LOCAL_GROUP_BYTES = 4 << 20  # local runs load so fast that handing them over counts
+_LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
 _IN_PLACE_THREADS, _LOCAL_THREADS, _REMOTE_THREADS = 1, 4, 16
-_AT_ONCE_BYTES = 4 << 20  # of steps that are gathered together, at most
-_AT_ONCE_ROWS = 4096
+_AT_ONCE_BYTES = 8 << 20  # of steps that are gathered together, at most
+_AT_ONCE_ROWS = 16384
 _FIRST_ROWS = 2048  # of the first stretch
 
 Item = tuple[int, Any]  # a position, and what is handed out for the step that ends there
