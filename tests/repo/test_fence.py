@@ -211,3 +211,55 @@ def test_a_commit_that_reuses_what_was_condemned_by_mistake_stores_it_again() ->
     entry = lookup(repository.objects, made.commit.tree, "files/a")
     assert entry is not None
     assert bytes(again(repository).objects.get(entry.digest).payload) == b"reused"
+
+
+def test_what_is_staged_from_a_branch_that_is_collected_meanwhile_is_stored_again() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"kept"})
+    other = commit_files(repository, {"files/b": b"borrowed"}, branch="dev")
+    slow = begin(repository, "main")
+    entry = lookup(repository.objects, other.commit.tree, "files/b")
+    assert entry is not None
+    slow.stage("files/b", entry)
+    keys = condemn(repository, release=[drop(repository, "dev")])
+    made = slow.commit("slow", author=ADA)
+    delete(repository, keys)
+    assert made is not None
+    assert files_at(again(repository), made.digest) == {"files/a": b"kept", "files/b": b"borrowed"}
+
+
+def test_what_was_adopted_and_is_collected_before_the_commit_is_stored_again() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"kept"})
+    garbage = begin(repository, "main")
+    garbage.objects.put(Kind.BLOB, b"twice")
+    garbage.objects.flush()
+    slow = begin(repository, "main")
+    stage_files(slow, {"files/b": b"twice"})
+    keys = condemn(repository)
+    delete(repository, keys)
+    made = slow.commit("slow", author=ADA)
+    delete(repository, keys)
+    assert made is not None
+    assert files_at(again(repository), made.digest) == {"files/a": b"kept", "files/b": b"twice"}
+
+
+def test_a_change_whose_base_was_collected_is_expired() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"one"})
+    commit_files(repository, {"files/a": b"two"})
+    slow = begin(again(repository), "main")
+    refs.undo(repository, "main", actor=ADA)
+    delete(repository, condemn(repository, release=repository.log.refresh().state.retained))
+    stage_files(slow, {"files/b": b"b"})
+    with pytest.raises(CommitExpired, match="Stage it again"):
+        slow.commit("slow", author=ADA)
+
+
+def test_undo_to_a_collected_commit_is_expired() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"one"})
+    refs.delete_ref(repository, "heads/main", actor=ADA)
+    delete(repository, condemn(repository, release=repository.log.refresh().state.retained))
+    with pytest.raises(CommitExpired):
+        refs.undo(again(repository), "main", actor=ADA)

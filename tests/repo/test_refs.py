@@ -108,3 +108,42 @@ def test_a_reset_that_expects_another_place_conflicts() -> None:
     with pytest.raises(ConflictError, match="moved"):
         refs.reset_branch(repository, "main", first, actor=ADA, expected=first)
     assert tip_of(repository) == second
+
+
+def test_a_commit_whose_subject_reads_like_an_undo_is_none() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"one"})
+    second = commit_files(repository, {"files/a": b"two"}).digest
+    commit_files(repository, {"files/a": b"three"}, message="undo 2")
+    with pytest.raises(NotFoundError, match="nothing to redo"):
+        refs.redo(repository, "main", actor=ADA)
+    refs.undo(repository, "main", actor=ADA)
+    assert tip_of(repository) == second
+
+
+def test_a_reset_whose_note_reads_like_an_undo_is_none() -> None:
+    repository = new_repository()
+    first = commit_files(repository, {"files/a": b"one"}).digest
+    second = commit_files(repository, {"files/a": b"two"}).digest
+    refs.reset_branch(repository, "main", first, actor=ADA, note="undo 2")
+    with pytest.raises(NotFoundError, match="nothing to redo"):
+        refs.redo(repository, "main", actor=ADA)
+    refs.undo(repository, "main", actor=ADA)
+    assert tip_of(repository) == second
+
+
+def test_undo_of_a_deletion_is_refused_where_the_name_cannot_be() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"one"}, branch="a")
+    refs.delete_ref(repository, "heads/a", actor=ADA)
+    commit_files(repository, {"files/b": b"two"}, branch="a/b")
+    with pytest.raises(ConflictError, match="beside"):
+        refs.undo(repository, "a", actor=ADA)
+
+
+def test_a_branch_deleted_by_mistake_comes_back_with_undo() -> None:
+    repository = new_repository()
+    made = commit_files(repository, {"files/a": b"one"})
+    refs.delete_ref(repository, "heads/main", actor=ADA)
+    refs.undo(repository, "main", actor=ADA)
+    assert tip_of(repository) == made.digest

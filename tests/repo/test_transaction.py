@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tensorrepo.repo import refs
-from tensorrepo.repo.errors import ConflictError
+from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.transaction import begin
 from tests.support.repositories import (
     ADA,
@@ -130,3 +130,40 @@ def test_changed_paths_stand_in_the_commit() -> None:
 def test_too_many_changed_paths_are_left_out_of_the_commit() -> None:
     made = commit_files(new_repository(), {f"files/{at:04}": b"x" for at in range(300)})
     assert made.commit.changed is None
+
+
+def test_a_commit_onto_a_branch_that_was_undone_does_not_bring_it_back() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"one"})
+    commit_files(repository, {"files/bad": b"bad"})
+    late = begin(repository, "main")
+    stage_files(late, {"files/late": b"late"})
+    refs.undo(repository, "main", actor=ADA)
+    made = late.commit("late", author=BOB)
+    assert made is not None
+    assert files_at(repository, made.digest) == {"files/a": b"one", "files/late": b"late"}
+
+
+def test_a_path_that_was_relied_on_and_undone_is_a_conflict() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"one"})
+    commit_files(repository, {"files/a": b"two"})
+    late = begin(repository, "main", unchanged=["files/a"])
+    stage_files(late, {"files/b": b"made from two"})
+    refs.undo(repository, "main", actor=ADA)
+    with pytest.raises(ConflictError, match="files/a"):
+        late.commit("late", author=ADA)
+
+
+@pytest.mark.parametrize("branch", ["main/sub", "m"])
+def test_a_first_commit_keeps_to_the_names_that_branches_have(branch: str) -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"one"}, branch="m/x" if branch == "m" else "main")
+    with pytest.raises(ConflictError, match="beside"):
+        commit_files(repository, {"files/a": b"two"}, branch=branch)
+
+
+@pytest.mark.parametrize("branch", ["", "../x", "a b", "-a", "a..b", "x.lock", "HEAD"])
+def test_a_branch_of_an_impossible_name_is_refused_at_once(branch: str) -> None:
+    with pytest.raises(InvalidInputError):
+        begin(new_repository(), branch)

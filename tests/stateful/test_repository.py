@@ -19,12 +19,14 @@ from hypothesis.stateful import (
 )
 
 from tensorrepo.repo import combine, refs
+from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.commits import read_commit
 from tensorrepo.repo.errors import CommitExpired, ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.repository import open_repository
 from tensorrepo.repo.transaction import begin
+from tensorrepo.repo.trees import lookup
 from tests.support import collector
 from tests.support.model_repository import (
     Files,
@@ -55,7 +57,8 @@ TAGS = st.sampled_from(["v1", "v2"])
 PATHS = st.sampled_from(
     ["files/a", "files/b", "files/B", "files/c", "files/c/x", "files/d/y", "models/m"]
 )
-CONTENTS = st.sampled_from([b"one", b"two", b"three", None])
+# Often a content that nothing else has: what a collector may take from under a transaction.
+CONTENTS = st.none() | st.integers(0, 40).map(lambda n: b"%d" % n)
 CHANGES = st.dictionaries(PATHS, CONTENTS, min_size=1, max_size=3)
 ACTORS = st.sampled_from([ADA, BOB])
 PICK = st.integers(0, 1000)
@@ -71,6 +74,7 @@ class Begun:
     base: Digest | None
     changes: dict[str, bytes | None]
     unchanged: list[str]
+    source: Digest | None = None  # the commit that it borrowed from
 
 
 class RepositoryMachine(RuleBasedStateMachine):
@@ -101,6 +105,23 @@ class RepositoryMachine(RuleBasedStateMachine):
     @rule(branch=MOSTLY_MAIN, changes=CHANGES, unchanged=st.lists(PATHS, max_size=1))
     def begin(self, branch: str, changes: dict[str, bytes | None], unchanged: list[str]) -> None:
         self.begun.append(self._begin(branch, changes, unchanged))
+
+    @precondition(lambda self: len(self.begun) < OPEN_TRANSACTIONS and self._kept())
+    @rule(branch=MOSTLY_MAIN, at=PICK, which=PICK)
+    def borrow(self, branch: str, at: int, which: int) -> None:
+        """Begin a transaction with a file as another commit has it, by its digest alone."""
+        commit = self._pick(at)
+        files = sorted(self.model.files(commit).items())
+        path, content = files[which % len(files)] if files else ("files/a", None)
+        begun = self._begin(branch, {}, [])
+        begun.changes[path] = content
+        begun.source = commit
+        entry = lookup(self.repository.objects, tree_of(self.repository.objects, commit), path)
+        if entry is None:
+            begun.transaction.remove(path)
+        else:
+            begun.transaction.stage(path, entry)
+        self.begun.append(begun)
 
     @precondition(lambda self: self.begun)
     @rule(at=PICK, actor=ACTORS)
@@ -169,8 +190,9 @@ class RepositoryMachine(RuleBasedStateMachine):
         return three_way(base, mine, theirs)
 
     def _expiry(self, begun: Begun) -> tuple[type[Exception], ...]:
-        """A commit may expire only when what it is based on was collected."""
-        return (CommitExpired,) if begun.base in self.model.gone else ()
+        """A commit may expire only when what it is made of was collected."""
+        relied = {begun.base, begun.source}
+        return (CommitExpired,) if relied & self.model.gone else ()
 
     def _made(self, digest: Digest, files: Files, parents: tuple[Digest, ...]) -> None:
         self.model.commits[digest] = Made(files, parents)
@@ -433,6 +455,6 @@ class OnDisk(RepositoryMachine):
 
 
 TestInMemory = pytest.mark.timeout(120)(InMemory.TestCase)
-TestInMemory.settings = settings(max_examples=60, stateful_step_count=40)
+TestInMemory.settings = settings(max_examples=120, stateful_step_count=40)
 TestOnDisk = pytest.mark.timeout(120)(OnDisk.TestCase)
 TestOnDisk.settings = settings(max_examples=8, stateful_step_count=30)

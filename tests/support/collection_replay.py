@@ -19,7 +19,7 @@ from tensorrepo.repo.trees import Entry
 from tests.support.collector import condemn, delete
 from tests.support.faults import WrappedBackend
 from tests.support.histories import verify
-from tests.support.repositories import ADA, new_repository, tip_of
+from tests.support.repositories import ADA, new_repository
 
 if TYPE_CHECKING:
     import random
@@ -62,6 +62,7 @@ class RealWriter:
     def __init__(self, world: Replay, number: int, *, has_bytes: bool) -> None:
         self.world = world
         self.path = f"models/m{number}"
+        self.branch = world.chance.choice(["main", f"own-{number}"])
         self.has_bytes = has_bytes
         self.backend = Interrupted(world.backend)
         self.handle = open_repository(self.backend, drivers={})
@@ -73,7 +74,7 @@ class RealWriter:
     def put(self, *, reuse: bool) -> None:
         """The next object: content first, then the manifest, which is staged."""
         names = self.world.wanted
-        reachable = reuse and self.transaction.base is not None
+        reachable = reuse and "heads/main" in self.transaction.pin.state.refs
         if self.put_so_far < len(names) and not reachable:
             self._put(names[self.put_so_far])
         self.put_so_far += 1
@@ -108,7 +109,7 @@ class RealWriter:
 
     def _begin(self) -> None:
         self.put_so_far = 0
-        self.transaction = begin(self.handle, "main", pin=self.view)
+        self.transaction = begin(self.handle, self.branch, pin=self.view)
 
 
 class Replay:
@@ -160,8 +161,8 @@ class Replay:
                 delete(self.repository, self.condemned[self.chance.randrange(2) :: 2])
                 verify(self.backend)
             case "drop":
-                if tip_of(self.repository) is not None:
-                    refs.delete_ref(self.repository, "heads/main", actor=ADA)
+                for ref in self.repository.log.refresh().state.refs:
+                    refs.delete_ref(self.repository, ref, actor=ADA)
 
     def _put(self, writer: RealWriter, event: Event) -> None:
         try:
