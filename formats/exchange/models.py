@@ -101,9 +101,7 @@ def _read_snapshot(folder: Path) -> ModelSource:
         for place in sorted(folder.rglob("*"))
         if place.is_file() and not place.is_symlink()
     }
-    kept = {
-        name: at for name, at in places.items() if not ignore.leaves_out(name, is_folder=False)
-    }
+    kept = {name: at for name, at in places.items() if not ignore.leaves_out(name, is_folder=False)}
     weights = {name: at for name, at in kept.items() if at.suffix.lower() in WEIGHTS}
     # A folder may hold the same weights twice, as safetensors and as a torch file: one is enough.
     safe = {name: at for name, at in weights.items() if at.suffix.lower() == ".safetensors"}
@@ -115,9 +113,7 @@ def _read_snapshot(folder: Path) -> ModelSource:
     return _joined(folder, parts, others)
 
 
-def _joined(
-    folder: Path, parts: dict[str, ModelSource], files: dict[str, Path]
-) -> ModelSource:
+def _joined(folder: Path, parts: dict[str, ModelSource], files: dict[str, Path]) -> ModelSource:
     tensors: dict[str, TensorReader] = {}
     aliases: dict[str, str] = {}
     metadata: dict[str, Any] = {}
