@@ -34,7 +34,7 @@ from tensorrepo.formats.dataset.stream_options import (
 )
 from tensorrepo.formats.dataset.stream_read import RowIds, RunLoader
 from tensorrepo.formats.dataset.stream_state import StreamState, decode_state, encode_state
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 WINDOW_BYTES = 512 << 20
 AHEAD_BYTES = 64 << 20
@@ -87,6 +87,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     Raises:
         InvalidInputError: an option that makes no sense, or a rank that would get no rows.
         NotFoundError: no such column.
+        UnsupportedError: the dataset has deleted rows.
     """
     options = StreamOptions(
         batch_size, rank, world, last, output, pad, transform, prefetch, threads, ahead_bytes, clock
@@ -99,6 +100,11 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         window_bytes=window_bytes,
         shuffle=shuffle,
     )
+    if plan.rows != dataset.rows:
+        raise UnsupportedError(
+            f"{plan.rows - dataset.rows} rows of this dataset are deleted, and this version cannot "
+            "stream around them. Update tensorrepo."
+        )
     return Stream(dataset, options, plan, tuple(column.name for column in wanted), seed, epoch)
 
 

@@ -57,7 +57,7 @@ class StreamStats:
         rows: in them.
         runs: read, verified and decoded.
         run_bytes: their decoded bytes.
-        plan_seconds: working out the order.
+        plan_seconds: waiting for the order to be worked out.
         fetch_seconds: waiting for runs.
         gather_seconds: bringing rows together.
         transform_seconds: in the transform.

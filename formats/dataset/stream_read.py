@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
+from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.gather import COPIED_ALONE_BYTES, InMemory, address_of, in_memory
 from tensorrepo.formats.dataset.page import (
     DIRECTORY,
@@ -149,14 +150,19 @@ class _ColumnLoader:
             pages.tolist(), stored, self._checksum[pages].tolist(), rows.tolist(), strict=True
         )
         for page, data, checksum, page_rows in wanted:
-            values_bytes = page_rows * self._row_bytes
-            directory = DIRECTORY.unpack_from(data)
             if xxh3_64_intdigest(data) != checksum:
                 self._decoded(page, data)  # says what is wrong
-            if directory[0] or directory[5:7] != (values_bytes, 0) or len(data) < values_bytes + 64:
-                raise self._located(page, CorruptError("its directory contradicts its entry"))
+            self._check_plain(page, data, page_rows * self._row_bytes)
         values_at = np.array([address for _, address in maps]) + starts + DIRECTORY.size
         return InMemory(runs, rows, values_at, None, None, None, [(data,) for data in stored])
+
+    def _check_plain(self, page: int, data: memoryview, values_bytes: int) -> None:
+        """The page is nothing but its directory and so many bytes of values, where they must be."""
+        if len(data) >= DIRECTORY.size + values_bytes:
+            fields = DIRECTORY.unpack_from(data)
+            if not fields[0] and fields[5:7] == (values_bytes, Codec.NONE):
+                return
+        raise self._located(page, CorruptError("its directory contradicts its entry"))
 
     def _map(self, chunk: int) -> tuple[memoryview, int]:
         """The payload of a chunk on a local disk or in the metadata, and its address."""

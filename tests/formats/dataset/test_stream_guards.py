@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.read import Dataset, column_index
@@ -65,6 +66,24 @@ def test_no_damaged_page_is_handed_out(store: type[MemoryObjects], codec: Codec)
         handed_out.extend(row for batch in found for row in batch.rows.tolist())
     rows = range(*index.first_row[page : page + 2].tolist())
     assert not set(rows) & set(handed_out)
+
+
+def test_a_page_whose_directory_lies_is_refused_though_its_checksum_is_right() -> None:
+    objects = MappedObjects()
+    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
+    index = column_index(ds, "x")
+    chunk = index.chunks[index.chunk[3]]
+    assert not isinstance(chunk, memoryview)
+    data = bytearray(objects.stored[chunk.digest])
+    payload = memoryview(data)[len(data) - int.from_bytes(data[16:24], "little") :]
+    start = int(index.entries["offset"][3])
+    page = payload[start : start + int(index.entries["stored_bytes"][3])]
+    page[16] ^= 8  # the length of the values
+    index.entries.flags.writeable = True
+    index.entries["checksum"][3] = xxh3_64_intdigest(page)
+    objects.stored[chunk.digest] = data  # type: ignore[assignment]
+    with pytest.raises(CorruptError, match=r"page 3 .*directory"):
+        list(stream(ds, batch_size=8, window_bytes=WINDOW, columns=["x"]))
 
 
 def test_damage_that_comes_between_epochs_is_found() -> None:
