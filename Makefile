@@ -47,7 +47,7 @@ demo: $(VENV)/$(if $(filter s3,$(STORE)),.dev,.demo) ## run the story of README.
 
 # pytest comes last: whoever runs this judges it by pytest's closing line.
 test: lint typecheck docs ## lint, types, strict docs, then every test but the soak ones
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not soak" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## ruff, rules and format
 	$(BIN)/ruff check $(SOURCES)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.repo.ids import Buffer, Digest, record_digest
+from tensorrepo.repo.ids import Buffer, Digest, content_tag, record_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -127,14 +127,13 @@ def encode_record(record: Record) -> bytes:
     Raises:
         InvalidInputError: a field cannot be recorded, or the record exceeds 64 KiB.
     """
-    data = canonical_json(
-        {
-            "gen": record.gen,
-            "previous": record.previous,
-            "state": record.state,
-            "entries": [_entry_to_json(entry) for entry in record.entries],
-        }
-    )
+    raw: dict[str, Json] = {
+        "gen": record.gen,
+        "previous": record.previous,
+        "state": record.state,
+        "entries": [_entry_to_json(entry) for entry in record.entries],
+    }
+    data = canonical_json(raw | {"tag": record_tag(raw)})
     if len(data) > MAX_RECORD_BYTES:
         raise InvalidInputError(
             f"log record {record.gen} would have {len(data)} bytes, at most {MAX_RECORD_BYTES} "
@@ -280,9 +279,20 @@ def _is_optional_digest(value: object) -> bool:
     return value is None or is_digest(value)
 
 
+def record_tag(raw: Mapping[str, Json]) -> str:
+    """The tag of a record: 32 hex digits of `content_tag` of its JSON without `tag` itself.
+
+    Until the next record chains to it, nothing else would tell a damaged record from another one.
+    """
+    rest = {name: value for name, value in raw.items() if name != "tag"}
+    return content_tag(canonical_json(rest)).hex()
+
+
 def _record_problem(raw: Any) -> str | None:
-    if not _has_members(raw, {"gen", "previous", "state", "entries"}):
-        return "expected an object with exactly gen, previous, state, entries"
+    if not _has_members(raw, {"gen", "previous", "state", "entries", "tag"}):
+        return "expected an object with exactly gen, previous, state, entries, tag"
+    if raw["tag"] != record_tag(raw):
+        return f"its tag is {raw['tag']!r:.40}, the rest of it makes {record_tag(raw)!r}"
     if not _is_int(raw["gen"]) or raw["gen"] < 1:
         return f"gen must be a number from 1, found {raw['gen']!r:.80}"
     if not is_digest(raw["previous"]):

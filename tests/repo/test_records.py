@@ -20,6 +20,7 @@ from tensorrepo.repo.records import (
     encode_ref_updates,
     genesis_digest,
     parse_canonical,
+    record_tag,
 )
 from tests.support.log import IDENTITY, digest, entry
 from tests.support.log_strategies import json_values, records, updates
@@ -102,7 +103,7 @@ def _changed(path: tuple[str | int, ...], value: object) -> bytes:
         del place[path[-1]]
     else:
         place[path[-1]] = value
-    return canonical_json(raw)
+    return canonical_json(raw | {"tag": record_tag(raw)})
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_what_is_no_record_is_refused(path: tuple[str | int, ...], value: object
 def test_every_64th_record_must_state_the_fold(state: str | None) -> None:
     raw = _as_json() | {"gen": 64, "state": state}
     with pytest.raises(CorruptError, match="state must be a digest"):
-        decode_record(canonical_json(raw))
+        decode_record(canonical_json(raw | {"tag": record_tag(raw)}))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from tensorrepo.repo.workspace import (
 )
 from tests.support.damage import FLIPS, flipped
 from tests.support.log import digest
+from tests.support.places import read_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -234,16 +235,12 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
     assert sorted(os.listdir(workspace.folder)) == ["pending", "staged.json", "workspace.json"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written_is_refused(workspace: Workspace) -> None:
-    workspace.folder.chmod(0o500)
-    try:
+    with read_only(workspace.folder):
         with pytest.raises(PermissionDenied):
             workspace.write_staging(STAGING)
         with pytest.raises(PermissionDenied):
             take_lock(workspace)
-    finally:
-        workspace.folder.chmod(0o700)
 
 
 # ---- damage

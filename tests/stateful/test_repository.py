@@ -54,14 +54,15 @@ if TYPE_CHECKING:
 BRANCHES = st.sampled_from(["main", "dev", "fix", "fix/a"])
 MOSTLY_MAIN = st.sampled_from(["main", "main", "dev", "main", "dev", "fix", "fix/a"])
 TAGS = st.sampled_from(["v1", "v2"])
-PATHS = st.sampled_from(
-    ["files/a", "files/b", "files/B", "files/c", "files/c/x", "files/d/y", "models/m"]
+PATHS = st.sampled_from(["files/a", "files/b", "models/m", "files/d/y"]) | st.sampled_from(
+    ["files/a", "files/b", "files/B", "files/c", "files/c/x"]
 )
 # Often a content that nothing else has: what a collector may take from under a transaction.
 CONTENTS = st.none() | st.integers(0, 40).map(lambda n: b"%d" % n)
 CHANGES = st.dictionaries(PATHS, CONTENTS, min_size=1, max_size=3)
 ACTORS = st.sampled_from([ADA, BOB])
 PICK = st.integers(0, 1000)
+MESSAGES = st.sampled_from(["change", "undo 2", "redo 3"])  # two that read like what they are not
 STRATEGIES = st.sampled_from(["fail", "ours", "theirs"])
 OPEN_TRANSACTIONS = 3
 
@@ -97,9 +98,30 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     # ---- commits
 
-    @rule(branch=MOSTLY_MAIN, changes=CHANGES, actor=ACTORS)
-    def commit(self, branch: str, changes: dict[str, bytes | None], actor: str) -> None:
-        self._finish(self._begin(branch, changes, []), actor)
+    @rule(branch=MOSTLY_MAIN, changes=CHANGES, actor=ACTORS, message=MESSAGES)
+    def commit(
+        self, branch: str, changes: dict[str, bytes | None], actor: str, message: str
+    ) -> None:
+        self._finish(self._begin(branch, changes, []), actor, message)
+
+    @rule(ours=CHANGES, theirs=CHANGES, strategy=STRATEGIES)
+    def part_and_merge(
+        self, ours: dict[str, bytes | None], theirs: dict[str, bytes | None], strategy: str
+    ) -> None:
+        """What takes several steps that chance seldom puts behind each other."""
+        self._finish(self._begin("main", ours, []), ADA)
+        self._finish(self._begin("dev", theirs, []), BOB)
+        if "heads/dev" in self.model.refs:
+            at = self._kept().index(self.model.refs["heads/dev"])
+            self.merge("main", at, strategy, ADA, forward=False)
+
+    @rule(changes=CHANGES, unchanged=st.lists(PATHS, max_size=1))
+    def commit_on_what_is_undone(
+        self, changes: dict[str, bytes | None], unchanged: list[str]
+    ) -> None:
+        begun = self._begin("main", changes, unchanged)
+        self.undo("main", ADA, own=True)
+        self._finish(begun, BOB)
 
     @precondition(lambda self: len(self.begun) < OPEN_TRANSACTIONS)
     @rule(branch=MOSTLY_MAIN, changes=CHANGES, unchanged=st.lists(PATHS, max_size=1))
@@ -139,7 +161,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         stage_files(transaction, changes)
         return Begun(transaction, transaction.base, changes, unchanged)
 
-    def _finish(self, begun: Begun, actor: str) -> None:
+    def _finish(self, begun: Begun, actor: str, message: str = "change") -> None:
         ref, model = begun.transaction.ref, self.model
         base = model.files(begun.base)
         mine = changed(base, begun.changes)
@@ -157,7 +179,7 @@ class RepositoryMachine(RuleBasedStateMachine):
                 self._commit(begun, actor)
             return
         try:
-            made = self._commit(begun, actor)
+            made = self._commit(begun, actor, message)
         except CommitExpired:
             assert self._expiry(begun)
             return
@@ -167,8 +189,8 @@ class RepositoryMachine(RuleBasedStateMachine):
         self._made(made.digest, files, made.commit.parents)
         model.move(ref, made.digest, actor)
 
-    def _commit(self, begun: Begun, actor: str) -> Committed | None:
-        return begun.transaction.commit("change", author=actor, clock=self._clock)
+    def _commit(self, begun: Begun, actor: str, message: str = "change") -> Committed | None:
+        return begun.transaction.commit(message, author=actor, clock=self._clock)
 
     def _clock(self) -> int:
         """Times decide nothing, but are in the names of commits: the same ones in every run."""
@@ -197,6 +219,22 @@ class RepositoryMachine(RuleBasedStateMachine):
     def _made(self, digest: Digest, files: Files, parents: tuple[Digest, ...]) -> None:
         self.model.commits[digest] = Made(files, parents)
         assert files_at(self.repository, digest) == files
+
+    @rule(changes=CHANGES, release=st.booleans())
+    def commit_beside_a_collection(
+        self, changes: dict[str, bytes | None], *, release: bool
+    ) -> None:
+        begun = self._begin("main", changes, [])
+        self.collect(release=release, deletes=True)
+        self._finish(begun, ADA)
+
+    @precondition(lambda self: "heads/dev" in self.model.refs)
+    @rule(which=PICK)
+    def borrow_from_what_is_dropped(self, which: int) -> None:
+        self.borrow("main", self._kept().index(self.model.refs["heads/dev"]), which)
+        self.delete("heads/dev", ADA)
+        self.collect(release=True, deletes=False)
+        self._finish(self.begun.pop(), ADA)
 
     # ---- refs
 
