@@ -42,7 +42,7 @@ def noop(repository: Repository) -> None:
 def name_many(repository: Repository) -> None:
     """Many refs at once, by way of a ref-updates object."""
     tip = tip_of(repository)
-    updates = [Update(f"runs/r{at}/1", None, tip) for at in range(20)]
+    updates = [Update(f"runs/r{at}/1", None, tip) for at in range(6)]
     writer = ObjectWriter(repository.objects, ())
     bulk = writer.put(Kind.REF_UPDATES, encode_ref_updates(updates)).digest
     writer.flush()
