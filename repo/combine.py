@@ -67,23 +67,24 @@ def merge(
     Raises:
         ConflictError: `conflicts` tells which paths, and why. Nothing changed.
     """
-    transaction = begin(repository, branch)
-    tip = transaction.base
-    if tip is None:
-        raise NotFoundError(
-            f"no branch {branch!r} to merge into. Make it with `tensorrepo branch`."
-        )
-    if is_ancestor(repository.objects, other, tip):
-        return MergeOutcome()
-    if fast_forward and is_ancestor(repository.objects, tip, other):
-        _forward(transaction, tip, other, author, clock())
-        return MergeOutcome(forwarded=other)
+    # A merge that conflicts leaves uploads behind: leaving the transaction ends their threads.
+    with begin(repository, branch) as transaction:
+        tip = transaction.base
+        if tip is None:
+            raise NotFoundError(
+                f"no branch {branch!r} to merge into. Make it with `tensorrepo branch`."
+            )
+        if is_ancestor(repository.objects, other, tip):
+            return MergeOutcome()
+        if fast_forward and is_ancestor(repository.objects, tip, other):
+            _forward(transaction, tip, other, author, clock())
+            return MergeOutcome(forwarded=other)
 
-    def compose(onto: Digest | None) -> bytes:
-        return _merged_tree(transaction, onto, other, strategy)
+        def compose(onto: Digest | None) -> bytes:
+            return _merged_tree(transaction, onto, other, strategy)
 
-    attempt = Attempt(transaction, compose, message, author, clock(), others=(other,))
-    return MergeOutcome(committed=attempt.run())
+        attempt = Attempt(transaction, compose, message, author, clock(), others=(other,))
+        return MergeOutcome(committed=attempt.run())
 
 
 def _merged_tree(
