@@ -132,7 +132,7 @@ def write_many(url: str, writer: int, each: int) -> list[int]:
     return [commit_small(repository, f"files/w{writer}-{at}", at) for at in range(each)]
 
 
-def page_write(folder: Path, size: int = 512 * MIB, rounds: int = 3) -> dict[str, Any]:
+def page_write(folder: Path, size: int = 2048 * MIB, rounds: int = 5) -> dict[str, Any]:
     """Fixed-width uncompressed pages, against `cp --reflink=never` and fsync of the same bytes."""
     source = folder / "source"
     rows = np.random.default_rng(0).integers(0, 256, (size // ROW, ROW), np.uint8)
