@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.mounts import mount_of
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.fence import closure
@@ -14,9 +15,11 @@ from tensorrepo.repo.fence import closure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tensorrepo.repo.backends.mounts import Mount
     from tensorrepo.workspace.session import Session
 
 LOW_SPACE_BYTES = 1 << 30
+SAFE_LOOKUPS = frozenset({"lookupcache=positive", "lookupcache=none"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ def examine(session: Session) -> Iterator[Finding]:
     checks: tuple[tuple[str, Callable[[Session], Finding]], ...] = (
         ("repository", _repository),
         ("store", _store),
+        ("mount", _mount),
         ("space", _space),
         ("log", _log),
         ("objects", _objects),
@@ -67,6 +71,27 @@ def _store(session: Session) -> Finding:
         "creates are not atomic here: one process may write at a time",
         "Use a local disk, S3, GCS or Azure where several people or jobs commit.",
     )
+
+
+def _mount(session: Session) -> Finding:
+    root = session.repository.backend.local_root
+    return Finding("mount", "ok", "not on this machine") if root is None else judge(mount_of(root))
+
+
+def judge(mount: Mount) -> Finding:
+    """What a mount is worth to a repository. An NFS client may remember that a slot is absent."""
+    found = f"{mount.point} is {mount.type}"
+    if mount.type.startswith("nfs") and not mount.options & {
+        "lookupcache=positive",
+        "lookupcache=none",
+    }:
+        return Finding(
+            "mount",
+            "warning",
+            f"{found}, whose client may overlook what others just wrote",
+            "Mount it with the option lookupcache=positive.",
+        )
+    return Finding("mount", "ok", found)
 
 
 def _space(session: Session) -> Finding:
