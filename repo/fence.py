@@ -86,7 +86,9 @@ def store_again(
     store = writer.store
     for digest in digests:
         label = store.label(digest, graves)
-        if store.stored_bytes(digest, label) is not None:
+        # On a local disk what somebody else linked may not be durable yet: putting it adopts it,
+        # and syncs its folder. Elsewhere what is there is durable, and not sent again.
+        if store.backend.local_root is None and store.stored_bytes(digest, label) is not None:
             continue
         try:
             envelope = store.get(digest)
