@@ -13,12 +13,8 @@ import pytest
 
 from tensorrepo.formats.dataset.schema import ClassLabel, Column, Image, Schema, Tensor, Text
 from tensorrepo.formats.dataset.types import Scalar
-from tensorrepo.formats.exchange.registry import (
-    FORMATS,
-    export,
-    read,
-    recognise,
-)
+from tensorrepo.formats.exchange.catalogue import FORMATS
+from tensorrepo.formats.exchange.registry import export, read, recognise
 from tensorrepo.repo.errors import (
     CorruptError,
     InvalidInputError,

@@ -17,7 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 import tensorrepo
-from tensorrepo.formats.exchange.registry import FORMATS
+from tensorrepo.formats.exchange.catalogue import FORMATS
 from tests.support.pages import blocks, headings, pages, sections
 from tests.support.sources import ROOT, sources
 

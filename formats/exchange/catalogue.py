@@ -1,0 +1,121 @@
+"""Which foreign formats are there, and what do their options mean?
+
+One entry for each, in the order in which messages list them. `registry` chooses among them.
+"""
+
+from __future__ import annotations
+
+from tensorrepo.formats.exchange.arraysout import write_idx, write_npy, write_npz
+from tensorrepo.formats.exchange.arrow import SUFFIXES as ARROW_SUFFIXES
+from tensorrepo.formats.exchange.arrow import matches_arrow, read_arrow
+from tensorrepo.formats.exchange.base import Format, Option, parse_flag, parse_names
+from tensorrepo.formats.exchange.csv import SUFFIXES as CSV_SUFFIXES
+from tensorrepo.formats.exchange.csv import matches_csv, read_csv
+from tensorrepo.formats.exchange.idx import matches_idx, read_idx
+from tensorrepo.formats.exchange.images import matches_images, read_images
+from tensorrepo.formats.exchange.imagesout import write_images
+from tensorrepo.formats.exchange.jsonl import SUFFIXES as JSONL_SUFFIXES
+from tensorrepo.formats.exchange.jsonl import matches_jsonl, read_jsonl
+from tensorrepo.formats.exchange.npy import matches_npy, matches_npz, read_npy, read_npz
+from tensorrepo.formats.exchange.parquet import SUFFIXES as PARQUET_SUFFIXES
+from tensorrepo.formats.exchange.parquet import matches_parquet, read_parquet
+from tensorrepo.formats.exchange.tablesout import (
+    write_arrow,
+    write_csv,
+    write_jsonl,
+    write_parquet,
+)
+
+_COLUMNS = Option("columns", "only these columns, in this order", parse_names)
+_SPLIT = Option("split", "only this split: train, test, ...")
+_COMPRESS = Option("compress", "compress the file", parse_flag)
+_DELIMITER = Option("delimiter", "between cells")
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        "images",
+        "folder of image files, one folder for each class",
+        (),
+        matches_images,
+        read_images,
+        write_images,
+        (
+            _SPLIT,
+            Option("labels", "what names the class: folder (the first), parent (the last), none"),
+            Option("damaged", "images cut short: raise or skip"),
+        ),
+    ),
+    Format(
+        "idx",
+        "IDX files as MNIST's, gzipped or not: a file, or a folder with one for each column",
+        (".idx", ".idx.gz", "-ubyte", "-ubyte.gz"),
+        matches_idx,
+        read_idx,
+        write_idx,
+        (_SPLIT, Option("class_names", "what the numbers in column label mean", parse_names)),
+        (Option("split", "begins the names of the files"), _COMPRESS),
+    ),
+    Format(
+        "parquet",
+        "Parquet file, or a folder of them",
+        PARQUET_SUFFIXES,
+        matches_parquet,
+        read_parquet,
+        write_parquet,
+        (_COLUMNS,),
+        (Option("compression", "zstd, snappy, gzip, lz4 or none"),),
+    ),
+    Format(
+        "arrow",
+        "Arrow IPC (Feather) file or stream, or a folder of them",
+        ARROW_SUFFIXES,
+        matches_arrow,
+        read_arrow,
+        write_arrow,
+        (_COLUMNS,),
+    ),
+    Format(
+        "npz",
+        "numpy arrays of equal length, a column each",
+        (".npz",),
+        matches_npz,
+        read_npz,
+        write_npz,
+        (_COLUMNS,),
+        (_COMPRESS,),
+    ),
+    Format(
+        "npy",
+        "one numpy array, its first dimension the rows",
+        (".npy",),
+        matches_npy,
+        read_npy,
+        write_npy,
+        (Option("column", "name of the column"),),
+    ),
+    Format(
+        "csv",
+        "comma-separated or otherwise delimited text, or a folder of such files",
+        CSV_SUFFIXES,
+        matches_csv,
+        read_csv,
+        write_csv,
+        (
+            _DELIMITER,
+            Option("header", "whether the first line names the columns", parse_flag),
+            Option("encoding", "of the text: utf-8, latin-1, ..."),
+            Option("null_values", "words that stand for a missing value", parse_names),
+            Option("text_columns", 'columns kept as text: "007" is no number', parse_names),
+            _COLUMNS,
+        ),
+        (_DELIMITER,),
+    ),
+    Format(
+        "jsonl",
+        "JSON lines, or a folder of such files",
+        JSONL_SUFFIXES,
+        matches_jsonl,
+        read_jsonl,
+        write_jsonl,
+    ),
+)
