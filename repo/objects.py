@@ -57,6 +57,8 @@ class Kind(IntEnum):
     DELETION_MAP = 20
     PATCH = 21
     VIEW = 22
+    ROW_RUNS = 23
+    FOREIGN = 24
     MODEL = 32
     PLACEMENT = 33
     PACK = 34

@@ -27,13 +27,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tensorrepo.formats.dataset.values import ColumnValues
     from tensorrepo.repo.ids import Buffer
     from tensorrepo.repo.objects import Link
 
 INDEX_MAGIC = b"TRPI"
 # Sections of a page index.
-COLUMNS, DIMS, ENTRIES, TAGS, CHUNK_OF, CHUNKS, INLINE = range(1, 8)
-_KNOWN = frozenset(range(1, 8))
+COLUMNS, DIMS, ENTRIES, TAGS, CHUNK_OF, CHUNKS, INLINE, TILE_CHUNKS = range(1, 9)
+KNOWN = frozenset(range(1, 9))
+
+# Which chunks hold the tiles of a page: several records for one entry, in the order in which the
+# tiles' records number them.
+TILE_CHUNK = np.dtype([("entry", "<u4"), ("chunk", "<u4")])
 
 COLUMN_RECORD = np.dtype(
     [
@@ -42,7 +47,7 @@ COLUMN_RECORD = np.dtype(
         ("dtype", "u1"),
         ("rank", "u1"),
         ("reserved", "u1"),
-        ("first_dim", "<u4"),  # in DIMS; an unknown dimension is 2^64 - 1
+        ("first_dim", "<u4"),  # in DIMS; an unknown dimension is 2^64 - 1; tiled: then the tile's
         ("first_entry", "<u4"),  # entries are grouped by column
         ("entries", "<u4"),
         ("reserved2", "<u8"),
@@ -62,6 +67,7 @@ class ColumnPages:
     entries: NDArray[Any]  # PAGE_ENTRY (pages,)
     tags: NDArray[np.uint8]  # (pages, 16)
     chunk: NDArray[np.uint32]  # (pages,), a place in PageIndex.chunks
+    tiles: tuple[tuple[int, ...], ...] = ()  # per page, if tiled: places of chunks with its tiles
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,10 +97,18 @@ class ColumnIndex:
             `flags`, ... of each page. `entries["first_row"]` counts within the fragment.
         tags: uint8 ``(pages, 16)``, the truncated BLAKE3 of each stored page.
         first_row: int64 ``(pages + 1,)``: page p holds rows ``[first_row[p], first_row[p + 1])``
-            of the dataset.
+            of the dataset, deleted ones counted too.
         chunk: uint32 ``(pages,)``: the page lies in ``chunks[chunk[p]]``.
-        chunks: per chunk its Link, or its payload where that stands inline in the metadata.
+        chunks: per chunk its Link, or its payload where that stands inline in the metadata, or
+            None: then the page is nowhere, and all of its rows are `default`. The chunk of a page
+            of codec PAGE_FOREIGN is an object of kind FOREIGN, which says where its rows are.
         fragment: uint32 ``(pages,)``: which fragment of the dataset, counted from 0.
+        storages: the forms in which pages are stored; one, `storage`, unless the column was
+            widened after some of its pages were written.
+        stored_as: uint8 ``(pages,)``: a place in `storages`.
+        default: one row, which rows without a page have; None where every row has a page.
+        patches: values that replace those in the pages; None where there are none.
+        tiles: per page of a tiled column, places in `chunks` of those that hold its tiles.
 
     The bytes of page p are ``[offset, offset + stored_bytes)`` of the chunk's payload.
     `page.verify_page(bytes, entries[p], tags[p])` proves them (leave the tag out for bytes that
@@ -109,8 +123,18 @@ class ColumnIndex:
     tags: NDArray[np.uint8]
     first_row: NDArray[np.int64]
     chunk: NDArray[np.uint32]
-    chunks: tuple[Link | memoryview, ...]
+    chunks: tuple[Link | memoryview | None, ...]
     fragment: NDArray[np.uint32]
+    storages: tuple[Storage, ...]
+    stored_as: NDArray[np.uint8]
+    default: ColumnValues | None = None
+    patches: Patches | None = None
+    tiles: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all rows are what their pages say, in the form that the schema says."""
+        return self.storages == (self.storage,) and self.default is None and self.patches is None
 
     @property
     def pages(self) -> int:
@@ -130,11 +154,33 @@ class ColumnIndex:
         return np.searchsorted(self.first_row, rows, side="right") - 1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Patches:
+    """Values that were set after their pages had been written.
+
+    Attributes:
+        rows: int64 ``(n,)``, rows of the dataset (deleted ones counted too), ascending, each once.
+        source: int64 ``(n,)``: the value of ``rows[i]`` is row ``source[i]`` of `pages`.
+        pages: the pages that hold the values; its rows count patches, its fragments mean nothing.
+    """
+
+    rows: NDArray[np.int64]
+    source: NDArray[np.int64]
+    pages: ColumnIndex
+
+    def among(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which of `rows` are patched: their places in `rows`, and their rows in `pages`."""
+        place = np.searchsorted(self.rows, rows)
+        inside = np.flatnonzero(place < len(self.rows))
+        hit = inside[self.rows[place[inside]] == rows[inside]]
+        return hit, self.source[place[hit]]
+
+
 # ------------------------------------------------------------------------------ stored form
 
 
-def encode_index(index: PageIndex) -> bytes:
-    """The payload of a page index; its links are `index.links`."""
+def encode_index(index: PageIndex, more: Mapping[int, NDArray[Any]] | None = None) -> bytes:
+    """The payload of a page index; its links are `index.links`. `more` are further sections."""
     entries = np.concatenate([column.entries for column in index.columns])
     sections = column_sections(index.columns) | {
         ENTRIES: entries,
@@ -147,8 +193,19 @@ def encode_index(index: PageIndex) -> bytes:
             f"V{DIGEST_BYTES}",
         ),
         INLINE: np.frombuffer(index.inline, np.uint8),
+        TILE_CHUNKS: _tile_records(index.columns),
     }
-    return encode_sections(INDEX_MAGIC, sections)
+    return encode_sections(INDEX_MAGIC, sections | dict(more or {}))
+
+
+def _tile_records(columns: Sequence[ColumnPages]) -> NDArray[Any]:
+    records = []
+    first = 0
+    for column in columns:
+        for at, chunks in enumerate(column.tiles):
+            records += [(first + at, chunk) for chunk in chunks]
+        first += len(column.entries)
+    return np.array(records, TILE_CHUNK)
 
 
 def column_sections(columns: Sequence[ColumnPages]) -> dict[int, NDArray[Any]]:
@@ -164,6 +221,7 @@ def column_sections(columns: Sequence[ColumnPages]) -> dict[int, NDArray[Any]]:
         record["entries"] = len(column.entries)
         first_entry += len(column.entries)
         dims += [UNKNOWN_DIM if dim is None else dim for dim in storage.shape]
+        dims += storage.tile
     return {COLUMNS: table, DIMS: np.array(dims, "<u8")}
 
 
@@ -175,8 +233,13 @@ def decode_index(payload: Buffer, what: str) -> PageIndex:
         UnsupportedError: sections, layouts or types that this version does not know.
     """
     sections = decode_sections(INDEX_MAGIC, payload, what)
-    if unknown := sections.keys() - _KNOWN:
+    if unknown := sections.keys() - KNOWN:
         raise UnsupportedError(f"{what}: sections {sorted(unknown)} are unknown here. Update.")
+    return index_of(sections, what)
+
+
+def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
+    """The page index that these sections hold; sections of other meaning are not looked at."""
     entries = section_array(sections, ENTRIES, PAGE_ENTRY, what)
     tags = section_array(sections, TAGS, np.dtype("u1"), what)
     chunk_of = section_array(sections, CHUNK_OF, np.dtype("<u4"), what)
@@ -189,14 +252,34 @@ def decode_index(payload: Buffer, what: str) -> PageIndex:
         raise CorruptError(f"{what}: a page lies in a chunk that is not listed")
     columns = []
     tags = tags.reshape(-1, TAG_BYTES)
+    tiles = _tiles(sections, len(entries), len(chunks), what)
     for record, storage in decode_columns(sections, what):
         part = slice(record["first_entry"], record["first_entry"] + record["entries"])
         if part.stop > len(entries):
             raise CorruptError(f"{what}: a column has more pages than there are entries")
+        name = f"{record['id']:016x}"
+        of_pages = _of_pages(tiles, part) if storage.layout is Layout.TILED else ()
         columns.append(
-            ColumnPages(f"{record['id']:016x}", storage, entries[part], tags[part], chunk_of[part])
+            ColumnPages(name, storage, entries[part], tags[part], chunk_of[part], of_pages)
         )
     return PageIndex(tuple(columns), chunks, sections.get(INLINE, memoryview(b"")))
+
+
+def _tiles(
+    sections: Mapping[int, memoryview], entries: int, chunks: int, what: str
+) -> dict[int, list[int]]:
+    """Per entry the places of the chunks that hold its tiles."""
+    records = section_array(sections, TILE_CHUNKS, TILE_CHUNK, what)
+    if (records["entry"] >= entries).any() or (records["chunk"] >= chunks).any():
+        raise CorruptError(f"{what}: tiles of a page or in a chunk that is not listed")
+    found: dict[int, list[int]] = {}
+    for entry, chunk in records.tolist():
+        found.setdefault(entry, []).append(chunk)
+    return found
+
+
+def _of_pages(tiles: Mapping[int, list[int]], part: slice) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(tiles.get(entry, ())) for entry in range(part.start, part.stop))
 
 
 def decode_columns(
@@ -213,18 +296,28 @@ def decode_columns(
             raise UnsupportedError(f"{what}: column layout {record['layout']} is unknown. Update.")
         if record["reserved"] or record["reserved2"]:
             raise CorruptError(f"{what}: reserved fields of a column are set")
-        shape = dims[record["first_dim"] : record["first_dim"] + record["rank"]]
-        if len(shape) != record["rank"]:
-            raise CorruptError(f"{what}: a column's dimensions are not listed")
-        storage = Storage(
-            Layout(record["layout"]),
-            dtype_from_code(record["dtype"]),
-            tuple(None if dim == UNKNOWN_DIM else dim for dim in shape),
-        )
-        if (storage.unknown_dims > 0) != (storage.layout is Layout.RAGGED):
-            raise CorruptError(f"{what}: {storage.layout.name} column of shape {storage.shape}")
-        found.append((record, storage))
+        found.append((record, _storage(record, dims, what)))
     return found
+
+
+def _storage(record: Mapping[str, int], dims: Sequence[int], what: str) -> Storage:
+    layout, rank = Layout(record["layout"]), record["rank"]
+    listed = rank * (2 if layout is Layout.TILED else 1)
+    shape = dims[record["first_dim"] : record["first_dim"] + listed]
+    if len(shape) != listed:
+        raise CorruptError(f"{what}: a column's dimensions are not listed")
+    storage = Storage(
+        layout,
+        dtype_from_code(record["dtype"]),
+        tuple(None if dim == UNKNOWN_DIM else dim for dim in shape[:rank]),
+        tuple(shape[rank:]),
+    )
+    if layout is Layout.TILED:
+        if not rank or not all(0 < dim < UNKNOWN_DIM for dim in storage.tile):
+            raise CorruptError(f"{what}: tiles of shape {storage.tile} for rows {storage.shape}")
+    elif (storage.unknown_dims > 0) != (layout is Layout.RAGGED):
+        raise CorruptError(f"{what}: {layout.name} column of shape {storage.shape}")
+    return storage
 
 
 def _decode_chunks(raw: NDArray[np.uint8], what: str) -> tuple[Digest | None, ...]:
@@ -238,58 +331,112 @@ def _decode_chunks(raw: NDArray[np.uint8], what: str) -> tuple[Digest | None, ..
 # ------------------------------------------------------------------------------ whole columns
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexPart:
+    """A page index over some fragments, or None where these rows have no pages.
+
+    `rows` are those of each fragment, `links` those of the object that the index stands in.
+    """
+
+    index: PageIndex | None
+    links: Mapping[Digest, Link]
+    rows: NDArray[np.uint32]
+
+
 def join_indexes(
     column_id: str,
     storage: Storage,
-    indexes: Sequence[tuple[PageIndex, Mapping[Digest, Link]]],
-    fragment_rows: Sequence[NDArray[np.uint32]],
+    parts: Sequence[IndexPart],
+    *,
+    default: ColumnValues | None = None,
+    patches: Patches | None = None,
 ) -> ColumnIndex:
     """All pages of one column, from the page indexes that cover the dataset in order.
 
     Args:
         column_id: which column.
         storage: how the schema says it is stored.
-        indexes: each with links that know its chunks.
-        fragment_rows: per index the rows of each fragment that it covers.
+        parts: what covers the fragments, in their order; an index without the column counts as
+            none.
+        default: one row, for fragments without pages; None: that is an error.
+        patches: laid over what pages say.
 
     Raises:
-        CorruptError: pages do not add up to the fragments, or a chunk is not linked.
-        UnsupportedError: pages that are stored in another form than the schema says.
+        CorruptError: pages do not add up to the fragments, a chunk is not linked, or rows have
+            neither pages nor a default.
     """
-    pages = [_pages_of(column_id, storage, index) for index, _ in indexes]
-    chunks: list[Link | memoryview] = []
-    chunk_of = [np.zeros(0, np.uint32)]
-    for part, (index, links) in zip(pages, indexes, strict=True):
-        chunk_of.append(part.chunk + np.uint32(len(chunks)))
-        chunks += [_place(chunk, index, links) for chunk in index.chunks]
-    entries = np.concatenate([np.zeros(0, PAGE_ENTRY), *(part.entries for part in pages)])
-    tags = np.concatenate([np.zeros((0, TAG_BYTES), np.uint8), *(part.tags for part in pages)])
+    joined = _Joined(storage)
+    for part in parts:
+        pages = None if part.index is None else column_pages(part.index, column_id)
+        if part.index is not None and pages is not None:
+            joined.add(pages, [_place(each, part.index, part.links) for each in part.index.chunks])
+        elif default is None and part.rows.any():
+            raise CorruptError(f"column {column_id}: {part.rows.sum()} rows have no pages")
+        else:
+            joined.add_default(part.rows)
+    entries = np.concatenate([np.zeros(0, PAGE_ENTRY), *joined.entries])
     first_row = np.zeros(len(entries) + 1, np.int64)
     np.cumsum(entries["rows"], out=first_row[1:])
-    rows = np.concatenate([np.zeros(0, np.uint32), *fragment_rows]).astype(np.int64)
-    fragment = _fragments(entries, first_row, rows)
+    rows = np.concatenate([np.zeros(0, np.uint32), *(part.rows for part in parts)])
     return ColumnIndex(
         column_id,
         storage,
         entries,
-        tags,
+        np.concatenate([np.zeros((0, TAG_BYTES), np.uint8), *joined.tags]),
         first_row,
-        np.concatenate(chunk_of),
-        tuple(chunks),
-        fragment,
+        np.concatenate([np.zeros(0, np.uint32), *joined.chunk_of]),
+        tuple(joined.chunks),
+        _fragments(entries, first_row, rows.astype(np.int64)),
+        tuple(joined.storages),
+        np.concatenate([np.zeros(0, np.uint8), *joined.stored_as]),
+        default if joined.has_default else None,
+        patches,
+        tuple(joined.tiles),
     )
 
 
-def _pages_of(column_id: str, storage: Storage, index: PageIndex) -> ColumnPages:
-    for column in index.columns:
-        if column.id == column_id:
-            if column.storage != storage:
-                raise UnsupportedError(
-                    f"column {column_id} is stored as {column.storage}, the schema says {storage}: "
-                    "this version cannot convert it. Update tensorrepo."
-                )
-            return column
-    raise UnsupportedError(f"column {column_id} was added later. Update tensorrepo to read it.")
+class _Joined:
+    """Pages of one column as they are put behind one another."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storages = [storage]
+        self.entries: list[NDArray[Any]] = []
+        self.tags: list[NDArray[np.uint8]] = []
+        self.chunk_of: list[NDArray[np.uint32]] = []
+        self.stored_as: list[NDArray[np.uint8]] = []
+        self.chunks: list[Link | memoryview | None] = []
+        self.tiles: list[tuple[int, ...]] = []
+        self.has_default = False
+
+    def add(self, pages: ColumnPages, chunks: Sequence[Link | memoryview]) -> None:
+        if pages.storage not in self.storages:
+            self.storages.append(pages.storage)
+        before = len(self.chunks)
+        place = self.storages.index(pages.storage)
+        self.entries.append(pages.entries)
+        self.tags.append(pages.tags)
+        self.chunk_of.append(pages.chunk + np.uint32(before))
+        self.stored_as.append(np.full(len(pages.entries), place, np.uint8))
+        self.chunks += chunks
+        self.tiles += [tuple(before + chunk for chunk in each) for each in pages.tiles]
+
+    def add_default(self, rows: NDArray[np.uint32]) -> None:
+        """A page that is nowhere for each fragment."""
+        entries = np.zeros(len(rows), PAGE_ENTRY)
+        entries["rows"] = rows
+        self.entries.append(entries)
+        self.tags.append(np.zeros((len(rows), TAG_BYTES), np.uint8))
+        self.chunk_of.append(np.full(len(rows), len(self.chunks), np.uint32))
+        self.stored_as.append(np.zeros(len(rows), np.uint8))
+        self.chunks.append(None)
+        if self.storages[0].layout is Layout.TILED:
+            self.tiles += [()] * len(rows)
+        self.has_default = True
+
+
+def column_pages(index: PageIndex, column_id: str) -> ColumnPages | None:
+    """The pages of a column in one index; None when the column is not in it."""
+    return next((column for column in index.columns if column.id == column_id), None)
 
 
 def _place(

@@ -54,7 +54,7 @@ PAGE_ENTRY = np.dtype(
         ("checksum", "<u8"),  # xxh3_64 of the stored bytes
         ("nulls", "<u4"),
         ("column", "<u2"),  # place in the file's column table
-        ("codec", "u1"),  # one of PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES
+        ("codec", "u1"),  # PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES or PAGE_FOREIGN
         ("flags", "u1"),
         ("min", "<u8"),  # order key; ragged: elements, binary: bytes
         ("max", "<u8"),  # order key; ragged and binary: largest row in bytes
@@ -62,7 +62,7 @@ PAGE_ENTRY = np.dtype(
 )
 assert PAGE_ENTRY.itemsize == 64, "docs/spec/dataset.md promises 64-byte page entries"
 
-PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES = range(3)
+PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES, PAGE_FOREIGN = range(4)
 HAS_ROW_SUMS, HAS_RANGE, MIN_INEXACT, MAX_INEXACT, HAS_NAN, IS_SORTED = 1, 2, 4, 8, 16, 32
 
 # Directory: 4 x (stored_bytes u64, codec u8, item u8, reserved u16, reserved u32).

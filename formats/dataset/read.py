@@ -16,7 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.dataset.arrow import to_arrow_array
-from tensorrepo.formats.dataset.index import ColumnIndex, PageIndex, decode_index, join_indexes
+from tensorrepo.formats.dataset.index import (
+    ColumnIndex,
+    IndexPart,
+    PageIndex,
+    decode_index,
+    join_indexes,
+)
 from tensorrepo.formats.dataset.manifest import Leaf, Root, decode_leaf, decode_root
 from tensorrepo.formats.dataset.pageread import READ_THREADS, PageCache, PageReader, empty_values
 from tensorrepo.formats.dataset.present import Presented, present, present_row
@@ -250,7 +256,8 @@ def _read_column_index(dataset: Dataset, column: Column) -> ColumnIndex:
         leaf.fragments["rows"][span.first_fragment : span.first_fragment + span.fragments]
         for leaf, span, _ in spans
     ]
-    index = join_indexes(column.id, column.storage, indexes, rows)
+    parts = [IndexPart(*found, some) for found, some in zip(indexes, rows, strict=True)]
+    index = join_indexes(column.id, column.storage, parts)
     if index.rows != dataset.root.rows:
         raise CorruptError(
             f"column {column.name!r}: page indexes hold {index.rows} rows, "

@@ -81,12 +81,19 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One named column. `id` is 16 hex digits, "" until a dataset with it has been written."""
+    """One named column.
+
+    Attributes:
+        id: 16 hex digits, "" until a dataset with it has been written.
+        default: what rows without a value of their own have, a JSON value; None: null, or for a
+            column that is not nullable that there is no default.
+    """
 
     name: str
     type: ColumnType
     nullable: bool = False
     id: str = ""
+    default: Any = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -142,18 +149,8 @@ class Schema:
         return Schema(tuple(replace(column, id="") for column in self.columns))
 
     def to_json(self) -> dict[str, Any]:
-        """``{"columns": [{"name", "type": {...}, "nullable", "id"}, ...]}``."""
-        return {
-            "columns": [
-                {
-                    "name": column.name,
-                    "type": type_to_json(column.type),
-                    "nullable": column.nullable,
-                    "id": column.id,
-                }
-                for column in self.columns
-            ]
-        }
+        """``{"columns": [{"name", "type": {...}, "nullable", "id", "default"}, ...]}``."""
+        return {"columns": [_column_to_json(column) for column in self.columns]}
 
     @classmethod
     def from_json(cls, form: object) -> Schema:
@@ -206,13 +203,24 @@ def check_name(name: str) -> str:
     return name
 
 
+def _column_to_json(column: Column) -> dict[str, Any]:
+    form = {
+        "name": column.name,
+        "type": type_to_json(column.type),
+        "nullable": column.nullable,
+        "id": column.id,
+    }
+    return form if column.default is None else form | {"default": column.default}
+
+
 def _column_from_json(form: object) -> Column:
     if not isinstance(form, dict) or not {"name", "type"} <= form.keys() <= _COLUMN_KEYS:
         raise InvalidInputError(f"not a column of a schema: {form!r:.120}")
     nullable, column_id = form.get("nullable", False), form.get("id", "")
     if not isinstance(nullable, bool) or not isinstance(column_id, str):
         raise InvalidInputError(f"not a column of a schema: {form!r:.120}")
-    return Column(form["name"], type_from_json(form["type"]), nullable, column_id)
+    kind = type_from_json(form["type"])
+    return Column(form["name"], kind, nullable, column_id, form.get("default"))
 
 
-_COLUMN_KEYS = {"name", "type", "nullable", "id"}
+_COLUMN_KEYS = {"name", "type", "nullable", "id", "default"}

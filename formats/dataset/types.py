@@ -1,8 +1,8 @@
 """What can a column hold, and how is that stored?
 
 A column type is a small frozen value with a JSON form (`{"type": "tensor", ...}`). Whatever the
-type, its rows are stored in one of three layouts: fixed (rows back to back), ragged (a row table
-and elements) or binary (end offsets and bytes).
+type, its rows are stored in one of four layouts: fixed (rows back to back), ragged (a row table
+and elements), binary (end offsets and bytes) or tiled (each row cut into blocks of its own).
 
 Source:
     docs/spec/dataset.md, section "Column types".
@@ -34,6 +34,7 @@ class Layout(IntEnum):
     FIXED = 0
     RAGGED = 1
     BINARY = 2
+    TILED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,13 @@ class Storage:
     """The stored form of a column: what a page is encoded and decoded with.
 
     `dtype` is the element type's name ("uint8" for binary), `shape` that of one row, None where
-    rows differ.
+    rows differ; `tile` is the shape of a whole tile, empty unless the layout is tiled.
     """
 
     layout: Layout
     dtype: str
     shape: tuple[int | None, ...]
+    tile: tuple[int, ...] = ()
 
     @property
     def element(self) -> np.dtype[Any]:
@@ -95,15 +97,19 @@ class Scalar(_Type, frozen=True, tag="scalar"):
 class Tensor(_Type, frozen=True, tag="tensor"):
     """One array per row. A dimension of None differs from row to row.
 
-    `dtype` may be given as numpy's dtype or class; `shape` as any sequence.
+    `dtype` may be given as numpy's dtype or class; `shape` as any sequence. With `tile`, the shape
+    of a block with as many dimensions, each row is cut into blocks that can be read one by one.
     """
 
     dtype: str
     shape: tuple[int | None, ...]
+    tile: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         _set(self, "dtype", dtype_name(self.dtype))
         _set(self, "shape", _check_shape(self.shape))
+        if self.tile is not None:
+            _set(self, "tile", _check_tile(self.tile, self.shape))
 
 
 class Embedding(_Type, frozen=True, tag="embedding"):
@@ -182,6 +188,8 @@ def storage_of(column_type: ColumnType) -> Storage:
     match column_type:
         case Scalar(dtype=dtype):
             return Storage(Layout.FIXED, dtype, ())
+        case Tensor(dtype=dtype, shape=shape, tile=tuple(tile)):
+            return Storage(Layout.TILED, dtype, shape, tile)
         case Tensor(dtype=dtype, shape=shape):
             return Storage(Layout.RAGGED if None in shape else Layout.FIXED, dtype, shape)
         case Embedding(dtype=dtype, dim=dim):
@@ -195,6 +203,8 @@ def storage_of(column_type: ColumnType) -> Storage:
 def type_to_json(column_type: ColumnType) -> dict[str, Any]:
     """The JSON form: ``{"type": "tensor", "dtype": "float32", "shape": [28, None]}``."""
     form: dict[str, Any] = msgspec.to_builtins(column_type)
+    if form.get("tile", ...) is None:
+        del form["tile"]
     return form
 
 
@@ -222,6 +232,13 @@ def _check_shape(shape: Sequence[int | None]) -> tuple[int | None, ...]:
     for dim in dims:
         if dim is not None and not 0 <= dim <= MAX_DIM:
             raise InvalidInputError(f"dimensions are in [0, {MAX_DIM}], got {dims}")
+    return dims
+
+
+def _check_tile(tile: Sequence[int], shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    dims = tuple(int(dim) for dim in tile)
+    if not dims or len(dims) != len(shape) or not all(1 <= dim <= MAX_DIM for dim in dims):
+        raise InvalidInputError(f"a tile has a size of 1 or more per dimension of {shape}: {tile}")
     return dims
 
 
