@@ -8,12 +8,12 @@ dataset and a path that does not exist yet. Nothing here is read twice, and noth
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from errno import EINVAL
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorrepo.repo.errors import (
     Error,
@@ -30,6 +30,7 @@ BATCH_BYTES = 8 << 20  # of one batch, unless a single row is larger
 # zlib never expands more than this, so a header that promises more than file bytes times this lies.
 DEFLATE_LIMIT = 1032
 MAX_NOTES = 20
+MAX_SKIPPED = 1000  # records passed over that are kept with their reason; the rest is counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,49 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """A record that was passed over: `row` is its number in `source`, from 0; None: all of it."""
+
+    source: str
+    row: int | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Damage:
+    """What a reading does about records that cannot be read, and which ones it passed over.
+
+    Attributes:
+        skip: pass such records over; else the first one ends the reading.
+        count: records passed over so far.
+        skipped: the first `MAX_SKIPPED` of them.
+    """
+
+    skip: bool = False
+    count: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def meet(self, source: object, row: int | None, problem: Exception) -> None:
+        """Note a record that cannot be read, or raise `problem` when none may be passed over.
+
+        Raises:
+            InvalidInputError: `problem` itself, or what it says when it is none of ours.
+        """
+        if not self.skip:
+            raise problem if isinstance(problem, Error) else damage(source, _sentence(problem))
+        self.count += 1
+        if len(self.skipped) < MAX_SKIPPED:
+            self.skipped.append(Skipped(str(source), row, str(problem)))
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """A foreign file or folder, opened.
 
     `rows` is None when only reading tells; `bytes` counts what is stored on the disk. `batches` can
     be walked once, and raises `InvalidInputError` at the row where the source turns out damaged.
-    `notes` say what a user should know: files passed over, splits found.
+    `notes` say what a user should know: files passed over, splits found. `damage` fills while
+    batches are walked. `properties` are facts of the whole that have no row: names of classes.
     """
 
     schema: Schema
@@ -57,6 +95,8 @@ class Reading:
     batches: Iterator[InputBatch]
     origin: Origin
     notes: tuple[str, ...] = ()
+    damage: Damage = field(default_factory=Damage)
+    properties: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +125,20 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One foreign format. `matches` looks at content and names, and claims only what is certain."""
+    """One foreign format. `matches` looks at content and names, and claims only what is certain.
+
+    `covers` are formats whose files are parts of this one: images that annotations belong to.
+    """
 
     name: str
     title: str
     suffixes: tuple[str, ...]
     matches: Callable[[Candidate], bool]
     read: Callable[..., Reading]
-    write: Callable[..., None]
+    write: Callable[..., None] | None = None
     read_options: tuple[Option, ...] = ()
     write_options: tuple[Option, ...] = ()
+    covers: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -150,6 +194,13 @@ def parse_flag(value: object) -> bool:
     return words[str(value).lower()]
 
 
+def parse_damaged(value: object) -> bool:
+    """Whether records that cannot be read are passed over: raise or skip."""
+    if value not in ("raise", "skip"):
+        raise InvalidInputError(f"expected raise or skip, got {value!r}")
+    return value == "skip"
+
+
 def parse_names(value: object) -> tuple[str, ...]:
     """A list of names: a sequence, or one text with commas."""
     if isinstance(value, str):
@@ -157,6 +208,9 @@ def parse_names(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
         raise InvalidInputError(f"expected a list of names, got {value!r}")
     return tuple(value)
+
+
+DAMAGED = Option("damaged", "records that cannot be read: raise or skip", parse_damaged)
 
 
 def _sentence(problem: Exception) -> str:

@@ -97,6 +97,11 @@ def export(
     """
     local = _local(path)
     chosen = find_format(format) if format is not None else _by_suffix(local)
+    if chosen.write is None:
+        raise UnsupportedError(
+            f"format {chosen.name} is read only; written are "
+            f"{', '.join(known.name for known in FORMATS if known.write)}"
+        )
     parsed = _parsed(chosen, chosen.write_options, options)
     shown = _Watched(table, table.schema.select(columns), progress)
     chosen.write(shown, local, overwrite=overwrite, **parsed)
@@ -112,6 +117,8 @@ def recognise(path: Path) -> Format:
     """
     candidate = _candidate(path)
     found = [known for known in FORMATS if known.matches(candidate)]
+    covered = {name for known in found for name in known.covers}
+    found = [known for known in found if known.name not in covered]
     # Text beside other data describes it: labels.csv in a folder of images.
     found = [known for known in found if known.name not in _TEXT] or found
     if not found and not candidate.is_folder and (named := _with_suffix(path)) is not None:
