@@ -47,7 +47,9 @@ class Committed:
 class Attempt:
     """One commit on its way into the log.
 
-    `compose` gives the root page of the tree to commit on a tip; `others` are parents beside it.
+    `compose` gives the root page of the tree to commit on a tip; `others` are parents beside it,
+    `sources` commits that the tree takes content of without being their child. The log names
+    `actor`, who is the author unless another is told.
     """
 
     transaction: Transaction
@@ -58,6 +60,8 @@ class Attempt:
     metadata: dict[str, MetadataJson] = field(default_factory=dict)
     closes_lease: str | None = None
     others: tuple[Digest, ...] = ()
+    sources: tuple[Digest, ...] = ()
+    actor: str | None = None
     txn: str = field(default_factory=lambda: secrets.token_hex(16))
     _made: tuple[Digest, Commit] | None = None
     _fenced: int | None = None
@@ -90,11 +94,12 @@ class Attempt:
 
     def _entries(self, view: View, moved: Update) -> tuple[LogEntry, ...]:
         subject = self.message.partition("\n")[0][:_SUBJECT_CHARACTERS]
-        commit = LogEntry(self.txn, "commit", self.author, self.time_ns, subject, (moved,))
+        actor = self.actor or self.author
+        commit = LogEntry(self.txn, "commit", actor, self.time_ns, subject, (moved,))
         if self.closes_lease is None or self.closes_lease not in view.state.leases:
             return (commit,)
         gone = {"id": self.closes_lease}
-        closed = LogEntry(self.txn, "lease-close", self.author, self.time_ns, data=gone)
+        closed = LogEntry(self.txn, "lease-close", actor, self.time_ns, data=gone)
         return (commit, closed)
 
     def _write_or_expire(self, tip: Digest | None) -> tuple[Digest, Commit]:
@@ -130,7 +135,7 @@ class Attempt:
     def _pass_fence(self, view: View) -> None:
         """Rules W3 and W4 at `view`; what a condemnation hit is stored again."""
         tx = self.transaction
-        for other in self.others:
+        for other in (*self.others, *self.sources):
             fence.secure_commit(tx.objects, view.state, other)
         fenced = tx.pin.generation if self._fenced is None else self._fenced
         graves = fence.graves_since(view.state, fenced)
