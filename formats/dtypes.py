@@ -1,7 +1,7 @@
 """Which element types can be stored, under which name and code?
 
-A stored element is little-endian; a bool takes a byte, 0 or 1. Names are numpy's, codes are what
-stored formats say, and never change.
+A stored element is little-endian; a bool takes a byte, 0 or 1. Names are numpy's and those of
+ml_dtypes, codes are what stored formats say, and never change.
 
 Source:
     docs/spec/dataset.md, section "Element types".
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
@@ -32,10 +33,17 @@ CODES: Final = {
     "float64": 12,
     "complex64": 13,
     "complex128": 14,
+    "bfloat16": 15,
+    "float8_e4m3fn": 16,
+    "float8_e5m2": 17,
 }
-# Codes kept free for types that numpy lacks: 15 bfloat16, 16 float8_e4m3fn, 17 float8_e5m2.
-LATER: Final = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 _NAMES: Final = {code: name for name, code in CODES.items()}
+# Their `dtype.kind` is "V" or "f", and their scalars are no np.floating: ask `is_float`.
+SMALL_FLOATS: Final = {
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}
 
 
 def element_dtype(name: str) -> np.dtype[Any]:
@@ -43,15 +51,22 @@ def element_dtype(name: str) -> np.dtype[Any]:
 
     Raises:
         InvalidInputError: no such type.
-        UnsupportedError: a type that is planned but cannot be stored yet.
     """
-    if name in LATER:
-        raise UnsupportedError(
-            f"datasets cannot store {name} yet. Store its bits as uint8 or uint16, or use float32."
-        )
+    if name in SMALL_FLOATS:
+        return SMALL_FLOATS[name]
     if name not in CODES:
         raise InvalidInputError(f"unknown element type {name!r}; known: {', '.join(CODES)}")
     return np.dtype(name).newbyteorder("<")
+
+
+def is_small_float(dtype: np.dtype[Any]) -> bool:
+    """Whether this is bfloat16 or a float of 8 bits, of either byte order: Arrow has none."""
+    return dtype.name in SMALL_FLOATS
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are real floating-point numbers of any width."""
+    return dtype.kind == "f" or is_small_float(dtype)
 
 
 def dtype_name(dtype: DTypeLike) -> str:
@@ -59,10 +74,9 @@ def dtype_name(dtype: DTypeLike) -> str:
 
     Raises:
         InvalidInputError: not an element type (objects, strings, records, ...).
-        UnsupportedError: a type that is planned but cannot be stored yet.
     """
-    if isinstance(dtype, str) and dtype in LATER:
-        element_dtype(dtype)
+    if isinstance(dtype, str) and dtype in SMALL_FLOATS:
+        return dtype
     try:
         name = str(np.dtype(dtype).name)
     except TypeError as error:

@@ -1,7 +1,7 @@
 """How do the values of a column become Arrow arrays, and back?
 
 Without a copy wherever the bytes lie alike: numbers, tensors, text and bytes both ways. Bools are
-bits in Arrow and bytes here, so they are converted.
+bits in Arrow and bytes here, so they are converted. Tiled tensors look like any others in Arrow.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from tensorrepo.formats.dataset.arrow_types import (
     RaggedTensorType,
     arrow_type,
     element_type,
+    is_foreign,
     is_list,
     is_text,
 )
+from tensorrepo.formats.dataset.shapes import as_fixed, as_ragged, row_shapes
 from tensorrepo.formats.dataset.types import ClassLabel, ColumnType, Layout, Storage, storage_of
 from tensorrepo.formats.dataset.values import (
     BinaryValues,
@@ -47,7 +49,9 @@ def to_arrow_array(column_type: ColumnType, values: ColumnValues) -> pa.Array:
     if isinstance(values, BinaryValues):
         return _binary_to_arrow(target, values)
     if isinstance(values, RaggedValues):
-        return _ragged_to_arrow(target, values, mask)
+        if None in values.shape:
+            return _ragged_to_arrow(target, values, mask)
+        values = as_fixed(values)
     flat = np.ascontiguousarray(values.values).reshape(-1)
     if isinstance(target, FixedTensorType):
         storage = _fixed_binary(target.storage_type, flat, values)
@@ -83,6 +87,9 @@ def _fixed_binary(target: pa.DataType, flat: NDArray[Any], values: ColumnValues)
 
 
 def _binary_to_arrow(target: pa.DataType, values: BinaryValues) -> pa.Array:
+    if isinstance(target, pa.BaseExtensionType):
+        storage = _binary_to_arrow(target.storage_type, values)
+        return pa.ExtensionArray.from_storage(target, storage)
     offsets = np.ascontiguousarray(values.offsets)
     buffers = [_bits(values.valid), pa.py_buffer(offsets), pa.py_buffer(values.data)]
     return pa.Array.from_buffers(target, values.rows, buffers, _nulls(values))
@@ -97,7 +104,7 @@ def _ragged_to_arrow(target: pa.DataType, values: RaggedValues, mask: pa.Array) 
     )
     if not isinstance(target, RaggedTensorType):
         return data
-    shapes = np.array([values.row_shape(at) for at in range(values.rows)], np.uint32)
+    shapes = row_shapes(values)
     dims = pa.FixedSizeListArray.from_arrays(
         pa.array(shapes.reshape(-1)), type=target.storage_type.field(1).type
     )
@@ -108,7 +115,7 @@ def _ragged_to_arrow(target: pa.DataType, values: RaggedValues, mask: pa.Array) 
 
 def _elements_to_arrow(elements: NDArray[Any]) -> pa.Array:
     flat = np.ascontiguousarray(elements)
-    if flat.dtype.kind == "c":
+    if is_foreign(flat.dtype.name):
         kind = element_type(flat.dtype.name)
         return pa.Array.from_buffers(kind, len(flat), [None, pa.py_buffer(flat)], 0)
     return pa.array(flat)
@@ -140,7 +147,12 @@ def from_arrow_array(
         array = array if array.type == target else _cast(array, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return None
-    return _decode(storage_of(column_type), array)
+    storage = storage_of(column_type)
+    if storage.layout is not Layout.TILED:
+        return _decode(storage, array)
+    plain = Layout.RAGGED if None in storage.shape else Layout.FIXED
+    values = _decode(Storage(plain, storage.dtype, storage.shape), array)
+    return as_ragged(values, storage) if isinstance(values, FixedValues) else values
 
 
 def _none(array: pa.ChunkedArray) -> pa.Array:
@@ -155,6 +167,9 @@ def _numbers_of(column_type: ClassLabel, names: pa.Array) -> pa.Array | None:
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     """`array` as `target`; tensors and lists by way of their storage."""
     if isinstance(array, pa.ExtensionArray):
+        # Bytes of the same width may well be elements of another type.
+        if isinstance(array.type, FixedTensorType | RaggedTensorType):
+            raise pa.ArrowTypeError(f"{array.type} is not {target}")
         array = array.storage
     if isinstance(target, pa.BaseExtensionType):
         storage = _cast(array, target.storage_type)
@@ -163,6 +178,8 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _cast_fixed_list(array, target)
     if is_text(target) and not is_text(array.type):
         raise pa.ArrowTypeError(f"{array.type} is no text")
+    if pa.types.is_fixed_size_binary(target) and not pa.types.is_fixed_size_binary(array.type):
+        raise pa.ArrowTypeError(f"{array.type} is not {target}")
     if pa.types.is_large_binary(target) and is_text(array.type):
         raise pa.ArrowTypeError("text is not bytes")
     if is_list(target) and not is_list(array.type):
@@ -194,10 +211,10 @@ def _decode(storage: Storage, array: pa.Array) -> ColumnValues | None:
     match storage.layout:
         case Layout.BINARY:
             return _decode_binary(array, valid)
-        case Layout.RAGGED:
-            return _decode_ragged(storage, array, valid)
         case Layout.FIXED:
             return _decode_fixed(storage, array, valid)
+        case _:
+            return _decode_ragged(storage, array, valid)
 
 
 def _decode_fixed(
@@ -216,6 +233,9 @@ def _decode_fixed(
     if valid is not None:
         values = values.copy()
         values[~valid] = 0
+    bits = pa.types.is_fixed_size_binary(array.type) and values.dtype.kind == "b"
+    if bits and (values.view(np.uint8) > 1).any():
+        return None
     return FixedValues(values, valid)
 
 

@@ -10,16 +10,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.dataset.arrow import from_arrow_array
+from tensorrepo.formats.dataset.convert import as_array, convert
+from tensorrepo.formats.dataset.linkvalue import as_link, encode_link
 from tensorrepo.formats.dataset.types import (
     ClassLabel,
     Json,
     Layout,
+    Link,
     Text,
     Timestamp,
 )
@@ -29,6 +33,7 @@ from tensorrepo.formats.dataset.values import (
     FixedValues,
     RaggedValues,
     offsets_of,
+    valid_rows,
 )
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -114,7 +119,7 @@ def null_values(column: Column, rows: int) -> ColumnValues:
             return FixedValues(np.zeros((rows, *storage.row_shape), storage.element), valid)
         case Layout.BINARY:
             return BinaryValues(offsets, np.empty(0, np.uint8), valid)
-        case Layout.RAGGED:
+        case Layout.RAGGED | Layout.TILED:
             empty = np.empty(0, storage.element)
             dims = np.zeros((rows, storage.unknown_dims), np.uint32)
             stored = dims if storage.stores_dims else None
@@ -128,7 +133,7 @@ def coerce_column(column: Column, values: Any, first_row: int = 0) -> ColumnValu
         if found is None:  # Arrow cannot convert it, or not every row: go through Python to say why
             return coerce_column(column, values.to_pylist(), first_row)
         _check_json(column, found, first_row)
-        found = _check_labels(column, found, first_row)
+        found = _check_labels(column, _compact_links(column, found, first_row), first_row)
     else:
         found = _coerce(column, values, first_row)
     return _check_nulls(column, found, first_row)
@@ -157,7 +162,7 @@ def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
         array, valid = _stack(column, list(values), first_row)
     else:
         mask = np.ma.getmask(values)
-        array = np.asarray(values)
+        array = as_array(values)
         valid = None
         if mask is not np.ma.nomask:
             valid = ~mask.reshape(len(array), -1).any(axis=1)
@@ -180,8 +185,8 @@ def _stack(
     if isinstance(column.type, Timestamp):
         given = [_moment(row) for row in given]
     try:
-        array = np.asarray(given) if given else np.empty((0, *shape), column.storage.element)
-    except (ValueError, OverflowError):
+        array = as_array(given) if given else np.empty((0, *shape), column.storage.element)
+    except (ValueError, OverflowError, TypeError):
         array = np.empty(0, np.object_)
     if array.dtype.kind in "OSU" or array.shape[1:] != shape:
         _name_odd_row(column, rows, first_row)
@@ -198,8 +203,8 @@ def _name_odd_row(column: Column, rows: list[Any], first_row: int) -> NoReturn:
         if row is None:
             continue
         try:
-            array = np.asarray(row)
-        except (ValueError, OverflowError):
+            array = as_array(row)
+        except (ValueError, OverflowError, TypeError):
             _refuse(column, first_row + at, f"shape {shape}", "rows of different lengths")
         if array.dtype.kind in "OSU":
             _refuse(column, first_row + at, column.storage.dtype, repr(row))
@@ -213,55 +218,6 @@ def _check_shape(column: Column, array: NDArray[Any], first_row: int) -> None:
     if not array.ndim or array.shape[1:] != shape:
         found = f"shape {array.shape[1:]}" if array.ndim else "a single value"
         _refuse(column, first_row, f"shape {shape}", found)
-
-
-def convert(array: NDArray[Any], dtype: np.dtype[Any], name: str, first_row: int) -> NDArray[Any]:
-    """`array` as `dtype`, without loss but for the rounding of floats to narrower floats.
-
-    Args:
-        array: ``(rows, ...)`` numbers or bools.
-        dtype: a stored element type.
-        name: of the column, for errors.
-        first_row: number of the first row, for errors.
-
-    Raises:
-        InvalidInputError: a value that `dtype` cannot hold; names its row.
-    """
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind not in "biufc":
-        raise InvalidInputError(
-            f"row {first_row}, column {name!r}: expected {dtype.name}, found {array.dtype}"
-        )
-    with np.errstate(all="ignore"):
-        converted = array.astype(dtype)
-        lost = _lost(array, converted)
-    if lost is not None and lost.any():
-        row = int(np.flatnonzero(lost.reshape(len(array), -1).any(axis=1))[0])
-        value = array[row][lost[row]].flat[0]
-        raise InvalidInputError(
-            f"row {first_row + row}, column {name!r}: expected {dtype.name}, found {value}"
-        )
-    return converted
-
-
-def _lost(array: NDArray[Any], converted: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """Which values the conversion changed; None where it cannot change any."""
-    if np.can_cast(array.dtype, converted.dtype, "safe"):
-        return None
-    lost: NDArray[np.bool_]
-    narrower = "fc" if array.dtype.kind == "f" else "c"
-    if array.dtype.kind in "fc" and converted.dtype.kind in narrower:
-        lost = np.isfinite(array) & ~np.isfinite(converted)
-        return lost
-    lost = converted.astype(array.dtype) != array
-    if array.dtype.kind in "iu" and converted.dtype.kind in "iu":
-        lost |= (converted < 0) != (array < 0)  # -1 as uint64 and back is -1
-    if array.dtype.kind == "f" and converted.dtype.kind in "iu":
-        # 2^63 as int64 and back is 2^63 again on some machines: bound it.
-        info = np.iinfo(converted.dtype)
-        lost |= ~((array >= float(info.min)) & (array < float(info.max) + 1.0))
-    return lost
 
 
 def _zero_nulls(array: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[Any]:
@@ -332,7 +288,7 @@ def _coerce_binary(
     for at, row in enumerate(rows):
         try:
             parts.append(b"" if row is None else encode(row))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, InvalidInputError) as error:
             _refuse(column, first_row + at, _EXPECTED.get(type(column.type), "bytes"), str(error))
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
     return BinaryValues(offsets_of(lengths), np.frombuffer(b"".join(parts), np.uint8), valid)
@@ -356,8 +312,12 @@ def _encode_json(row: Any) -> bytes:
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-_ENCODERS: dict[type, Any] = {Text: _encode_text, Json: _encode_json}
-_EXPECTED = {Text: "text", Json: "a JSON value"}
+def _encode_link(row: Any) -> bytes:
+    return encode_link(as_link(row))
+
+
+_ENCODERS: dict[type, Any] = {Text: _encode_text, Json: _encode_json, Link: _encode_link}
+_EXPECTED = {Text: "text", Json: "a JSON value", Link: "a link: a URL, its fields or a LinkValue"}
 
 
 def _check_json(column: Column, values: ColumnValues, first_row: int) -> None:
@@ -373,6 +333,20 @@ def _check_json(column: Column, values: ColumnValues, first_row: int) -> None:
             json.loads(text)
         except ValueError:
             _refuse(column, first_row + at, "JSON text", repr(text))
+
+
+def _compact_links(column: Column, values: ColumnValues, first_row: int) -> ColumnValues:
+    """Links that came as Arrow text, which may be bare URLs, as the JSON that is stored."""
+    if not isinstance(column.type, Link) or not isinstance(values, BinaryValues):
+        return values
+    data = values.data.tobytes()
+    valid = valid_rows(values).tolist()
+    bounds = pairwise(values.offsets.tolist())
+    rows = [
+        data[start:stop].decode() if here else None
+        for (start, stop), here in zip(bounds, valid, strict=True)
+    ]
+    return _coerce_binary(column, rows, values.valid, first_row)
 
 
 def _coerce_ragged(
@@ -404,8 +378,8 @@ def _coerce_ragged(
 def _row_array(column: Column, row: Any, number: int) -> NDArray[Any]:
     shape = column.storage.shape
     try:
-        array = np.asarray(row)
-    except (ValueError, OverflowError):
+        array = as_array(row)
+    except (ValueError, OverflowError, TypeError):
         _refuse(column, number, f"shape {shape}", "rows of different lengths")
     if not array.size and array.dtype == np.float64:  # an empty list has no type of its own
         array = array.astype(column.storage.element)

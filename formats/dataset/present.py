@@ -1,23 +1,26 @@
 """As what does a user see the values of a column?
 
-Fixed columns as numpy arrays (masked where nullable), ragged ones as lists of arrays, text, JSON
-and bytes as lists of Python values; null is None. Encoded images stay bytes: `decode_image` turns
-one into an array where pillow is installed.
+Fixed columns as numpy arrays (masked where nullable), ragged and tiled ones as lists of arrays,
+text, JSON, links and bytes as lists of Python values; null is None. Encoded images stay bytes:
+`decode_image` turns one into an array where pillow is installed.
 """
 
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.types import ColumnType, Json, Text, Timestamp
+from tensorrepo.formats.dataset.linkvalue import decode_link
+from tensorrepo.formats.dataset.types import ColumnType, Json, Link, Text, Timestamp
 from tensorrepo.formats.dataset.values import (
     BinaryValues,
     ColumnValues,
     FixedValues,
+    valid_rows,
 )
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 
@@ -34,7 +37,7 @@ def present(column: Column, values: ColumnValues) -> Presented:
 
     Returns:
         Fixed: ndarray ``(rows, *row shape)``; of a nullable column always a masked array.
-        Ragged, binary: a list with one ndarray, bytes, str or JSON value per row.
+        Ragged, tiled, binary: a list with one ndarray, bytes, str, JSON value or LinkValue per row.
     """
     if isinstance(values, FixedValues):
         return _fixed(column, values)
@@ -45,7 +48,7 @@ def present(column: Column, values: ColumnValues) -> Presented:
 
 
 def present_row(column: Column, values: ColumnValues, at: int = 0) -> Any:
-    """One row: a numpy scalar or array, bytes, str or a JSON value; None where null."""
+    """One row: a numpy scalar or array, bytes, str, LinkValue or a JSON value; None where null."""
     if values.valid is not None and not values.valid[at]:
         return None
     if isinstance(values, FixedValues):
@@ -78,18 +81,21 @@ def _binary(column_type: ColumnType, values: BinaryValues) -> list[Any]:
     rows: list[Any] = [
         data[bounds[at] - first : bounds[at + 1] - first] for at in range(values.rows)
     ]
+    decode = _DECODERS.get(type(column_type))
+    if decode is None:
+        return _with_nulls(rows, values.valid)
+    valid = valid_rows(values).tolist()
     try:
-        if isinstance(column_type, Text):
-            rows = [row.decode() for row in rows]
-        elif isinstance(column_type, Json):
-            valid = values.valid
-            rows = [
-                json.loads(row) if valid is None or valid[at] else None
-                for at, row in enumerate(rows)
-            ]
+        return [decode(row) if here else None for row, here in zip(rows, valid, strict=True)]
     except ValueError as error:
         raise CorruptError(f"stored {type(column_type).__name__.lower()}: {error}") from error
-    return _with_nulls(rows, values.valid)
+
+
+_DECODERS: dict[type, Callable[[bytes], Any]] = {
+    Text: bytes.decode,
+    Json: json.loads,
+    Link: decode_link,
+}
 
 
 def _with_nulls(rows: list[Any], valid: NDArray[np.bool_] | None) -> list[Any]:

@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tensorrepo.formats.dataset.arrow_types import from_field, to_field
+from tensorrepo.formats.dataset.arrow_types import FieldFacts, from_field, to_field
+from tensorrepo.formats.dataset.linkvalue import LinkValue
 from tensorrepo.formats.dataset.types import (
     Bytes,
     ClassLabel,
@@ -26,6 +27,7 @@ from tensorrepo.formats.dataset.types import (
     Image,
     Json,
     Layout,
+    Link,
     Scalar,
     Storage,
     Tensor,
@@ -50,6 +52,8 @@ __all__ = [
     "InputBatch",
     "Json",
     "Layout",
+    "Link",
+    "LinkValue",
     "Scalar",
     "Schema",
     "Storage",
@@ -67,7 +71,7 @@ __all__ = [
 # The values of one column of a batch, as writers accept them, None standing for null:
 #   fixed    ndarray of shape (rows, *row shape), masked where null, or a sequence of rows
 #   ragged   sequence of ndarrays
-#   binary   sequence of bytes, of str (text, class names) or of JSON values (json)
+#   binary   sequence of bytes, of str (text, class names), of JSON values (json) or of links
 # and any of them as an Arrow array.
 Values: TypeAlias = np.ndarray[Any, np.dtype[Any]] | Sequence[Any] | pa.Array | pa.ChunkedArray
 Batch: TypeAlias = Mapping[str, Values]
@@ -167,12 +171,7 @@ class Schema:
 
     def to_arrow(self) -> pa.Schema:
         """The Arrow schema in which rows are given out; `from_arrow` restores this one from it."""
-        return pa.schema(
-            [
-                to_field(column.name, column.type, nullable=column.nullable, column_id=column.id)
-                for column in self.columns
-            ]
-        )
+        return pa.schema([_to_field(column) for column in self.columns])
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
@@ -181,11 +180,7 @@ class Schema:
         Raises:
             UnsupportedError: names a field that no column type holds.
         """
-        columns = []
-        for field in schema:
-            column_type, column_id = from_field(field)
-            columns.append(Column(field.name, column_type, field.nullable, column_id))
-        return cls(tuple(columns))
+        return cls(tuple(_from_field(field) for field in schema))
 
 
 def check_name(name: str) -> str:
@@ -201,6 +196,16 @@ def check_name(name: str) -> str:
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
         raise InvalidInputError(f"column name {name!r} has control characters")
     return name
+
+
+def _to_field(column: Column) -> pa.Field:
+    facts = FieldFacts(column.type, column.id, column.default)
+    return to_field(column.name, facts, nullable=column.nullable)
+
+
+def _from_field(field: pa.Field) -> Column:
+    facts = from_field(field)
+    return Column(field.name, facts.type, field.nullable, facts.id, facts.default)
 
 
 def _column_to_json(column: Column) -> dict[str, Any]:

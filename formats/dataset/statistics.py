@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.dtypes import is_small_float
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -43,6 +45,8 @@ def range_of(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> Range:
     """The range of a column of scalars; none for types without an order (complex)."""
     if valid is not None:
         values = values[valid]
+    if is_small_float(values.dtype):
+        values = values.astype(np.float32)
     kind = values.dtype.kind
     if kind == "c" or not len(values):
         return NO_RANGE

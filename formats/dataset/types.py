@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -77,8 +77,9 @@ class Storage:
 
     @property
     def stores_dims(self) -> bool:
-        """Whether a ragged row's dimensions can't be told from its number of elements."""
-        return self.layout is Layout.RAGGED and (self.unknown_dims > 1 or not self.known_elements)
+        """Whether the dimensions of a ragged or tiled row need more than its number of elements."""
+        rows_differ = self.layout in (Layout.RAGGED, Layout.TILED)
+        return rows_differ and (self.unknown_dims > 1 or not self.known_elements)
 
 
 class _Type(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
@@ -143,6 +144,10 @@ class Json(_Type, frozen=True, tag="json"):
     """Any JSON value, stored as compact UTF-8 text."""
 
 
+class Link(_Type, frozen=True, tag="link"):
+    """Data that stays where it is: a `LinkValue` per row, stored as compact JSON."""
+
+
 class ClassLabel(_Type, frozen=True, tag="class_label"):
     """The number of a class, int64 in ``[0, len(names))``. Names are accepted when writing."""
 
@@ -171,7 +176,9 @@ class Timestamp(_Type, frozen=True, tag="timestamp"):
             raise InvalidInputError(f"a timestamp's unit is s, ms, us or ns, got {self.unit!r}")
 
 
-ColumnType = Scalar | Tensor | Embedding | Image | Bytes | Text | Json | ClassLabel | Timestamp
+ColumnType = (
+    Scalar | Tensor | Embedding | Image | Bytes | Text | Json | Link | ClassLabel | Timestamp
+)
 # What people may write where a column type is asked for: "int64", np.float32, Tensor(...).
 TypeLike = ColumnType | DTypeLike
 
@@ -246,7 +253,4 @@ def _set(struct: _Type, name: str, value: object) -> None:
     msgspec.structs.force_setattr(struct, name, value)
 
 
-_TAGS = frozenset(
-    str(kind.__struct_config__.tag)
-    for kind in (Scalar, Tensor, Embedding, Image, Bytes, Text, Json, ClassLabel, Timestamp)
-)
+_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(ColumnType))

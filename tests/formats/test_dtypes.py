@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tensorrepo.formats.dtypes import (
     CODES,
-    LATER,
     dtype_code,
     dtype_from_code,
     dtype_name,
     element_dtype,
+    is_float,
 )
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
@@ -39,13 +40,22 @@ def test_what_is_no_element_type_is_refused(given: str) -> None:
         dtype_name(given)
 
 
-@pytest.mark.parametrize("name", sorted(LATER))
-def test_planned_types_are_refused_with_a_way_out(name: str) -> None:
-    with pytest.raises(UnsupportedError, match="Store its bits"):
-        dtype_name(name)
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_small_floats_are_known_by_their_dtype_and_their_class(name: str, order: Any) -> None:
+    dtype = getattr(ml_dtypes, name)
+    assert dtype_name(np.dtype(dtype).newbyteorder(order)) == name
+    assert dtype_name(dtype) == name
+    assert is_float(np.dtype(dtype))
 
 
-@pytest.mark.parametrize(("code", "error"), [(0, CorruptError), (15, UnsupportedError)])
+@pytest.mark.parametrize("given", ["V2", "V1", ml_dtypes.float8_e4m3b11fnuz, ml_dtypes.int4])
+def test_what_only_looks_like_a_small_float_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidInputError, match="unknown element type"):
+        dtype_name(given)
+
+
+@pytest.mark.parametrize(("code", "error"), [(0, CorruptError), (18, UnsupportedError)])
 def test_an_unknown_code_is_refused(code: int, error: type[Exception]) -> None:
     with pytest.raises(error):
         dtype_from_code(code)

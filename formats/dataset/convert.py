@@ -1,0 +1,102 @@
+"""Can these numbers be stored as elements of that type, and do they lose anything?
+
+Numbers are converted where nothing is lost but what rounding to a narrower float takes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dtypes import SMALL_FLOATS, is_float, is_small_float
+from tensorrepo.formats.tensors import is_torch, tensor_of
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def as_array(given: Any) -> NDArray[Any]:
+    """`np.asarray`, which also takes torch tensors of types that numpy has not, alone or in a list.
+
+    Raises:
+        ValueError, OverflowError, TypeError: as numpy raises them.
+    """
+    if isinstance(given, list) and given and is_torch(given[0]):
+        return np.asarray([as_array(row) for row in given])
+    name = str(given.dtype).removeprefix("torch.") if is_torch(given) else ""
+    if name not in SMALL_FLOATS:
+        return np.asarray(given)
+    array = np.empty(tuple(given.shape), SMALL_FLOATS[name])
+    tensor_of("", given).read_into(0, memoryview(array.reshape(-1).view(np.uint8)))
+    return array
+
+
+def convert(array: NDArray[Any], dtype: np.dtype[Any], name: str, first_row: int) -> NDArray[Any]:
+    """`array` as `dtype`, without loss but for the rounding of floats to narrower floats.
+
+    Args:
+        array: ``(rows, ...)`` numbers or bools of either byte order.
+        dtype: a stored element type.
+        name: of the column, for errors.
+        first_row: number of the first row, for errors.
+
+    Raises:
+        InvalidInputError: a value that `dtype` cannot hold; names its row.
+    """
+    if array.dtype == dtype:
+        return array
+    if array.dtype.name == dtype.name:  # the other byte order
+        return array.astype(dtype)
+    if is_small_float(array.dtype):
+        array = array.astype(np.float32)  # which holds each of them
+    if array.dtype.kind not in "biufc":
+        raise InvalidInputError(
+            f"row {first_row}, column {name!r}: expected {dtype.name}, found {array.dtype}"
+        )
+    with np.errstate(all="ignore"):
+        converted = _cast(array, dtype)
+        lost = _lost(array, converted)
+    if lost is not None and lost.any():
+        row = int(np.flatnonzero(lost.reshape(len(array), -1).any(axis=1))[0])
+        value = array[row][lost[row]].flat[0]
+        raise InvalidInputError(
+            f"row {first_row + row}, column {name!r}: expected {dtype.name}, found {value}"
+        )
+    return converted
+
+
+def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        array = array.real  # whether that loses anything is seen afterwards
+    return array.astype(dtype)
+
+
+def _lost(array: NDArray[Any], converted: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Which values the conversion changed; None where it cannot change any."""
+    # numpy believes that a float of 8 bits holds every uint8.
+    small = is_small_float(converted.dtype)
+    if not small and np.can_cast(array.dtype, converted.dtype, "safe"):
+        return None
+    lost: NDArray[np.bool_]
+    from_float = array.dtype.kind == "f" and is_float(converted.dtype)
+    if from_float or (array.dtype.kind in "fc" and converted.dtype.kind == "c"):
+        lost = np.isfinite(array) & ~np.isfinite(converted)
+        # float8_e4m3fn has no infinity, and says NaN.
+        return lost | (np.isnan(converted) & ~np.isnan(array))
+    lost = converted.astype(array.dtype) != array
+    source, target = array.dtype.kind, converted.dtype.kind
+    if source in "iu" and target in "iu":
+        lost |= (converted < 0) != (array < 0)  # -1 as uint64 and back is -1
+    # 2^63 as int64 and back is 2^63 again on some machines: bound what is to be whole.
+    if source in "fc" and target in "iu":
+        lost |= ~_within(array.real, np.iinfo(converted.dtype))
+    if source in "iu" and is_float(converted.dtype):
+        lost |= ~_within(converted.astype(np.float64), np.iinfo(array.dtype))
+    return lost
+
+
+def _within(numbers: NDArray[Any], bounds: np.iinfo[Any]) -> NDArray[np.bool_]:
+    inside: NDArray[np.bool_] = numbers >= float(bounds.min)
+    return inside & (numbers < float(bounds.max) + 1.0)
