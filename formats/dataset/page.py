@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from tensorrepo.formats.codecs.buffers import Codec, decode_buffer, encode_buffer
+from tensorrepo.formats.codecs.buffers import Codec, decode_buffer
+from tensorrepo.formats.codecs.choice import AUTO, CodecChoice, encode_chosen
 from tensorrepo.formats.dataset.statistics import NO_RANGE, range_of
-from tensorrepo.formats.dataset.types import Layout, Storage
+from tensorrepo.formats.dataset.types import ColumnType, Image, Layout, Storage
 from tensorrepo.formats.dataset.values import (
     BinaryValues,
     ColumnValues,
@@ -30,7 +31,7 @@ from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,6 +43,7 @@ ALIGNMENT = 64
 TAG_BYTES = 16
 SUMMED_ROW_BYTES = 256  # rows of at least this many bytes have sums of their own
 MAX_PAGE_ROWS = (1 << 32) - 1
+FEW_LABELS_BYTES = 64 << 10  # scalars of fewer bytes are not compressed automatically
 
 # One page, as the page index and the chunk's footer keep it; in memory as on disk.
 PAGE_ENTRY = np.dtype(
@@ -99,7 +101,7 @@ def padded(size: int) -> int:
 def encode_page(
     values: ColumnValues,
     storage: Storage,
-    codec: Codec = Codec.NONE,
+    codec: CodecChoice = Codec.NONE,
     allocate: Allocate = _fresh,
 ) -> EncodedPage:
     """Encode all rows of `values` as one page.
@@ -107,7 +109,8 @@ def encode_page(
     Args:
         values: at least one row, null rows zeroed or empty.
         storage: the stored form of the column.
-        codec: applied to each buffer of values that it makes smaller.
+        codec: applied to each buffer of values of which it saves a quarter; "auto": one that
+            suits the buffer.
         allocate: gives the memory for the page: so many bytes, of any content.
     """
     if values.valid is not None and values.valid.all():
@@ -121,8 +124,9 @@ def encode_page(
     codecs = [Codec.NONE] * 4
     if codec is not Codec.NONE:
         for which in (TABLE, DATA):
-            codecs[which], buffers[which] = _compress(codec, buffers[which], items[which])
-    data = _assemble(buffers, codecs, items, allocate)
+            wish = _wish(codec, storage, buffers[which].nbytes)
+            codecs[which], buffers[which] = _compress(wish, buffers[which], items[which])
+    data = assemble_page(buffers, codecs, items, allocate)
     entry = np.zeros((), PAGE_ENTRY)
     entry["rows"], entry["raw_bytes"], entry["stored_bytes"] = values.rows, raw_bytes, data.nbytes
     entry["checksum"] = xxh3_64_intdigest(data.data)
@@ -155,16 +159,34 @@ def _buffers(values: ColumnValues) -> list[NDArray[Any]]:
     return [validity, table, values.elements[bounds], empty]
 
 
-def _compress(codec: Codec, raw: NDArray[Any], item_bytes: int) -> tuple[Codec, NDArray[Any]]:
+def column_codec(column_type: ColumnType, choice: CodecChoice) -> CodecChoice:
+    """What `choice` means for a column: pictures that are encoded already stay as they are."""
+    return Codec.NONE if isinstance(column_type, Image) else choice
+
+
+def _wish(codec: CodecChoice, storage: Storage, raw_bytes: int) -> CodecChoice:
+    # Few labels are worth more mapped than small.
+    is_label = storage.layout is Layout.FIXED and not storage.shape
+    return Codec.NONE if codec == AUTO and is_label and raw_bytes < FEW_LABELS_BYTES else codec
+
+
+def _compress(
+    choice: CodecChoice, raw: NDArray[Any], item_bytes: int
+) -> tuple[Codec, NDArray[Any]]:
+    if choice is Codec.NONE:
+        return Codec.NONE, raw
     flat = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
-    packed = np.frombuffer(encode_buffer(codec, flat.data, item_bytes), np.uint8)
-    # A mapped page is worth more than a few bytes saved.
-    return (codec, packed) if packed.nbytes <= flat.nbytes * 3 // 4 else (Codec.NONE, raw)
+    codec, packed = encode_chosen(choice, flat.data, item_bytes)
+    return (Codec.NONE, raw) if codec is Codec.NONE else (codec, np.frombuffer(packed, np.uint8))
 
 
-def _assemble(
-    buffers: list[NDArray[Any]], codecs: list[Codec], items: list[int], allocate: Allocate
+def assemble_page(
+    buffers: Sequence[NDArray[Any]],
+    codecs: Sequence[Codec],
+    items: Sequence[int],
+    allocate: Allocate = _fresh,
 ) -> NDArray[np.uint8]:
+    """The directory and four buffers as the bytes of one page."""
     data = allocate(DIRECTORY.size + sum(padded(part.nbytes) for part in buffers))
     fields: list[int] = []
     at = DIRECTORY.size
@@ -311,8 +333,8 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
     expected = expected_bytes(entry, storage)
     if entry["raw_bytes"] != DIRECTORY.size + sum(map(padded, expected)):
         raise CorruptError(f"page entry promises {entry['raw_bytes']} bytes for {expected}")
-    buffers = _split(page, expected)
-    valid = _decode_validity(buffers[VALIDITY], rows, int(entry["nulls"]))
+    buffers = split_page(page, expected)
+    valid = decode_validity(buffers[VALIDITY], rows, int(entry["nulls"]))
     if storage.layout is Layout.FIXED:
         values = (
             np.frombuffer(buffers[TABLE], storage.element)
@@ -351,8 +373,14 @@ def buffer_starts(sizes: tuple[int, int, int, int]) -> tuple[int, int, int, int]
     return starts[0], starts[1], starts[2], starts[3]
 
 
-def _split(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:
-    """The four decoded buffers."""
+def split_page(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:
+    """The four buffers, decoded to `expected` bytes each.
+
+    Raises:
+        CorruptError: the directory or a buffer disagrees; no buffer is allocated that its stored
+            bytes cannot stand for.
+        UnsupportedError: a codec that this version does not know.
+    """
     if page.nbytes < DIRECTORY.size:
         raise CorruptError(f"page has {page.nbytes} bytes, fewer than its directory")
     fields = DIRECTORY.unpack_from(page)
@@ -370,7 +398,8 @@ def _split(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:
     return buffers
 
 
-def _decode_validity(bits: memoryview, rows: int, nulls: int) -> NDArray[np.bool_] | None:
+def decode_validity(bits: memoryview, rows: int, nulls: int) -> NDArray[np.bool_] | None:
+    """Bool ``(rows,)``, None without nulls."""
     if not nulls:
         return None
     packed = np.frombuffer(bits, np.uint8)
