@@ -13,7 +13,7 @@ from tensorrepo.dataset import Dataset
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.model import Model
-from tensorrepo.repo import append, combine, refs
+from tensorrepo.repo import append, combine, pick, refs
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history import walk
 from tensorrepo.repo.objects import Kind
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tensorrepo.repo import repository as core
+    from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.commits import Commit
     from tensorrepo.repo.ids import Digest
 
@@ -173,6 +174,64 @@ class Repository:
             other.digest,
             author=self.author,
             message=message or f"Merge {ref} into {into}",
+            strategy=strategy,
+        )
+
+    def revert(
+        self,
+        ref: str,
+        branch: str = "main",
+        *,
+        message: str | None = None,
+        mainline: int | None = None,
+        strategy: str = "fail",
+    ) -> Committed | None:
+        """Take back on a branch what one commit changed, as a new commit; the rest stays.
+
+        Args:
+            ref: the commit to take back.
+            branch: what to commit to.
+            message: of the new commit; None: one that says what is reverted.
+            mainline: of a merge: the parent, counted from 1, whose side stays.
+            strategy: for conflicts: "fail", "ours" (the branch stays) or "theirs".
+
+        Returns:
+            The commit made, None when it would change nothing.
+
+        Raises:
+            ConflictError: `conflicts` names paths and reasons. Nothing changed.
+            InvalidInputError: a merge without `mainline`, or no such parent.
+        """
+        return pick.revert(
+            self.core,
+            branch,
+            self.resolve(ref).digest,
+            author=self.author,
+            message=message,
+            mainline=mainline,
+            strategy=strategy,
+        )
+
+    def cherry_pick(
+        self,
+        ref: str,
+        branch: str = "main",
+        *,
+        message: str | None = None,
+        mainline: int | None = None,
+        strategy: str = "fail",
+    ) -> Committed | None:
+        """Repeat on a branch what one commit changed elsewhere; its author and message are kept.
+
+        Arguments, result and errors are those of `revert`.
+        """
+        return pick.cherry_pick(
+            self.core,
+            branch,
+            self.resolve(ref).digest,
+            committer=self.author,
+            message=message,
+            mainline=mainline,
             strategy=strategy,
         )
 

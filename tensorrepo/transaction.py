@@ -165,6 +165,25 @@ class Transaction:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}")
         self.core.remove(path)
 
+    def restore(self, path: str, ref: str) -> None:
+        """Stage an entry as it was at another commit, also one that the branch has no more.
+
+        Args:
+            path: whole: ``datasets/fashion``.
+            ref: which commit.
+
+        Raises:
+            NotFoundError: no such ref, or nothing at `path` in its commit.
+        """
+        revision = self.repository.resolve(ref)
+        entry = self.repository.core.entry(revision.commit.tree, path)
+        if entry is None:
+            listed = [at for at, _ in self.repository.core.entries(revision.commit.tree)]
+            there = f"There are {', '.join(listed[:8])}." if listed else "It is empty."
+            raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref}). {there}")
+        # A commit that no ref leads to may have been condemned before this transaction began.
+        self.core.stage(path, entry, since=0)
+
     def abort(self) -> None:
         """Commit nothing."""
         self.core.abort()

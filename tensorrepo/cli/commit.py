@@ -11,13 +11,12 @@ from tensorrepo.cli.common import JsonOption, session_of
 from tensorrepo.cli.complete import complete_ref
 from tensorrepo.cli.exits import NOTHING_TO_DO
 from tensorrepo.repo import combine
-from tensorrepo.repo.errors import ConflictError, InvalidInputError
+from tensorrepo.repo.commits import MAX_CHANGED
 from tensorrepo.workspace.commit import commit_staged
+from tensorrepo.workspace.pick import check_strategy, refuse_staged
 
 if TYPE_CHECKING:
     from tensorrepo.repo.attempt import Committed
-
-STRATEGIES = ("fail", "ours", "theirs")
 
 
 def commit_command(
@@ -45,19 +44,31 @@ def commit_command(
     if made is None:
         output.note("nothing to commit: stage something with `tensorrepo add`")
         raise typer.Exit(NOTHING_TO_DO)
-    _report(session.branch(), made, as_json=as_json)
+    branch = session.branch()
+    output.answer(committed_json(branch, made), *committed_lines(branch, made), as_json=as_json)
 
 
-def _report(branch: str, made: Committed, *, as_json: bool) -> None:
-    changed = made.commit.changed or ()
-    told = {
-        "commit": made.digest, "branch": branch, "onto": made.onto, "changed": changed,
+def committed_json(branch: str, made: Committed) -> dict[str, Any]:
+    """A commit that was made, for programs; `changed` is null when there are more than it lists."""
+    return {
+        "commit": made.digest,
+        "branch": branch,
+        "onto": made.onto,
+        "changed": made.commit.changed,
         "attempts": made.attempts,
-    }  # fmt: skip
-    lines = [f"The branch had moved: merged onto {made.onto:.12}."] if made.onto else []
-    lines.append(f"[{branch} {made.digest:.12}] {made.commit.message.partition(chr(10))[0]}")
-    lines.append(f" {len(changed)} {'entry' if len(changed) == 1 else 'entries'} changed")
-    output.answer(told, *lines, as_json=as_json)
+    }
+
+
+def committed_lines(branch: str, made: Committed) -> list[str]:
+    """A commit that was made, for people."""
+    changed = made.commit.changed
+    count = f"more than {MAX_CHANGED}" if changed is None else str(len(changed))
+    subject = made.commit.message.partition("\n")[0]
+    return [
+        *([f"The branch had moved: merged onto {made.onto:.12}."] if made.onto else []),
+        f"[{branch} {made.digest:.12}] {subject}",
+        f" {count} {'entry' if count == '1' else 'entries'} changed",
+    ]
 
 
 def merge_command(
@@ -83,13 +94,11 @@ def merge_command(
         tensorrepo merge cleaning
         tensorrepo merge cleaning --strategy theirs
     """
-    if strategy not in STRATEGIES:
-        raise InvalidInputError(f"no strategy {strategy!r}: there are {', '.join(STRATEGIES)}")
+    check_strategy(strategy)
     session = session_of(context)
     branch = session.branch()
     with session.here.locked():
-        if session.here.staging().entries:
-            raise ConflictError("changes are staged: commit them first, or unstage them")
+        refuse_staged(session)
         outcome = combine.merge(
             session.repository,
             branch,

@@ -41,6 +41,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "restore": ("stage", "Unstage, or stage an entry as it was at another commit.", CHANGE),
     "commit": ("commit", "Record what is staged.", CHANGE),
     "merge": ("commit", "Join another branch into this one.", CHANGE),
+    "revert": ("pick", "Take back what one commit changed, as a new commit.", CHANGE),
+    "cherry-pick": ("pick", "Repeat here what commits changed elsewhere.", CHANGE),
     "status": ("look", "Show what is staged, what changed on disk, and where you are.", LOOK),
     "log": ("log", "Show commits, the newest first.", LOOK),
     "diff": ("diff", "Show what differs between two commits, or since the last one.", LOOK),
@@ -100,7 +102,7 @@ class LazyCommands(TyperGroup):
 def load_command(name: str) -> Any:
     """The real command, from its module. Its docstring is its help, "Examples:" its end."""
     module = importlib.import_module(f"tensorrepo.cli.{COMMANDS[name][0]}")
-    function: Callable[..., None] = getattr(module, f"{name}_command")
+    function: Callable[..., None] = getattr(module, f"{name.replace('-', '_')}_command")
     text, _, examples = cleandoc(function.__doc__ or "").partition("Examples:")
     paragraphs = [" ".join(part.split()) for part in text.strip().split("\n\n")]
     lines = [line.strip() for line in examples.strip().splitlines()]

@@ -9,7 +9,7 @@ import typer
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, place, session_of
-from tensorrepo.cli.complete import complete_entry, complete_ref
+from tensorrepo.cli.complete import complete_entry, complete_place, complete_ref
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.add import add, tracked_request
@@ -124,7 +124,8 @@ def restore_command(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="An entry; with --staged none means all.", autocompletion=complete_entry
+            help="An entry, or REF:ENTRY; with --staged none means all.",
+            autocompletion=complete_place,
         ),
     ] = None,
     staged: Annotated[bool, typer.Option("--staged", help="Unstage it.")] = False,
@@ -145,20 +146,21 @@ def restore_command(
         tensorrepo restore --staged
         tensorrepo restore --staged photos
         tensorrepo restore photos --source HEAD~2
+        tensorrepo restore v1:models/classifier
     """
     session = session_of(context)
-    if staged == (source is not None):
+    if (staged and source is not None) or not (staged or name):
         raise InvalidInputError("give either --staged (unstage), or NAME --source REF")
     with session.here.locked():
         if staged:
             gone = unstage(session, name)
             output.answer(gone, *(f"unstaged {path}" for path in gone), as_json=as_json)
-        elif name is None or source is None:
-            raise InvalidInputError("--source needs the NAME of an entry")
         else:
-            path = restore(session, name, source)
-            told = {"path": path, "source": source}
-            output.answer(told, f"staged {path} as of {source}", as_json=as_json)
+            assert name is not None, "checked above"
+            path, ref, changed = restore(session, name, source)
+            told = {"path": path, "source": ref, "changed": changed}
+            line = f"staged {path} as of {ref}" if changed else f"{path} is as of {ref} already"
+            output.answer(told, line, as_json=as_json)
 
 
 def _request(

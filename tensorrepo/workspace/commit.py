@@ -44,7 +44,7 @@ def commit_staged(session: Session, message: str) -> Outcome:
         CommitOutcomeUnknown: of this commit, or of an earlier one that cannot be settled.
     """
     workspace = session.here
-    _settle_pending(session)
+    settle_pending(session)
     earlier = forget_committed(session)
     staging, head = workspace.staging(), workspace.state().head
     if not staging.entries:
@@ -93,7 +93,7 @@ def _closing(records: Iterable[Record], lease: str) -> Digest | None:
     return found
 
 
-def _settle_pending(session: Session) -> None:
+def settle_pending(session: Session) -> None:
     """Make sure what became of every earlier append of this workspace, before another one."""
     log = session.repository.log
     for one in log.pending.unresolved() if log.pending else ():

@@ -55,7 +55,7 @@ class Session:
         if head.branch is None:
             raise InvalidInputError(
                 f"HEAD is detached at {head.commit:.12}, on no branch: `tensorrepo switch BRANCH` "
-                "first"
+                "first, or make one here with `tensorrepo switch -c NAME`"
             )
         return head.branch
 
@@ -92,7 +92,7 @@ class Session:
         if path is None:
             ref, path = self.default_ref, text
         revision = self.resolve(ref)
-        full = full_path(self.repository, revision.commit.tree, path)
+        full = full_path(self.repository, revision.commit.tree, path, where=f"in {ref}")
         entry = self.repository.entry(revision.commit.tree, full)
         assert entry is not None, "full_path gives paths that exist"
         return revision, full, entry
@@ -136,8 +136,8 @@ def no_workspace(start: Path) -> NotFoundError:
     )
 
 
-def full_path(repository: Repository, root: bytes, name: str) -> str:
-    """The path of the entry that `name` means in one tree.
+def full_path(repository: Repository, root: bytes, name: str, *, where: str = "there") -> str:
+    """The path of the entry that `name` means in one tree, which messages call `where`.
 
     Raises:
         NotFoundError: none; near ones are suggested.
@@ -149,7 +149,7 @@ def full_path(repository: Repository, root: bytes, name: str) -> str:
     if len(found) > 1:
         raise InvalidInputError(f"{name!r} may be {' or '.join(found)}: write it out")
     if not found:
-        raise NotFoundError(f"no entry {name!r} there.{_near(repository, root, wanted)}")
+        raise NotFoundError(f"no entry {name!r} {where}.{_near(repository, root, wanted)}")
     return found[0]
 
 

@@ -18,9 +18,10 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.history import is_ancestor
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.records import LogEntry
+from tensorrepo.repo.revisions import split_path
 from tensorrepo.repo.trees import lookup
 from tensorrepo.repo.workspace import Staged, Staging
-from tensorrepo.workspace.session import SPACES, entry_at, full_path
+from tensorrepo.workspace.session import SPACES, base_entry, entry_at, full_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -133,13 +134,35 @@ def move(session: Session, old: str, new: str) -> tuple[str, str]:
     return source, target
 
 
-def restore(session: Session, name: str, source: str) -> str:
-    """Stage an entry as it is in another commit; gives its path."""
-    revision = session.resolve(source)
-    path = full_path(session.repository, revision.commit.tree, name)
-    found, _, entry = session.find(f"{revision.digest}:{path}")
-    stage(session, {path: change(entry, source=f"as of {found.digest:.12}")})
-    return path
+def restore(session: Session, name: str, source: str | None) -> tuple[str, str, bool]:
+    """Make an entry in the next commit what it is in another one.
+
+    Args:
+        session: of the command.
+        name: ``PATH``, or ``REF:PATH`` without `source`.
+        source: which commit.
+
+    Returns:
+        The entry's path, the revision as it was given, and whether something is staged now that
+        was not: False when the next commit would have had it so.
+
+    Raises:
+        NotFoundError: no such commit, or no entry of that name in it.
+    """
+    ref, path = split_path(name)
+    if (source is None) == (path is None):
+        raise InvalidInputError(
+            f"say once which commit is meant: `restore {path or name} --source {source or 'REF'}`"
+        )
+    given = source or ref
+    revision, full, entry = session.find(f"{given}:{path or name}")
+    if entry_at(session, full) == entry:
+        return full, given, False
+    if base_entry(session, full) == entry:
+        unstage(session, full)
+    else:
+        stage(session, {full: change(entry, source=f"as of {revision.digest:.12}")})
+    return full, given, True
 
 
 def keep_alive(session: Session, entries: list[Entry | None]) -> None:
