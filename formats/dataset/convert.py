@@ -5,16 +5,29 @@ Numbers are converted where nothing is lost but what rounding to a narrower floa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorrepo.formats.dtypes import SMALL_FLOATS, is_float, is_small_float
+from tensorrepo.formats.dtypes import CODES, SMALL_FLOATS, is_float, is_small_float
 from tensorrepo.formats.tensors import is_torch, tensor_of
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# Element types whose values another one holds. numpy's "safe" takes in int64 as float64, too.
+_SAFE: Final = {
+    wide: frozenset(
+        narrow
+        for narrow in CODES
+        if not {narrow, wide} & SMALL_FLOATS.keys()
+        and np.can_cast(narrow, wide, "safe")
+        and (narrow not in ("int64", "uint64") or np.dtype(wide).kind in "iu")
+    )
+    for wide in CODES
+}
 
 
 def as_array(given: Any) -> NDArray[Any]:
@@ -68,16 +81,15 @@ def convert(array: NDArray[Any], dtype: np.dtype[Any], name: str, first_row: int
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """As `astype`, without its warnings."""
     if array.dtype.kind == "c" and dtype.kind != "c":
-        array = array.real  # whether that loses anything is seen afterwards
+        array = array.real
     return array.astype(dtype)
 
 
 def _lost(array: NDArray[Any], converted: NDArray[Any]) -> NDArray[np.bool_] | None:
     """Which values the conversion changed; None where it cannot change any."""
-    # numpy believes that a float of 8 bits holds every uint8.
-    small = is_small_float(converted.dtype)
-    if not small and np.can_cast(array.dtype, converted.dtype, "safe"):
+    if array.dtype.name in _SAFE.get(converted.dtype.name, ()):
         return None
     lost: NDArray[np.bool_]
     from_float = array.dtype.kind == "f" and is_float(converted.dtype)
@@ -85,7 +97,7 @@ def _lost(array: NDArray[Any], converted: NDArray[Any]) -> NDArray[np.bool_] | N
         lost = np.isfinite(array) & ~np.isfinite(converted)
         # float8_e4m3fn has no infinity, and says NaN.
         return lost | (np.isnan(converted) & ~np.isnan(array))
-    lost = converted.astype(array.dtype) != array
+    lost = _cast(converted, array.dtype) != array
     source, target = array.dtype.kind, converted.dtype.kind
     if source in "iu" and target in "iu":
         lost |= (converted < 0) != (array < 0)  # -1 as uint64 and back is -1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dtypes import is_small_float
+from tensorrepo.formats.dtypes import element_dtype, is_float, is_small_float
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +46,8 @@ def range_of(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> Range:
     if valid is not None:
         values = values[valid]
     if is_small_float(values.dtype):
-        values = values.astype(np.float32)
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            values = values.astype(np.float32)
     kind = values.dtype.kind
     if kind == "c" or not len(values):
         return NO_RANGE
@@ -71,3 +72,13 @@ def order_key(value: Any) -> int:
     number: int = int(value)
     unsigned = isinstance(value, np.unsignedinteger | np.bool_ | bool)
     return number if unsigned else (number + _SIGN) & _ALL
+
+
+def value_of_key(key: int, dtype: str) -> int | float:
+    """The number whose `order_key` this is, as a value of this element type."""
+    element = element_dtype(dtype)
+    if is_float(element):
+        value: float
+        (value,) = unpack("<d", pack("<Q", key ^ _SIGN if key & _SIGN else key ^ _ALL))
+        return value
+    return key - _SIGN if element.kind == "i" else key

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.schema import Schema
 from tensorrepo.formats.dataset.write import write_dataset
-from tests.support.columns import TYPES, equal, schemas, value
+from tests.support.columntypes import TYPES, equal, schemas, value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,7 +27,7 @@ from tensorrepo.formats.dataset.schema import (
     Tensor,
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-from tests.support.columns import TYPES, equal, tiled, value
+from tests.support.columntypes import TYPES, equal, tiled, value
 
 ANY_TYPE = st.one_of(TYPES, tiled())
 SEEDS = st.integers(0, 2**32)

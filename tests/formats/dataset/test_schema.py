@@ -23,7 +23,7 @@ from tensorrepo.formats.dataset.schema import (
 )
 from tensorrepo.formats.dataset.write import column_id
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-from tests.support.columns import schemas
+from tests.support.columntypes import schemas
 
 
 @given(schemas())
