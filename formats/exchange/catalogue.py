@@ -8,7 +8,15 @@ from __future__ import annotations
 from tensorrepo.formats.exchange.arraysout import write_idx, write_npy, write_npz
 from tensorrepo.formats.exchange.arrow import SUFFIXES as ARROW_SUFFIXES
 from tensorrepo.formats.exchange.arrow import matches_arrow, read_arrow
-from tensorrepo.formats.exchange.base import Format, Option, parse_flag, parse_names
+from tensorrepo.formats.exchange.base import (
+    DAMAGED,
+    Format,
+    Option,
+    parse_damaged,
+    parse_flag,
+    parse_names,
+)
+from tensorrepo.formats.exchange.coco import matches_coco, read_coco
 from tensorrepo.formats.exchange.csv import SUFFIXES as CSV_SUFFIXES
 from tensorrepo.formats.exchange.csv import matches_csv, read_csv
 from tensorrepo.formats.exchange.idx import matches_idx, read_idx
@@ -25,10 +33,14 @@ from tensorrepo.formats.exchange.tablesout import (
     write_jsonl,
     write_parquet,
 )
+from tensorrepo.formats.exchange.yolo import matches_yolo, read_yolo
 
 _COLUMNS = Option("columns", "only these columns, in this order", parse_names)
 _SPLIT = Option("split", "only this split: train, test, ...")
 _COMPRESS = Option("compress", "compress the file", parse_flag)
+_MISSING = Option(
+    "missing", "rows without a file, files without a row: raise or skip", parse_damaged
+)
 _DELIMITER = Option("delimiter", "between cells")
 
 FORMATS: tuple[Format, ...] = (
@@ -41,8 +53,10 @@ FORMATS: tuple[Format, ...] = (
         write_images,
         (
             _SPLIT,
-            Option("labels", "what names the class: folder (the first), parent (the last), none"),
-            Option("damaged", "images cut short: raise or skip"),
+            Option("labels", "folder (the first one names the class), parent, none, or a table"),
+            Option("file_column", "the column of that table that names the files"),
+            _MISSING,
+            DAMAGED,
         ),
     ),
     Format(
@@ -117,5 +131,30 @@ FORMATS: tuple[Format, ...] = (
         matches_jsonl,
         read_jsonl,
         write_jsonl,
+        (DAMAGED,),
+    ),
+    Format(
+        "coco",
+        "images with COCO annotations: boxes, segmentation, key points, captions",
+        (),
+        matches_coco,
+        read_coco,
+        read_options=(
+            Option("annotations", "the annotation files, joined by image", parse_names),
+            Option("images", "the folder that the names of files are relative to"),
+            Option("split", "only annotation files with this in their names: val2017"),
+            _MISSING,
+            DAMAGED,
+        ),
+        covers=("images",),
+    ),
+    Format(
+        "yolo",
+        "images with YOLO labels: a text file of boxes or outlines for each image",
+        (),
+        matches_yolo,
+        read_yolo,
+        read_options=(_SPLIT, Option("task", "detect or segment"), _MISSING, DAMAGED),
+        covers=("images",),
     ),
 )

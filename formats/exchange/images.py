@@ -21,6 +21,7 @@ from tensorrepo.formats.dataset.schema import ClassLabel, Column, Image, Schema,
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
+    Damage,
     Origin,
     Reading,
     damage,
@@ -38,6 +39,12 @@ from tensorrepo.formats.exchange.imagewalk import (
     read_whole,
     survey_folder,
     walk_images,
+)
+from tensorrepo.formats.exchange.labels import (
+    LabelTable,
+    find_labels,
+    open_labels,
+    read_labelled,
 )
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -70,28 +77,57 @@ class Plan:
 
 
 def read_images(
-    path: Path, *, split: str | None = None, labels: str = "folder", damaged: str = "raise"
+    path: Path,
+    *,
+    split: str | None = None,
+    labels: str | None = None,
+    file_column: str | None = None,
+    missing: bool = False,
+    damaged: bool = False,
 ) -> Reading:
     """A folder of images as columns `image`, `label`, `split` and `file`, as far as there are any.
 
     Args:
         path: the folder. Its `.tensorrepoignore` is honoured; hidden files are left out.
         split: only the images in this top folder; class numbers stay those of the whole.
-        labels: "folder" (the first one names the class), "parent" (the last one) or "none".
-        damaged: "raise" at the first image cut short, or "skip" such images and note them.
+        labels: "folder" (the first one names the class), "parent" (the last one), "none", or the
+            name of a table in the folder; None: the only such table, else "folder".
+        file_column: the column of that table that names the files.
+        missing: leave out rows of the table without a file, and files without a row.
+        damaged: leave out images that are cut short and note them, else the first is an error.
 
     Raises:
-        InvalidInputError: no images, an image cut short, a file name that is not unicode.
+        InvalidInputError: no images, an image cut short, a file name that is not unicode, a row
+            of a table without its file, or a file without a row.
     """
-    if labels not in ("folder", "parent", "none") or damaged not in ("raise", "skip"):
-        raise InvalidInputError(
-            f"labels is folder, parent or none, and damaged is raise or skip; "
-            f"got {labels!r} and {damaged!r}"
-        )
     if not path.is_dir():
         raise damage(path, "is not a folder; images are read from a folder with one for each class")
     ignore = read_ignore(path)
-    survey = survey_folder(path, ignore, examined=damaged == "skip")
+    table = _label_table(path, labels, file_column, split)
+    if table is not None:
+        return read_labelled(path, table, ignore, missing=missing, met=Damage(skip=damaged))
+    return _read_folders(path, ignore, split, labels or "folder", examined=damaged)
+
+
+def _label_table(
+    path: Path, labels: str | None, file_column: str | None, split: str | None
+) -> LabelTable | None:
+    """The table that gives the labels, or None where folders do."""
+    if labels in ("folder", "parent", "none") or (split is not None and labels is None):
+        return None
+    if labels is None:
+        return find_labels(path, file_column)
+    if "." not in labels:
+        raise InvalidInputError(f"labels is folder, parent, none or a file, got {labels!r}")
+    if split is not None:
+        raise InvalidInputError("split is of folders; a table of labels has columns instead")
+    return open_labels(path, labels, file_column)
+
+
+def _read_folders(
+    path: Path, ignore: Ignore, split: str | None, labels: str, *, examined: bool
+) -> Reading:
+    survey = survey_folder(path, ignore, examined=examined)
     plan = make_plan(set(survey.places), _read_classes(path), labels)
     places = _places_of(path, survey, plan, split)
     stored = sum(place.bytes for place in places.values())
@@ -103,7 +139,16 @@ def read_images(
         batches=_batches(path, ignore, survey.damaged, plan, places, one_split=split is not None),
         origin=Origin(str(path), "images", rows, stored),
         notes=shorten_notes(_notes(survey, places, plan, split)),
+        damage=_met(survey, skip=examined),
     )
+
+
+def _met(survey: Survey, *, skip: bool) -> Damage:
+    """The images that the survey found damaged."""
+    met = Damage(skip=skip)
+    for relative in sorted(survey.damaged):
+        met.meet(relative, None, damage(relative, "is cut short or damaged"))
+    return met
 
 
 def make_plan(places: AbstractSet[tuple[str, ...]], listed: Sequence[str], labels: str) -> Plan:

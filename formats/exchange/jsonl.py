@@ -18,6 +18,7 @@ import pyarrow as pa
 from tensorrepo.formats.dataset.schema import Column, Json, Schema
 from tensorrepo.formats.exchange.base import (
     Candidate,
+    Damage,
     Origin,
     Reading,
     damage,
@@ -26,7 +27,7 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.csv import is_text, open_text
 from tensorrepo.formats.exchange.tables import has_table_files, table_files
-from tensorrepo.repo.errors import UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.schema import Batch
@@ -37,20 +38,27 @@ MAX_LINE_BYTES = 64 << 20
 Line = tuple[Path, int, dict[str, Any]]
 
 
-def read_jsonl(path: Path) -> Reading:
-    """A file of JSON lines, or all those of a folder."""
+def read_jsonl(path: Path, *, damaged: bool = False) -> Reading:
+    """A file of JSON lines, or all those of a folder.
+
+    Args:
+        path: file or folder.
+        damaged: pass over lines that cannot be read, or that do not fit the first ones.
+    """
     files = table_files(path, SUFFIXES)
-    first = next(_blocks(files[:1]), [])
+    first = next(_blocks(files[:1], Damage(skip=damaged)), [])
     if not first:
         raise damage(files[0], "holds no JSON objects")
-    schema = _infer(path, first)
+    schema = infer_schema(path, [row for _, _, row in first])
     stored = sum(map(file_bytes, files))
+    met = Damage(skip=damaged)
     return Reading(
         schema=schema,
         rows=None,
         bytes=stored,
-        batches=(_batch(schema, block) for block in _blocks(files)),
+        batches=_batches(schema, files, met),
         origin=Origin(str(path), "jsonl", len(files), stored),
+        damage=met,
     )
 
 
@@ -60,7 +68,28 @@ def matches_jsonl(candidate: Candidate) -> bool:
     return candidate.path.name.lower().endswith(SUFFIXES) and is_text(candidate.head)
 
 
-def _blocks(files: Sequence[Path]) -> Iterator[list[Line]]:
+def _batches(schema: Schema, files: Sequence[Path], met: Damage) -> Iterator[Batch]:
+    for block in _blocks(files, met):
+        try:
+            yield _batch(schema, block)
+        except InvalidInputError:
+            if not met.skip:
+                raise
+            fitting = [line for line in block if _fits(schema, line, met)]
+            if fitting:
+                yield _batch(schema, fitting)
+
+
+def _fits(schema: Schema, line: Line, met: Damage) -> bool:
+    try:
+        _batch(schema, [line])
+    except InvalidInputError as problem:
+        met.meet(line[0], line[1] - 1, problem)
+        return False
+    return True
+
+
+def _blocks(files: Sequence[Path], met: Damage) -> Iterator[list[Line]]:
     """Lines in groups of bounded bytes."""
     block: list[Line] = []
     held = 0
@@ -70,7 +99,10 @@ def _blocks(files: Sequence[Path]) -> Iterator[list[Line]]:
             while text := stream.readline(MAX_LINE_BYTES):
                 number += 1
                 if text.strip():
-                    block.append((file, number, _object(file, number, text)))
+                    try:
+                        block.append((file, number, _object(file, number, text)))
+                    except InvalidInputError as problem:
+                        met.meet(file, number - 1, problem)
                     held += len(text)
                 if held >= BLOCK_BYTES:
                     yield block
@@ -86,11 +118,12 @@ def _object(file: Path, number: int, text: bytes) -> dict[str, Any]:
         raise damage(f"{file}, line {number}", f"is not a JSON object: {problem}") from problem
 
 
-def _infer(path: Path, block: Sequence[Line]) -> Schema:
-    names = list(dict.fromkeys(name for _, _, row in block for name in row))
+def infer_schema(path: Path, rows: Sequence[dict[str, Any]]) -> Schema:
+    """The columns of JSON objects, from the first of them."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
         raise damage(path, "its objects have no keys, so there are no columns")
-    return Schema(tuple(_column(name, [row.get(name) for _, _, row in block]) for name in names))
+    return Schema(tuple(_column(name, [row.get(name) for row in rows]) for name in names))
 
 
 def _column(name: str, values: list[Any]) -> Column:

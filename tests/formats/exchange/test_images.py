@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.dataset.schema import ClassLabel, Image
+from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.images import class_folder, make_plan, read_images
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.foreign import gif, png, rows_of, store
@@ -175,7 +176,7 @@ def test_damaged_images_can_be_skipped_and_are_reported(tmp_path: Path) -> None:
     folder_of(tmp_path, "cat/1.png")
     folder_of(tmp_path, "cat/2.png", content=PNG[:-3])
     folder_of(tmp_path, "cat/3.png", content=b"")
-    reading = read_images(tmp_path, damaged="skip")
+    reading = read_images(tmp_path, damaged=True)
     assert reading.rows == 1
     assert "cat/2.png is a png image cut short at" in reading.notes[0]
     assert "cat/3.png is no image" in reading.notes[1]
@@ -185,7 +186,7 @@ def test_damaged_images_can_be_skipped_and_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{"labels": "deepest"}, {"damaged": "mend"}])
 def test_unknown_choices_are_named(options: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=next(iter(options.values()))):
-        read_images(folder_of(tmp_path, "a.png"), **options)
+        registry.read(folder_of(tmp_path, "a.png"), **options)
 
 
 def test_a_folder_without_images_says_so(tmp_path: Path) -> None:

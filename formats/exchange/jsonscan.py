@@ -1,0 +1,135 @@
+"""Where in a large JSON file does each record lie, without holding the file in memory?
+
+Annotations come as one JSON document of hundreds of megabytes. It is walked once, bracket by
+bracket in pieces of a few megabytes; records are decoded one by one when they are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from tensorrepo.formats.exchange.base import damage, refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PIECE_BYTES = 4 << 20
+MAX_TEXT_BYTES = 256 << 20  # of one text: masks of large pictures take megabytes
+# A whole text, a bracket, or the quote of a text that goes on in the next piece.
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}"]', re.DOTALL)
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes ``[start, stop)`` of a file: one record in the list called `key`, "" in a bare list.
+
+    An object that stands alone under its key is one record.
+    """
+
+    key: str
+    start: int
+    stop: int
+
+
+def scan(path: Path) -> Iterator[Span]:
+    """The records of a JSON file that is a list of records, or an object of such lists.
+
+    Raises:
+        InvalidInputError: brackets that do not close, or something behind the end.
+    """
+    walk = _Walk()
+    with refusals(path, "JSON file", ValueError), path.open("rb") as file:
+        for token, at in _tokens(file):
+            span = walk.take(token, at)
+            if span is not None:
+                yield span
+    if walk.depth or not walk.root:
+        raise damage(path, "is not JSON, or cut short: its brackets do not close")
+
+
+def read_record(path: Path, file: IO[bytes], span: Span, kind: type[Record]) -> Record:
+    """Decode the record at a place.
+
+    Raises:
+        InvalidInputError: not JSON, or not a record of that kind; names the place.
+    """
+    text = os.pread(file.fileno(), span.stop - span.start, span.start)
+    return decode_record(f"{path}, {span.key or 'record'} at byte {span.start}", text, kind)
+
+
+def decode_record(where: object, text: bytes, kind: type[Record]) -> Record:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise damage(where, f"cannot be read: {problem}") from problem
+
+
+class _Walk:
+    """The state of a walk over brackets."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.root = b""
+        self.key = b""
+        self.inner = b""
+        self.start = 0
+
+    def take(self, token: bytes, at: int) -> Span | None:
+        if token[:1] == b'"':
+            if self.depth == 1:  # what stands before a bracket is its key
+                self.key = token
+            return None
+        if token in b"{[":
+            self._enter(token, at)
+            return None
+        self.depth -= 1
+        if self.depth < 0:
+            raise ValueError(f"a bracket too many at byte {at}")
+        if self.depth and self.depth == self._record_depth():
+            return Span(_text(self.key) if self.root == b"{" else "", self.start, at + 1)
+        return None
+
+    def _enter(self, token: bytes, at: int) -> None:
+        if not self.depth:
+            if self.root:
+                raise ValueError(f"a second value begins at byte {at}")
+            self.root = token
+        elif self.depth == 1:
+            self.inner = token
+        if self.depth and self.depth == self._record_depth():
+            self.start = at
+        self.depth += 1
+
+    def _record_depth(self) -> int:
+        return 2 if self.root == b"{" and self.inner == b"[" else 1
+
+
+def _tokens(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Texts and brackets with the byte at which each begins."""
+    held, first = b"", 0
+    while piece := file.read(PIECE_BYTES):
+        held += piece
+        done = len(held)
+        for match in _TOKEN.finditer(held):
+            if match[0] == b'"':
+                done = match.start()
+                break
+            yield match[0], first + match.start()
+        held = held[done:]
+        first += done
+        if len(held) > MAX_TEXT_BYTES:
+            raise ValueError(f"a text of more than {MAX_TEXT_BYTES} bytes begins at byte {first}")
+    if held:
+        raise ValueError(f"a text that begins at byte {first} does not end")
+
+
+def _text(quoted: bytes) -> str:
+    decoded: Any = msgspec.json.decode(quoted)
+    return str(decoded)
