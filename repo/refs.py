@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
+    from tensorrepo.repo.records import Record
     from tensorrepo.repo.repository import Repository
 
 BRANCHES = "heads/"
@@ -34,11 +35,16 @@ _BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One change of one ref, as the log tells it."""
+    """One change of one ref, as the log tells it.
+
+    `renamed` is the other half when a branch got another name: the ref that went as this one came,
+    or came as it went.
+    """
 
     generation: int
     entry: LogEntry
     update: Update
+    renamed: Update | None = None
 
 
 def create_branch(repository: Repository, name: str, commit: Digest, *, actor: str) -> None:
@@ -65,13 +71,14 @@ def delete_ref(repository: Repository, ref: str, *, actor: str) -> Digest:
 def rename_branch(repository: Repository, old: str, new: str, *, actor: str) -> None:
     """Give a branch another name, in one step."""
     source, target = check_ref(BRANCHES + old), check_ref(BRANCHES + new)
+    txn = _txn()  # of both entries: by it `undo` knows that they belong together
 
     def decide(view: View) -> tuple[LogEntry, ...]:
         commit = _existing(view, source)
         refuse_taken(view, target)
         return (
-            _entry("ref-create", actor, Update(target, None, commit), f"rename from {old}"),
-            _entry("ref-delete", actor, Update(source, commit, None), f"rename to {new}"),
+            _entry("ref-create", actor, Update(target, None, commit), f"rename from {old}", txn),
+            _entry("ref-delete", actor, Update(source, commit, None), f"rename to {new}", txn),
         )
 
     repository.append(decide)
@@ -109,6 +116,8 @@ def reset_branch(
 def undo(repository: Repository, name: str, *, actor: str) -> Move:
     """Move a branch back over the last record that moved it, as a new record.
 
+    A branch that got another name gets its old one back, and `Move.renamed` tells.
+
     Raises:
         ConflictError: that record is somebody else's.
         NotFoundError: there is nothing to undo.
@@ -135,8 +144,10 @@ def reflog(repository: Repository, ref: str, view: View | None = None) -> Iterat
 
 def _step(repository: Repository, name: str, actor: str, verb: str) -> Move:
     ref = check_ref(BRANCHES + name)
+    txn = _txn()
+    decided: list[LogEntry] = []
 
-    def decide(view: View) -> LogEntry:
+    def decide(view: View) -> tuple[LogEntry, ...]:
         move = _last_step(repository, ref, view, verb)
         if move is None:
             raise NotFoundError(f"nothing to {verb} on branch {name!r}")
@@ -146,15 +157,43 @@ def _step(repository: Repository, name: str, actor: str, verb: str) -> Move:
                 f"{move.entry.actor}'s ({move.entry.note or move.entry.kind}). "
                 f"`tensorrepo reset` moves a branch past other people's changes."
             )
-        old, new = view.state.refs.get(ref), move.update.old
-        if new is not None:
-            _secure(repository, view, new)
-        if new is not None and old is None:
-            refuse_taken(view, ref)
-        kind = "ref-delete" if new is None else "ref-create" if old is None else "ref-reset"
-        return _entry(kind, actor, Update(ref, old, new), f"{verb} {move.generation}")
+        updates = [Update(ref, view.state.refs.get(ref), move.update.old)]
+        updates += _other_name_back(view, move)
+        note = f"{verb} {move.generation}"
+        decided[:] = [_step_entry(repository, view, one, actor, note, txn) for one in updates]
+        return tuple(decided)
 
-    return _append(repository, decide)
+    generation = repository.append(decide).view.generation
+    first, *more = [entry.updates[0] for entry in decided]
+    return Move(generation, decided[0], first, more[0] if more else None)
+
+
+def _other_name_back(view: View, move: Move) -> list[Update]:
+    """What gives a renamed branch its former name, or takes it away again."""
+    other = move.renamed
+    if other is None:
+        return []
+    now = view.state.refs.get(other.ref)
+    if now != other.new:
+        raise ConflictError(
+            f"{describe_ref(other.ref)} changed after record {move.generation} renamed it: it is "
+            f"at {now or 'no commit':.12}, not at {other.new or 'no commit':.12}. Nothing changed: "
+            "use `tensorrepo branch` to name them as you want."
+        )
+    return [Update(other.ref, now, other.old)]
+
+
+def _step_entry(
+    repository: Repository, view: View, update: Update, actor: str, note: str, txn: str
+) -> LogEntry:
+    """The entry that makes `update`, whose value a ref had before."""
+    old, new = update.old, update.new
+    if new is not None:
+        _secure(repository, view, new)
+    if new is not None and old is None:
+        refuse_taken(view, update.ref)
+    kind = "ref-delete" if new is None else "ref-create" if old is None else "ref-reset"
+    return _entry(kind, actor, update, note, txn)
 
 
 def _last_step(repository: Repository, ref: str, view: View, verb: str) -> Move | None:
@@ -184,7 +223,18 @@ def _moves(repository: Repository, ref: str, start: int, stop: int) -> Iterator[
             bulk = () if entry.bulk is None else _read_bulk(repository, entry.bulk)
             for update in (*entry.updates, *bulk):
                 if update.ref == ref:
-                    yield Move(record.gen, entry, update)
+                    yield Move(record.gen, entry, update, _other_name(record, entry, update))
+
+
+def _other_name(record: Record, entry: LogEntry, update: Update) -> Update | None:
+    """The update of another branch in the same transaction that mirrors `update`: a rename."""
+    mirrored = (update.new, update.old)
+    for beside in record.entries:
+        if beside.txn == entry.txn and beside is not entry and None in mirrored:
+            for other in beside.updates:
+                if other.ref != update.ref and (other.old, other.new) == mirrored:
+                    return other
+    return None
 
 
 def _read_bulk(repository: Repository, digest: Digest) -> tuple[Update, ...]:
@@ -251,8 +301,10 @@ def _old(move: Move) -> Digest:
     return old
 
 
-def _entry(kind: str, actor: str, update: Update, note: str = "") -> LogEntry:
-    return LogEntry(_txn(), kind, actor, time.time_ns(), note, (update,))
+def _entry(
+    kind: str, actor: str, update: Update, note: str = "", txn: str | None = None
+) -> LogEntry:
+    return LogEntry(txn or _txn(), kind, actor, time.time_ns(), note, (update,))
 
 
 def _txn() -> str:

@@ -6,7 +6,7 @@ import platform
 import time
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +14,12 @@ from tensorrepo._version import VERSION
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
 from tensorrepo.repo import append
-from tensorrepo.repo.errors import CommitOutcomeUnknown, NotFoundError
+from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
 from tensorrepo.repo.mend import void_slot
-from tensorrepo.workspace.doctor import examine
+from tensorrepo.workspace.doctor import examine, repair
+
+if TYPE_CHECKING:
+    from tensorrepo.workspace.session import Session
 
 PACKAGES = (
     "blake3", "fsspec", "msgspec", "numpy", "obstore", "pillow", "pyarrow", "simplejpeg", "torch",
@@ -34,6 +37,10 @@ def doctor_command(
             "--void", metavar="GEN", help="Mark slot GEN of the log, which is no record, as empty."
         ),
     ] = None,
+    repair_caches: Annotated[
+        bool,
+        typer.Option("--repair", help="Write the log's hint and newest checkpoint anew."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check the repository, this machine and the workspace: what works, what does not, what to do.
@@ -44,8 +51,14 @@ def doctor_command(
     Examples:
         tensorrepo doctor
         tensorrepo doctor --repo s3://bucket/team
+        tensorrepo doctor --repair
     """
     session = session_of(context, repo)
+    if repair_caches and void is not None:
+        raise InvalidInputError("give --void or --repair: a slot is marked first, then repaired")
+    if repair_caches:
+        _repair(session, as_json=as_json)
+        return
     if void is not None:
         log = session.repository.log
         void_slot(log, void, actor=session.author(), time_ns=time.time_ns())
@@ -62,6 +75,13 @@ def doctor_command(
                 output.line(f"        {finding.advice}")
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(CORRUPT)
+
+
+def _repair(session: Session, *, as_json: bool) -> None:
+    hint, checkpoint = repair(session)
+    lines = [f"The hint names record {hint}." if hint else "The log is empty: nothing to repair."]
+    lines += [f"Checkpoint {checkpoint} is as the records say."] if checkpoint else []
+    output.answer({"hint": hint, "checkpoint": checkpoint}, *lines, as_json=as_json)
 
 
 def resolve_command(

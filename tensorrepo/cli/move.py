@@ -10,10 +10,10 @@ from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, session_of
 from tensorrepo.cli.complete import complete_branch, complete_ref
 from tensorrepo.repo import refs
+from tensorrepo.repo.workspace import Head
 from tensorrepo.workspace.checkout import switch, update_tracked
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.workspace import Head
     from tensorrepo.workspace.session import Session
 
 
@@ -115,9 +115,19 @@ def describe_head(head: Head) -> str:
 
 def _take_back(context: typer.Context, verb: str, *, as_json: bool) -> None:
     session = session_of(context)
-    name = session.branch()
     step = refs.undo if verb == "undo" else refs.redo
-    _report(name, step(session.repository, name, actor=session.author()), as_json=as_json)
+    with session.here.locked():
+        name = session.branch()
+        move = step(session.repository, name, actor=session.author())
+        if move.renamed is None:
+            _report(name, move, as_json=as_json)
+            return
+        other = move.renamed.ref.removeprefix(refs.BRANCHES)
+        gone, back = (other, name) if move.renamed.new is None else (name, other)
+        session.here.set_head(Head(branch=back))
+    commit = move.update.old or move.update.new
+    told = {"branch": back, "commit": commit, "was": commit, "renamed": gone}
+    output.answer(told, f"Branch {gone} is {back} again.", as_json=as_json)
 
 
 def _report(name: str, move: refs.Move, *, as_json: bool) -> None:

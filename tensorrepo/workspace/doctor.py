@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.mounts import mount_of
 from tensorrepo.repo.backends.probe import probe
-from tensorrepo.repo.errors import Error, InvalidInputError
+from tensorrepo.repo.checkpoints import HINT_INTERVAL, decode_hint
+from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.fence import closure
+from tensorrepo.repo.mend import rewrite_checkpoint, rewrite_hint
+from tensorrepo.repo.slots import HINT_KEY, checkpoint_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +43,7 @@ def examine(session: Session) -> Iterator[Finding]:
         ("mount", _mount),
         ("space", _space),
         ("log", _log),
+        ("caches", _caches),
         ("objects", _objects),
         ("author", _author),
         ("workspace", _workspace),
@@ -115,6 +119,44 @@ def _log(session: Session) -> Finding:
         return Finding("log", "warning", f"{view.generation} records; {reason}")
     note = f", {void} entries without effect (`tensorrepo log --void`)" if void else ""
     return Finding("log", "ok", f"{view.generation} records, their chain is whole{note}")
+
+
+def _caches(session: Session) -> Finding:
+    """What makes opening the log fast, and may be lost or wrong: only time is lost with it."""
+    log = session.repository.log
+    tip = log.refresh_tip()
+    newest, due = tip.view.generation, tip.checkpoint
+    if tip.view.state.read_only_reason is not None:
+        return Finding("caches", "ok", "not looked at: a newer tensorrepo writes them")
+    hint = decode_hint(log.slots.read(HINT_KEY))
+    bad = []
+    if newest >= HINT_INTERVAL and (hint is None or hint.generation > newest):
+        bad.append("the hint is missing or wrong")
+    if due and log.slots.read(checkpoint_key(due)) != log.encoded(log.view_at(due - 1).state).data:
+        bad.append(f"checkpoint {due} is missing or wrong")
+    if not bad:
+        return Finding("caches", "ok", "what makes opening the log fast is in order")
+    return Finding(
+        "caches",
+        "warning",
+        f"{' and '.join(bad)}: opening is slow, nothing is lost",
+        "Run `tensorrepo doctor --repair`.",
+    )
+
+
+def repair(session: Session) -> tuple[int, int | None]:
+    """Write the log's hint and its newest checkpoint anew; gives the generations of both.
+
+    Nothing else is touched: both are made from the records, which are the truth.
+
+    Raises:
+        UnsupportedError: the records say things that this version does not understand.
+    """
+    log = session.repository.log
+    reason = log.refresh().state.read_only_reason
+    if reason is not None:
+        raise UnsupportedError(f"{log.backend.url} cannot be repaired here: {reason}")
+    return rewrite_hint(log).generation, rewrite_checkpoint(log)
 
 
 def _objects(session: Session) -> Finding:

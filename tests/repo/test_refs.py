@@ -6,6 +6,7 @@ import pytest
 
 from tensorrepo.repo import refs
 from tensorrepo.repo.errors import ConflictError, NotFoundError
+from tensorrepo.repo.records import LogEntry, Update
 from tests.support.repositories import ADA, BOB, commit_files, new_repository, tip_of
 
 
@@ -36,6 +37,51 @@ def test_a_renamed_branch_keeps_its_commit() -> None:
     made = commit_files(repository, {"files/a": b"one"})
     refs.rename_branch(repository, "main", "trunk", actor=ADA)
     assert (tip_of(repository), tip_of(repository, "trunk")) == (None, made.digest)
+
+
+def test_undo_gives_a_renamed_branch_its_old_name_and_redo_the_new_one() -> None:
+    repository = new_repository()
+    made = commit_files(repository, {"files/a": b"one"})
+    refs.rename_branch(repository, "main", "trunk", actor=ADA)
+    undone = refs.undo(repository, "trunk", actor=ADA)
+    assert undone.renamed == Update("heads/main", None, made.digest)
+    assert (tip_of(repository), tip_of(repository, "trunk")) == (made.digest, None)
+    redone = refs.redo(repository, "main", actor=ADA)
+    assert redone.renamed == Update("heads/trunk", None, made.digest)
+    assert (tip_of(repository), tip_of(repository, "trunk")) == (None, made.digest)
+
+
+def test_undo_takes_back_the_commits_after_a_rename_before_the_rename() -> None:
+    repository = new_repository()
+    first = commit_files(repository, {"files/a": b"one"})
+    refs.rename_branch(repository, "main", "trunk", actor=ADA)
+    commit_files(repository, {"files/a": b"two"}, branch="trunk")
+    assert refs.undo(repository, "trunk", actor=ADA).renamed is None
+    refs.undo(repository, "trunk", actor=ADA)
+    assert (tip_of(repository), tip_of(repository, "trunk")) == (first.digest, None)
+
+
+def test_a_rename_is_not_undone_over_a_name_that_was_given_away() -> None:
+    repository = new_repository()
+    first = commit_files(repository, {"files/a": b"one"})
+    refs.rename_branch(repository, "main", "trunk", actor=ADA)
+    refs.create_branch(repository, "main", first.digest, actor=ADA)
+    with pytest.raises(ConflictError, match="renamed"):
+        refs.undo(repository, "trunk", actor=ADA)
+    assert (tip_of(repository), tip_of(repository, "trunk")) == (first.digest, first.digest)
+
+
+def test_branches_of_two_transactions_in_one_record_are_no_rename() -> None:
+    repository = new_repository()
+    made = commit_files(repository, {"files/a": b"one"})
+    updates = Update("heads/new", None, made.digest), Update("heads/main", made.digest, None)
+    entries = tuple(
+        LogEntry(letter * 32, kind, ADA, 0, "", (update,))
+        for letter, kind, update in zip("ab", ("ref-create", "ref-delete"), updates, strict=True)
+    )
+    repository.append(lambda _: entries)
+    assert refs.undo(repository, "new", actor=ADA).renamed is None
+    assert (tip_of(repository), tip_of(repository, "new")) == (None, None)
 
 
 def test_a_tag_cannot_be_set_twice() -> None:

@@ -46,6 +46,14 @@ def test_renaming_the_current_branch_takes_the_workspace_along(full: Shell) -> N
     assert full.json("status")["branch"] == "trunk"
 
 
+def test_undo_of_a_rename_takes_the_workspace_back_to_the_old_name(full: Shell) -> None:
+    full("branch", "-m", "trunk")
+    assert "trunk is main again" in full("undo")
+    assert full.json("status")["branch"] == "main"
+    assert full.json("redo")["branch"] == "trunk"
+    assert full.json("status")["branch"] == "trunk"
+
+
 def test_the_branch_that_one_stands_on_is_not_deleted(full: Shell) -> None:
     assert "switch" in full.fails(4, "branch", "-d", "main")
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tensorrepo.repo.backends.mounts import Mount
+from tensorrepo.repo.checkpoints import decode_hint
+from tensorrepo.repo.records import LogEntry
+from tensorrepo.repo.slots import HINT_KEY, checkpoint_key
 from tensorrepo.workspace.doctor import judge
+
+if TYPE_CHECKING:
+    from tests.support.shell import Shell
 
 
 @pytest.mark.parametrize(
@@ -24,3 +32,58 @@ def test_an_nfs_mount_must_not_remember_that_a_file_is_absent(
     found = judge(Mount("/data", kind, frozenset(options)))
     assert found.level == level
     assert ("lookupcache=positive" in found.advice) == (level == "warning")
+
+
+@pytest.fixture
+def long(full: Shell) -> Shell:
+    """A workspace whose log has its first checkpoint."""
+    repo = full.repository()
+    for number in range(70):
+        repo.create_tag(f"t{number}")
+    return full
+
+
+def levels(shell: Shell) -> dict[str, str]:
+    return {one["what"]: one["level"] for one in shell.json("doctor")}
+
+
+@pytest.mark.parametrize("key", [HINT_KEY, checkpoint_key(64)])
+@pytest.mark.parametrize("data", [None, b"garbage"])
+def test_lost_caches_of_the_log_are_told_and_written_anew(
+    long: Shell, key: str, data: bytes | None
+) -> None:
+    file = long.folder / ".tensorrepo/store" / key
+    before = file.read_bytes()
+    assert levels(long)["caches"] == "ok"
+    file.unlink()
+    if data is not None:
+        file.write_bytes(data)
+    assert "doctor --repair" in long("doctor")
+    assert levels(long)["log"] == "ok"
+    assert long.json("doctor", "--repair")["checkpoint"] == 64
+    assert levels(long)["caches"] == "ok"
+    assert key == HINT_KEY or file.read_bytes() == before
+
+
+def test_a_repaired_hint_names_the_newest_record(long: Shell) -> None:
+    told = long.json("doctor", "--repair")
+    store = long.folder / ".tensorrepo/store"
+    hint = decode_hint((store / HINT_KEY).read_bytes())
+    assert hint is not None
+    assert hint.generation == told["hint"] == long.repository().core.log.refresh().generation
+
+
+def test_an_empty_log_needs_no_repair(shell: Shell) -> None:
+    assert "nothing to repair" in shell("doctor", "--repair")
+
+
+def test_a_log_that_is_not_understood_is_not_repaired(full: Shell) -> None:
+    data = {"set": {"features": ["from-the-future"]}}
+    entry = LogEntry("a" * 32, "config", full.author, 0, data=data)
+    full.repository().core.append(lambda _: (entry,))
+    assert "from-the-future" in full.fails(8, "doctor", "--repair")
+    assert levels(full)["caches"] == "ok"
+
+
+def test_one_repair_at_a_time(full: Shell) -> None:
+    full.fails(2, "doctor", "--repair", "--void", "1")
