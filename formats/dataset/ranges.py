@@ -1,4 +1,4 @@
-"""Which few reads cover these many byte ranges?
+"""Which few reads cover these many byte ranges, and do they pay?
 
 Ranges that lie close together are read in one request, because a request costs more than the bytes
 between them; a request is not made larger than what one may usefully be.
@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-GAP_BYTES = 64 << 10
+GAP_BYTES = 64 << 10  # what a request to a store costs, in bytes that might be read instead
 MOST_BYTES = 16 << 20
 
 
@@ -49,3 +49,25 @@ def merge_ranges(
         of[place] = len(merged) - 1
     bounds = np.array(merged, np.int64).reshape(-1, 2)
     return bounds[:, 0], bounds[:, 1], of
+
+
+def split_range(start: int, stop: int, most_bytes: int = MOST_BYTES) -> list[tuple[int, int]]:
+    """``[start, stop)`` in parts of at most `most_bytes`, which are read side by side."""
+    return [(at, min(stop, at + most_bytes)) for at in range(start, stop, most_bytes)]
+
+
+def cost_of_rows(
+    rows: NDArray[np.int64], firsts: NDArray[np.int64], row_bytes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What reading rows by themselves costs, page by page, in bytes; a request as GAP_BYTES.
+
+    Args:
+        rows: int64 ``(n,)``, ascending, each once.
+        firsts: int64 ``(pages,)``, ascending: which of `rows` is the first of each page.
+        row_bytes: float64 ``(pages,)``, of an average row of each page.
+    """
+    each = np.repeat(row_bytes, np.diff(firsts, append=len(rows)))
+    steps = np.minimum(np.diff(rows, prepend=rows[:1]) * each, GAP_BYTES + each)
+    steps[firsts] = GAP_BYTES + row_bytes
+    found: NDArray[np.float64] = np.add.reduceat(steps, firsts)
+    return found

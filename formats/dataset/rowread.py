@@ -3,26 +3,28 @@
 Rows of fixed pages that lie in memory are gathered at once, without Python per row. They are proved
 by their page, or by their own sums while only a few rows of a page are asked for: the rest of it is
 not even read. A few rows of a large page that lies in a store are read exactly, with their sums.
-Everything else goes page by page.
+Everything else goes page by page. Rows count physically: deleted ones too.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.exactread import RowsOfPage, exact_pays, read_exact
+from tensorrepo.formats.dataset.overlay import Piece, collect, overlay
 from tensorrepo.formats.dataset.page import (
     ALIGNMENT,
     DIRECTORY,
     HAS_ROW_SUMS,
+    PAGE_FOREIGN,
     PAGE_PLAIN,
     check_rows,
 )
-from tensorrepo.formats.dataset.pageread import READ_THREADS, PageReader, empty_values
-from tensorrepo.formats.dataset.ranges import GAP_BYTES, merge_ranges
-from tensorrepo.formats.dataset.types import Layout
+from tensorrepo.formats.dataset.pageread import PageReader, empty_values
 from tensorrepo.formats.dataset.values import ColumnValues, FixedValues, concat
 from tensorrepo.repo.errors import CorruptError
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 GATHERED_ROW_BYTES = 32 << 10  # from here on one copy per row is faster
 GATHER_BYTES = 128 << 10  # numpy gathers into a buffer of its own, which should stay in cache
 FEW_ROWS = 8  # of a page: up to so many in one call are proved by their own sums
+EXACT_PAGES = 2  # a slice of more pages reads them whole
 
 
 def read_chosen(reader: PageReader, rows: NDArray[np.int64]) -> ColumnValues:
@@ -45,30 +48,177 @@ def read_chosen(reader: PageReader, rows: NDArray[np.int64]) -> ColumnValues:
     if not len(rows):
         return empty_values(reader.index)
     pages = reader.index.page_of(rows)
+    places, source = _patched(reader, rows)
     if _in_memory(reader, pages):
-        return FixedValues(_gather(reader, rows, pages))
-    ordered, inverse = np.unique(rows, return_inverse=True)
-    found = _sorted_rows(reader, ordered)
-    if len(ordered) == len(rows) and bool((rows[1:] > rows[:-1]).all()):
-        return found
-    return found.take(inverse)
+        found = FixedValues(_gather(reader, rows, pages))
+        return overlay(found, places, _patches(reader, source)) if len(places) else found
+    if not len(places):
+        return collect(_pieces(reader, rows, pages, np.arange(len(rows))), len(rows))
+    kept = np.ones(len(rows), np.bool_)
+    kept[places] = False
+    others = np.flatnonzero(kept)
+    with ThreadPoolExecutor(1, "patches") as thread:
+        patches = thread.submit(_patches, reader, source)
+        pieces = _pieces(reader, rows[others], pages[others], others)
+        laid = Piece(patches.result(), np.arange(len(places)), places)
+    return collect([*pieces, laid], len(rows))
 
 
-def _sorted_rows(reader: PageReader, rows: NDArray[np.int64]) -> ColumnValues:
-    pages, starts = np.unique(reader.index.page_of(rows), return_index=True)
-    stops = np.append(starts[1:], len(rows))
-    exact = _exact_pages(reader, pages, stops - starts)
-    whole = reader.scan(pages[~exact].tolist())
-    single = iter(_exact_rows(reader, rows[np.repeat(exact, stops - starts)], pages[exact]))
-    pieces: list[ColumnValues] = []
-    for page, start, stop, alone in zip(
-        pages.tolist(), starts.tolist(), stops.tolist(), exact.tolist(), strict=True
-    ):
-        if alone:
-            pieces.append(next(single))
-        else:
-            pieces.append(next(whole).take(rows[start:stop] - reader.index.first_row[page]))
-    return concat(pieces)
+def read_range(reader: PageReader, start: int, stop: int) -> ColumnValues:
+    """Rows ``[start, stop)`` as a copy: exactly when they are few, else with all of their pages.
+
+    Raises:
+        CorruptError: names column, page and object.
+    """
+    if start >= stop:
+        return empty_values(reader.index)
+    low, last = reader.index.page_of(np.array([start, stop - 1])).tolist()
+    pages = np.arange(low, last + 1)
+    if len(pages) <= EXACT_PAGES and _far(reader, pages).any():
+        rows = np.arange(start, stop)
+        firsts = np.maximum(reader.index.first_row[pages] - start, 0)
+        if exact_pays(reader, pages, rows, firsts).any():
+            return read_chosen(reader, rows)
+    pieces = reader.range(start, stop)
+    return concat(pieces) if len(pieces) > 1 else pieces[0].copy()
+
+
+def read_columns(
+    readers: Sequence[PageReader], rows: range | NDArray[np.int64]
+) -> list[ColumnValues]:
+    """The same rows of several columns; of those in a store all at once, in the same rounds.
+
+    Args:
+        readers: of the columns.
+        rows: as for `read_chosen`, or a range of step 1, as for `read_range`.
+    """
+
+    def read(reader: PageReader) -> ColumnValues:
+        if isinstance(rows, range):
+            return read_range(reader, rows.start, rows.stop)
+        return read_chosen(reader, rows)
+
+    if len(readers) < 2 or not any(reader.is_far for reader in readers):
+        return [read(reader) for reader in readers]
+    with ThreadPoolExecutor(len(readers), "column") as threads:
+        return list(threads.map(read, readers))
+
+
+# ------------------------------------------------------------------------------ any pages
+
+
+def _patched(
+    reader: PageReader, rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which of `rows` are patched: their places, and their rows among the patches."""
+    if reader.index.patches is None:
+        none = np.zeros(0, np.int64)
+        return none, none
+    return reader.index.patches.among(rows)
+
+
+def _patches(reader: PageReader, source: NDArray[np.int64]) -> ColumnValues:
+    assert reader.patches is not None, "it has patches, so it reads them"
+    return read_chosen(reader.patches, source)
+
+
+def _pieces(
+    reader: PageReader,
+    rows: NDArray[np.int64],
+    pages: NDArray[np.int64],
+    places: NDArray[np.int64],
+) -> list[Piece]:
+    """Rows without their patches: `rows` lie in `pages` and belong at `places` of a batch."""
+    if not len(rows):
+        return []
+    order = np.argsort(rows, kind="stable")
+    rows, pages, places = rows[order], pages[order], places[order]
+    each, starts = np.unique(pages, return_index=True)
+    far = _far(reader, each)
+    exact = _exact(reader, rows, pages, each, far)
+    first = reader.index.first_row
+    groups = [
+        _Group(page, rows[start:stop] - first[page], places[start:stop])
+        for page, start, stop in zip(
+            each.tolist(), starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True
+        )
+    ]
+    alone = [group for group, single in zip(groups, exact.tolist(), strict=True) if single]
+    whole = [group for group, single in zip(groups, exact.tolist(), strict=True) if not single]
+    if not alone:
+        return _whole_pieces(reader, whole)
+    with ThreadPoolExecutor(1, "exact") as thread:
+        pieces = thread.submit(_exact_pieces, reader, alone)
+        return _whole_pieces(reader, whole) + pieces.result()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """Rows of one page, counted within it, and their places in the batch."""
+
+    page: int
+    rows: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+
+def _whole_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[Piece]:
+    """Rows of pages that are read as a whole, and of those that are nowhere."""
+    pieces = [
+        Piece(reader.default(group.page), np.zeros_like(group.rows), group.places)
+        for group in groups
+        if reader.link(group.page) is None
+    ]
+    stored = [group for group in groups if reader.link(group.page) is not None]
+    values = reader.scan([group.page for group in stored], patched=False)
+    return pieces + [
+        Piece(found, group.rows, group.places) for found, group in zip(values, stored, strict=True)
+    ]
+
+
+def _exact_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[Piece]:
+    """Rows of pages of a store of which nothing else is read."""
+    unique = [np.unique(group.rows, return_inverse=True) for group in groups]
+    wanted = [
+        RowsOfPage(group.page, alone) for group, (alone, _) in zip(groups, unique, strict=True)
+    ]
+    return [
+        Piece(values, inverse, group.places)
+        for values, (_, inverse), group in zip(
+            read_exact(reader, wanted), unique, groups, strict=True
+        )
+    ]
+
+
+def _far(reader: PageReader, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of `pages` must be asked of a store."""
+    index = reader.index
+    chunks, which = np.unique(index.chunk[pages], return_inverse=True)
+    remote = [
+        index.chunks[chunk] is not None and reader.payload(chunk) is None
+        for chunk in chunks.tolist()
+    ]
+    far: NDArray[np.bool_] = np.array(remote, np.bool_)[which]
+    far |= index.entries["codec"][pages] == PAGE_FOREIGN
+    for at in np.flatnonzero(far).tolist():
+        far[at] = not reader.is_kept(int(pages[at]))
+    return far
+
+
+def _exact(
+    reader: PageReader,
+    rows: NDArray[np.int64],
+    pages: NDArray[np.int64],
+    each: NDArray[np.int64],
+    far: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Of which pages, ``each[far]``, single rows are read."""
+    if not far.any():
+        return far
+    new = np.concatenate([[True], rows[1:] != rows[:-1]])
+    distinct = rows[new]
+    firsts = np.searchsorted(pages[new], each)
+    found: NDArray[np.bool_] = far & exact_pays(reader, each, distinct, firsts)
+    return found
 
 
 # ------------------------------------------------------------------------------ in memory
@@ -81,6 +231,8 @@ def _in_memory(reader: PageReader, pages: NDArray[np.int64]) -> bool:
         return False
     entries = index.entries
     plain = (entries["codec"][pages] == PAGE_PLAIN) & (entries["nulls"][pages] == 0)
+    as_wanted = np.array([storage == index.storage for storage in index.storages], np.bool_)
+    plain &= as_wanted[index.stored_as[pages]]
     chunks = np.unique(index.chunk[pages]).tolist()
     return bool(plain.all()) and all(reader.payload(chunk) is not None for chunk in chunks)
 
@@ -161,73 +313,3 @@ def _name_damage(reader: PageReader, pages: NDArray[np.int64]) -> None:
     """Raise for the page that is damaged: a row's sum knows only its place in the call."""
     for page in np.unique(pages).tolist():
         reader.bytes(page)
-
-
-# ------------------------------------------------------------------------------ in a store
-
-
-def _exact_pages(
-    reader: PageReader, pages: NDArray[np.int64], wanted: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Pages of which single rows are read: plain, with sums, far away, and few rows wanted."""
-    index = reader.index
-    entries = index.entries[pages]
-    exact: NDArray[np.bool_] = (entries["codec"] == PAGE_PLAIN) & (entries["nulls"] == 0)
-    exact &= (entries["flags"] & HAS_ROW_SUMS) != 0
-    exact &= wanted * (index.storage.row_bytes + GAP_BYTES) < entries["stored_bytes"]
-    if index.storage.layout is not Layout.FIXED:
-        return np.zeros(len(pages), np.bool_)
-    for at in np.flatnonzero(exact).tolist():
-        exact[at] = not reader.is_near(int(pages[at]))
-    return exact
-
-
-def _exact_rows(
-    reader: PageReader, rows: NDArray[np.int64], pages: NDArray[np.int64]
-) -> Sequence[ColumnValues]:
-    """Sorted rows, per page, of pages that `_exact_pages` chose: one round of ranges."""
-    if not len(rows):
-        return []
-    index, storage = reader.index, reader.index.storage
-    page_of = index.page_of(rows)
-    values, sums = _places(reader, rows, page_of)
-    starts = np.concatenate([values, sums])
-    stops = np.concatenate([values + storage.row_bytes, sums + 4])
-    data = _read_ranges(reader, np.tile(index.chunk[page_of], 2), starts, stops)
-    found = []
-    for page in pages.tolist():
-        places = np.flatnonzero(page_of == page).tolist()
-        array = np.frombuffer(b"".join(data[place] for place in places), storage.element)
-        part = FixedValues(array.reshape(len(places), *storage.row_shape))
-        proofs = b"".join(data[len(rows) + place] for place in places)
-        try:
-            check_rows(part, np.frombuffer(proofs, "<u4"))
-        except CorruptError as error:
-            raise reader.located(page, error) from error
-        found.append(part)
-    return found
-
-
-def _read_ranges(
-    reader: PageReader,
-    chunk_of: NDArray[np.uint32],
-    starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
-) -> list[memoryview]:
-    """The bytes of each range, read in parallel and in as few requests as pay."""
-    data: list[memoryview] = [memoryview(b"")] * len(starts)
-    with ThreadPoolExecutor(READ_THREADS, "read") as threads:
-        reads = []
-        for number in np.unique(chunk_of).tolist():
-            chosen = np.flatnonzero(chunk_of == number)
-            begins, ends, group = merge_ranges(starts[chosen], stops[chosen])
-            link = reader.index.chunks[number]
-            assert not isinstance(link, memoryview), "inline pages are in memory"
-            for at, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
-                read = threads.submit(reader.objects.read_range, link, begin, end)
-                reads.append((read, begin, chosen[group == at].tolist()))
-        for read, begin, places in reads:
-            view = memoryview(read.result())
-            for place in places:
-                data[place] = view[int(starts[place]) - begin : int(stops[place]) - begin]
-    return data

@@ -1,117 +1,141 @@
-"""Column types of every kind and values for them, and what it means for values to be equal."""
+"""Columns put together page by page, without the writer: every form that a page can have."""
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.linkvalue import LinkValue
-from tensorrepo.formats.dataset.schema import (
-    Bytes,
-    ClassLabel,
-    Column,
-    ColumnType,
-    Embedding,
-    Image,
-    Json,
-    Link,
-    Scalar,
-    Schema,
-    Tensor,
-    Text,
-    Timestamp,
-)
-from tensorrepo.formats.dtypes import CODES
+from tensorrepo.formats.codecs.buffers import Codec
+from tensorrepo.formats.dataset.coerce import coerce_column
+from tensorrepo.formats.dataset.index import ColumnIndex, Patches
+from tensorrepo.formats.dataset.page import PAGE_ENTRY, PAGE_FOREIGN, TAG_BYTES, encode_page
+from tensorrepo.formats.dataset.present import present_row
+from tensorrepo.repo.objects import Kind
+from tests.support.objects import MemoryObjects
 
-DTYPES = st.sampled_from(sorted(CODES))
-DIMS = st.one_of(st.none(), st.integers(0, 3))
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
-TYPES: st.SearchStrategy[ColumnType] = st.one_of(
-    st.builds(Scalar, DTYPES),
-    st.builds(Tensor, DTYPES, st.lists(DIMS, max_size=3).map(tuple)),
-    st.builds(Embedding, DTYPES, st.integers(1, 4)),
-    st.builds(Image, st.sampled_from([None, "png", "jpeg"])),
-    st.just(Bytes()),
-    st.just(Text()),
-    st.just(Json()),
-    st.just(Link()),
-    st.builds(ClassLabel, st.just(("cat", "dog", "猫"))),
-    st.builds(Timestamp, st.sampled_from(["s", "ms", "us", "ns"]), st.sampled_from([None, "UTC"])),
-)
-NAMES = st.text(
-    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=8
-)
+    from tensorrepo.formats.dataset.schema import Column
+    from tensorrepo.formats.dataset.values import ColumnValues
+    from tensorrepo.repo.ids import Buffer
+    from tensorrepo.repo.objects import Link
 
 
-@st.composite
-def tiled(draw: st.DrawFn) -> ColumnType:
-    """Tensors cut into tiles."""
-    shape = draw(st.lists(DIMS, min_size=1, max_size=3))
-    tile = [draw(st.integers(1, 4)) for _ in shape]
-    return Tensor(draw(DTYPES), tuple(shape), tuple(tile))
+class MappedObjects(MemoryObjects):
+    """As on a local disk: every payload is in memory, all readers see the same bytes."""
+
+    def map(self, link: Link) -> memoryview:
+        return self._payload(link)
 
 
-@st.composite
-def schemas(draw: st.DrawFn) -> Schema:
-    """Up to four columns of any type that is not tiled."""
-    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
-    return Schema(tuple(Column(name, draw(TYPES), draw(st.booleans())) for name in names))
+class RoundObjects(MemoryObjects):
+    """A store that answers a round of ranges only when all of it has been asked for.
+
+    `rounds` says how many ranges come in each. Who asks for them one after the other waits until
+    the barrier breaks.
+    """
+
+    def __init__(self, stored: MemoryObjects, rounds: Sequence[int]) -> None:
+        super().__init__()
+        self.stored, self.links = stored.stored, stored.links
+        self._barriers = [threading.Barrier(count, timeout=20) for count in rounds]
+        self._order = [at for at, count in enumerate(rounds) for _ in range(count)]
+        self._lock = threading.Lock()
+
+    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+        with self._lock:
+            barrier = self._barriers[self._order[len(self.reads)]]
+            data = super().read_range(link, start, stop)
+        barrier.wait()
+        return data
 
 
-def value(column: Column, rng: np.random.Generator) -> Any:
-    """One value of a column, as reading gives it back."""
-    if column.nullable and rng.random() < 0.3:
-        return None
-    kind = column.type
-    if isinstance(kind, Text):
-        return "".join(rng.choice(list("aä猫🙂\0"), int(rng.integers(0, 9))))
-    if isinstance(kind, Json):
-        leaf = rng.choice([True, 1.5, "ä", 7])
-        return [{"k": leaf.item()}, None, []][: int(rng.integers(0, 4))]
-    if isinstance(kind, Link):
-        return _link(rng)
-    if isinstance(kind, Bytes | Image):
-        return rng.bytes(int(rng.integers(0, 600)))
-    if isinstance(kind, ClassLabel):
-        return np.int64(rng.integers(0, len(kind.names)))
-    if isinstance(kind, Timestamp):
-        return np.datetime64(int(rng.integers(-(2**62), 2**62)), kind.unit)
-    storage = column.storage
-    shape = tuple(int(rng.integers(0, 4)) if dim is None else dim for dim in storage.shape)
-    array = elements(storage.element, shape, rng)
-    return array if storage.shape else array[()]
+@dataclass
+class Pages:
+    """Pages of one column, in one chunk; `index` closes it."""
+
+    objects: MemoryObjects
+    column: Column
+    entries: list[Any] = field(default_factory=list)
+    tags: list[bytes] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # 0 the chunk, 1 nowhere, then foreign ones
+    stored_as: list[int] = field(default_factory=list)
+    storages: list[Any] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.storages.append(self.column.storage)
+
+    def add(
+        self, rows: Sequence[Any], codec: Codec = Codec.NONE, column: Column | None = None
+    ) -> None:
+        """A page of ours; `column` says how it is stored when that is not how it is read."""
+        column = column or self.column
+        page = encode_page(coerce_column(column, rows), column.storage, codec)
+        entry = page.entry.copy()
+        entry["offset"] = sum(map(len, self.parts))
+        self.parts.append(page.data.tobytes())
+        self._entry(entry, page.tag, 0, column.storage)
+
+    def add_missing(self, rows: int) -> None:
+        entry = np.zeros((), PAGE_ENTRY)
+        entry["rows"] = rows
+        self._entry(entry, bytes(TAG_BYTES), 1, self.column.storage)
+
+    def add_foreign(self, rows: int) -> Link:
+        """A page that lies in a foreign file; the link names the object that says where."""
+        entry = np.zeros((), PAGE_ENTRY)
+        entry["rows"], entry["codec"] = rows, PAGE_FOREIGN
+        link = self.objects.put(Kind.FOREIGN, b"file %d" % len(self.links))
+        self.links.append(link)
+        self._entry(entry, bytes(TAG_BYTES), 1 + len(self.links), self.column.storage)
+        return link
+
+    def _entry(self, entry: Any, tag: bytes, place: int, storage: Any) -> None:
+        if storage not in self.storages:
+            self.storages.append(storage)
+        self.entries.append(entry)
+        self.tags.append(tag)
+        self.places.append(place)
+        self.stored_as.append(self.storages.index(storage))
+
+    def index(self, default: Any = None, patches: Mapping[int, Any] | None = None) -> ColumnIndex:
+        """The column; `patches` says which rows have another value, in pages of 3 rows each."""
+        chunk = self.objects.put(Kind.CHUNK, b"".join(self.parts))
+        entries = np.zeros(len(self.entries), PAGE_ENTRY)
+        for at, entry in enumerate(self.entries):
+            entries[at] = entry
+        first_row = np.concatenate([[0], np.cumsum(entries["rows"], dtype=np.int64)])
+        found = ColumnIndex(
+            id="00000000000000aa",
+            storage=self.column.storage,
+            entries=entries,
+            tags=np.frombuffer(b"".join(self.tags), np.uint8).reshape(-1, TAG_BYTES),
+            first_row=first_row.astype(np.int64),
+            chunk=np.array(self.places, np.uint32),
+            chunks=(chunk, None, *self.links),
+            fragment=np.zeros(len(entries), np.uint32),
+            storages=tuple(self.storages),
+            stored_as=np.array(self.stored_as, np.uint8),
+            default=None if default is None else coerce_column(self.column, [default]),
+        )
+        return found if not patches else replace(found, patches=self._patches(patches))
+
+    def _patches(self, patches: Mapping[int, Any]) -> Patches:
+        """The last row comes first among their pages, so that places and rows differ."""
+        rows = sorted(patches)
+        pages = Pages(self.objects, self.column)
+        values = [patches[row] for row in reversed(rows)]
+        for start in range(0, len(values), 3):
+            pages.add(values[start : start + 3])
+        source = np.arange(len(rows))[::-1].copy()
+        return Patches(np.array(rows, np.int64), source, pages.index())
 
 
-def _link(rng: np.random.Generator) -> LinkValue:
-    start = int(rng.integers(0, 2**40))
-    stop = start + int(rng.integers(0, 2**20)) if rng.random() < 0.5 else None
-    etag, digest = rng.choice([None, '"ä"', "猫"]), rng.choice([None, "sha256:00"])
-    size = int(rng.integers(0, 2**62)) if rng.random() < 0.5 else None
-    return LinkValue(f"s3://b/{'ä' * int(rng.integers(0, 3))}", start, stop, size, etag, digest)
-
-
-def elements(
-    dtype: np.dtype[Any], shape: tuple[int, ...], rng: np.random.Generator
-) -> np.ndarray[Any, np.dtype[Any]]:
-    """Any bits that are elements of this type, NaNs of all kinds too."""
-    if dtype.kind == "b":
-        return rng.random(shape) < 0.5
-    size = int(np.prod(shape)) * dtype.itemsize
-    return np.frombuffer(rng.bytes(size), dtype).reshape(shape)
-
-
-def equal(left: Any, right: Any) -> bool:
-    """Whether two values are the same bits of the same type and shape."""
-    if left is None or right is None:
-        return left is None and right is None
-    if _is_numpy(left) or _is_numpy(right):
-        one, two = np.asarray(left), np.asarray(right)
-        return (one.dtype, one.shape, one.tobytes()) == (two.dtype, two.shape, two.tobytes())
-    return type(left) is type(right) and bool(left == right)
-
-
-def _is_numpy(value: Any) -> bool:
-    # Scalars of ml_dtypes are no np.generic, but have a dtype too.
-    return hasattr(value, "dtype")
+def presented(column: Column, values: ColumnValues) -> list[Any]:
+    return [present_row(column, values, at) for at in range(values.rows)]
