@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.read import Dataset, open_dataset, read_leaf
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.schema import type_to_json
+from tensorrepo.formats.dataset.treeread import read_leaf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +105,7 @@ def _fragments(dataset: Dataset | None, other: Dataset | None) -> dict[int, int]
     found: dict[int, int] = {}
     for entry in dataset.root.leaves:
         if _identity(entry) not in known:
-            leaf, _ = read_leaf(dataset, entry)
+            leaf, _ = read_leaf(dataset.objects, dataset.links, entry)
             uids, rows = leaf.fragments["uid"].tolist(), leaf.fragments["rows"].tolist()
             found.update(zip(uids, rows, strict=True))
     return found

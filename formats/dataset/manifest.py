@@ -1,8 +1,8 @@
 """What are the root and the leaves of a dataset?
 
 The root (msgpack) holds the schema, counts, statistics and the list of leaves. A leaf holds the
-records of a run of fragments, and says per column group which page indexes cover them. What is
-small stands inline in its parent, so that a small change is one object.
+records of a run of fragments, and says which page indexes, deletion maps, patches and row runs
+cover them. What is small stands inline in its parent, so that a small change is one object.
 
 Source:
     docs/spec/dataset.md, sections "Root" and "Leaf".
@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from tensorrepo.formats.dataset.index import decode_index
+from tensorrepo.formats.dataset.patches import decode_patch_index
 from tensorrepo.formats.dataset.schema import Schema
 from tensorrepo.formats.dataset.sections import decode_sections, encode_sections, section_array
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
@@ -29,35 +30,39 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.ids import Buffer
 
-VERSION = 1
+VERSION = 2
 INLINE_LEAF_BYTES = 64 << 10  # a leaf of fewer bytes stands in the root
 INLINE_INDEX_BYTES = 16 << 10  # a page index of fewer bytes stands in the leaf
 INLINE_INDEXES_BYTES = 48 << 10  # all that stand in one leaf
 INLINE_DATA_BYTES = 16 << 10  # pages of at most so many bytes, in all, stand in a leaf's indexes
 
 LEAF_MAGIC = b"TRPL"
-FRAGMENTS, SPANS, INDEXES, DELETIONS, PATCHES, ID_RUNS = range(1, 7)
+FRAGMENTS, INDEXES, INLINE, DELETIONS, PATCHES, ROW_RUNS = range(1, 7)
+
+HAS_DELETIONS, HAS_PATCHES, HAS_RUNS = 1, 2, 4
+ALL_FLAGS = 7
+NO_GROUP = "0" * 16
 
 FRAGMENT = np.dtype(
     [
         ("uid", "<u8"),
         ("rows", "<u4"),
         ("deleted", "<u4"),
-        ("flags", "<u4"),  # 1 deletions inline, 2 deletions in an object, 4 patches, 8 id runs
+        ("flags", "<u4"),  # HAS_DELETIONS, HAS_PATCHES, HAS_RUNS
         ("reserved", "<u4"),
-        ("stored_bytes", "<u8"),  # of all its pages
+        ("stored_bytes", "<u8"),  # of all its pages and patches
     ]
 )
 assert FRAGMENT.itemsize == 32, "docs/spec/dataset.md promises 32-byte fragment records"
 
 SPAN = np.dtype(
     [
-        ("group", "<u8"),  # id of the group's first column
+        ("group", "<u8"),  # id of the group's first column, or of the column, or 0
         ("first_fragment", "<u4"),  # counted within the leaf
         ("fragments", "<u4"),
-        ("digest", f"V{DIGEST_BYTES}"),  # of the page index; zeros: it stands in INDEXES
-        ("offset", "<u8"),  # in INDEXES
-        ("bytes", "<u8"),  # in INDEXES
+        ("digest", f"V{DIGEST_BYTES}"),  # of the object; zeros: its payload stands in INLINE
+        ("offset", "<u8"),  # in INLINE
+        ("bytes", "<u8"),  # in INLINE
     ]
 )
 assert SPAN.itemsize == 64, "docs/spec/dataset.md promises 64-byte span records"
@@ -65,35 +70,66 @@ assert SPAN.itemsize == 64, "docs/spec/dataset.md promises 64-byte span records"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """A page index as its leaf knows it: `index` is its digest, or its payload where inline."""
+    """What covers some fragments of a leaf: `payload` is the digest of an object, or its payload
+    where that stands inline.
+
+    `group` is the column group of a page index and the column of a patch; deletion maps and row
+    runs have NO_GROUP.
+    """
 
     group: str
     first_fragment: int
     fragments: int
-    index: Digest | memoryview
+    payload: Digest | memoryview
+
+    @property
+    def stop_fragment(self) -> int:
+        return self.first_fragment + self.fragments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """A run of fragments, and the spans of page indexes over them, group after group."""
+    """A run of fragments, and what covers them.
 
-    fragments: NDArray[Any]  # FRAGMENT (n,)
-    spans: tuple[Span, ...]
+    Attributes:
+        fragments: FRAGMENT ``(n,)``.
+        indexes: page indexes, group after group. Fragments that no index of a group covers have no
+            pages there: their rows take the columns' defaults.
+        deletions: deletion maps; only fragments with deleted rows need one.
+        patches: patch indexes, column after column.
+        runs: row runs of fragments whose rows were written elsewhere.
+    """
+
+    fragments: NDArray[Any]
+    indexes: tuple[Span, ...]
+    deletions: tuple[Span, ...] = ()
+    patches: tuple[Span, ...] = ()
+    runs: tuple[Span, ...] = ()
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """All of them."""
+        return self.indexes + self.deletions + self.patches + self.runs
 
     @property
     def links(self) -> tuple[Digest, ...]:
         """What an object that holds this leaf must link to."""
-        found: list[Digest] = []
-        for span in self.spans:
-            if isinstance(span.index, memoryview):
-                found.extend(decode_index(span.index, "inline page index").links)
-            else:
-                found.append(span.index)
+        spans = self.spans
+        found = [span.payload for span in spans if not isinstance(span.payload, memoryview)]
+        for span in self.indexes:
+            if isinstance(span.payload, memoryview):
+                found.extend(decode_index(span.payload, "inline page index").links)
+        for span in self.patches:
+            if isinstance(span.payload, memoryview):
+                found.extend(decode_patch_index(span.payload, "inline patch").index.links)
         return tuple(found)
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One column over all fragments. `min` and `max` are order keys, of scalars that have them."""
+    """One column over all fragments, deleted rows included.
+
+    `min` and `max` are order keys that bound all values, of scalars that have them.
+    """
 
     id: str
     nulls: int
@@ -170,24 +206,32 @@ class Root:
 
 def encode_leaf(leaf: Leaf) -> bytes:
     """The payload of a leaf; its links are `leaf.links`."""
-    spans = np.zeros(len(leaf.spans), SPAN)
     inline: list[memoryview] = []
-    offset = 0
-    for record, span in zip(spans, leaf.spans, strict=True):
-        record["group"] = int(span.group, 16)
-        record["first_fragment"], record["fragments"] = span.first_fragment, span.fragments
-        if isinstance(span.index, memoryview):
-            record["offset"], record["bytes"] = offset, span.index.nbytes
-            inline.append(span.index)
-            offset += span.index.nbytes
-        else:
-            record["digest"] = np.void(digest_bytes(span.index))
     sections = {
         FRAGMENTS: leaf.fragments,
-        SPANS: spans,
-        INDEXES: np.frombuffer(b"".join(inline), np.uint8),
+        INDEXES: _span_records(leaf.indexes, inline),
+        DELETIONS: _span_records(leaf.deletions, inline),
+        PATCHES: _span_records(leaf.patches, inline),
+        ROW_RUNS: _span_records(leaf.runs, inline),
     }
+    sections[INLINE] = np.frombuffer(b"".join(inline), np.uint8)
     return encode_sections(LEAF_MAGIC, sections)
+
+
+def _span_records(spans: Sequence[Span], inline: list[memoryview]) -> NDArray[Any]:
+    """SPAN records; payloads that stand in the leaf are put behind `inline`."""
+    records = np.zeros(len(spans), SPAN)
+    offset = sum(payload.nbytes for payload in inline)
+    for record, span in zip(records, spans, strict=True):
+        record["group"] = int(span.group, 16)
+        record["first_fragment"], record["fragments"] = span.first_fragment, span.fragments
+        if isinstance(span.payload, memoryview):
+            record["offset"], record["bytes"] = offset, span.payload.nbytes
+            inline.append(span.payload)
+            offset += span.payload.nbytes
+        else:
+            record["digest"] = np.void(digest_bytes(span.payload))
+    return records
 
 
 def decode_leaf(payload: Buffer, what: str) -> Leaf:
@@ -195,48 +239,54 @@ def decode_leaf(payload: Buffer, what: str) -> Leaf:
 
     Raises:
         CorruptError: the parts contradict each other.
-        UnsupportedError: deletions, patches, id runs or sections of a newer version.
+        UnsupportedError: sections of a newer version.
     """
     sections = decode_sections(LEAF_MAGIC, payload, what)
-    if unknown := sections.keys() - {FRAGMENTS, SPANS, INDEXES}:
-        names = {DELETIONS: "deletions", PATCHES: "patches", ID_RUNS: "moved row ids"}
-        meant = ", ".join(names.get(number, f"section {number}") for number in sorted(unknown))
-        raise UnsupportedError(f"{what} has {meant}, which this version cannot read. Update.")
+    if unknown := sections.keys() - {FRAGMENTS, INDEXES, INLINE, DELETIONS, PATCHES, ROW_RUNS}:
+        raise UnsupportedError(
+            f"{what} has sections {sorted(unknown)}, which this version cannot read. Update."
+        )
     fragments = section_array(sections, FRAGMENTS, FRAGMENT, what)
-    if fragments["reserved"].any():
+    if fragments["reserved"].any() or (fragments["flags"] > ALL_FLAGS).any():
         raise CorruptError(f"{what}: reserved fields of a fragment are set")
-    if fragments["flags"].any() or fragments["deleted"].any():
-        raise UnsupportedError(f"{what} has changed fragments; this version cannot read them.")
-    records = section_array(sections, SPANS, SPAN, what)
-    inline = sections.get(INDEXES, memoryview(b""))
+    deleted, rows = fragments["deleted"], fragments["rows"]
+    flagged = (fragments["flags"] & HAS_DELETIONS) != 0
+    if (deleted > rows).any() or (flagged != (deleted > 0)).any() or not rows.all():
+        raise CorruptError(f"{what}: a fragment counts rows and deleted ones that cannot be")
+    inline = sections.get(INLINE, memoryview(b""))
+    families = [
+        _decode_spans(section_array(sections, number, SPAN, what), inline, len(fragments), what)
+        for number in (INDEXES, DELETIONS, PATCHES, ROW_RUNS)
+    ]
+    return Leaf(fragments, *families)
+
+
+def _decode_spans(
+    records: NDArray[Any], inline: memoryview, fragments: int, what: str
+) -> tuple[Span, ...]:
     spans = tuple(_decode_span(record, inline, what) for record in records)
-    _check_cover(spans, len(fragments), what)
-    return Leaf(fragments, spans)
+    reached: dict[str, int] = {}
+    for span in spans:
+        if span.first_fragment < reached.get(span.group, 0) or not span.fragments:
+            raise CorruptError(f"{what}: spans of group {span.group} are out of order")
+        reached[span.group] = span.stop_fragment
+    if any(stop > fragments for stop in reached.values()):
+        raise CorruptError(f"{what}: spans go beyond its {fragments} fragments: {reached}")
+    return spans
 
 
 def _decode_span(record: NDArray[Any], inline: memoryview, what: str) -> Span:
     digest = record["digest"].tobytes()
-    index: Digest | memoryview
+    payload: Digest | memoryview
     if any(digest):
-        index = digest_from_bytes(digest)
+        payload = digest_from_bytes(digest)
     else:
         start, stop = int(record["offset"]), int(record["offset"]) + int(record["bytes"])
         if stop > inline.nbytes:
-            raise CorruptError(f"{what}: an inline page index ends at {stop}, after the section")
-        index = inline[start:stop]
+            raise CorruptError(f"{what}: an inline payload ends at {stop}, after the section")
+        payload = inline[start:stop]
     group = f"{record['group']:016x}"
-    return Span(group, int(record["first_fragment"]), int(record["fragments"]), index)
-
-
-def _check_cover(spans: Sequence[Span], fragments: int, what: str) -> None:
-    """Each group that is there covers all fragments in order: later versions may relax it."""
-    reached: dict[str, int] = {}
-    for span in spans:
-        if span.first_fragment != reached.get(span.group, 0) or not span.fragments:
-            raise CorruptError(f"{what}: page indexes of group {span.group} do not follow another")
-        reached[span.group] = span.first_fragment + span.fragments
-    if any(count != fragments for count in reached.values()):
-        raise CorruptError(f"{what}: page indexes do not cover {fragments} fragments: {reached}")
+    return Span(group, int(record["first_fragment"]), int(record["fragments"]), payload)
 
 
 # ------------------------------------------------------------------------------ root
@@ -299,11 +349,15 @@ class _Head(msgspec.Struct, frozen=True):
 
 def _check_root(root: Root) -> None:
     ids = [column.id for column in root.schema.columns]
-    if sorted(ids) != sorted(name for group in root.groups for name in group) or not all(ids):
+    grouped = [name for group in root.groups for name in group]
+    # Dropped columns stay in the groups that still have others.
+    if not all(ids) or len(set(grouped)) != len(grouped) or not set(ids) <= set(grouped):
         raise CorruptError("dataset root: column groups do not hold every column once")
+    if not all(set(group) & set(ids) for group in root.groups):
+        raise CorruptError("dataset root: a column group holds dropped columns alone")
     if [entry.id for entry in root.statistics] != ids:
         raise CorruptError("dataset root: statistics are not those of the columns")
     if root.rows != sum(leaf.rows for leaf in root.leaves):
         raise CorruptError("dataset root: rows are not the sum over the leaves")
-    if root.deleted:
-        raise UnsupportedError("dataset root: deletions need a newer version. Update tensorrepo.")
+    if root.deleted != sum(leaf.deleted for leaf in root.leaves) or root.deleted > root.rows:
+        raise CorruptError("dataset root: deleted rows are not the sum over the leaves")

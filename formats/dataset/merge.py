@@ -15,8 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.read import Dataset, open_dataset, read_leaf
-from tensorrepo.formats.dataset.treewrite import TreeWriter, fragments_of
+from tensorrepo.formats.dataset.fragments import read_fragments
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.treeread import read_leaf
+from tensorrepo.formats.dataset.treewrite import TreeWriter
 from tensorrepo.repo.merge import Conflict
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
@@ -108,7 +110,10 @@ def added_fragments(base: Dataset, side: Dataset) -> tuple[int, ...] | None:
 
 
 def _uids(dataset: Dataset, first_leaf: int) -> tuple[int, ...]:
-    leaves = (read_leaf(dataset, entry)[0] for entry in dataset.root.leaves[first_leaf:])
+    leaves = (
+        read_leaf(dataset.objects, dataset.links, entry)[0]
+        for entry in dataset.root.leaves[first_leaf:]
+    )
     return tuple(uid for leaf in leaves for uid in leaf.fragments["uid"].tolist())
 
 
@@ -129,7 +134,7 @@ def join_appends(objects: ObjectSink, base: Dataset, first: Side, second: Side) 
     with ThreadPoolExecutor(1, "store") as storers:
         schema = first.dataset.schema
         tree = TreeWriter(objects, schema, groups, first.dataset, storers, WAITING_BYTES)
-        for uid, rows, parts in fragments_of(second.dataset, start):
-            if uid not in known:
-                tree.add_fragment(uid, rows, parts)
+        for fragment in read_fragments(second.dataset, start):
+            if fragment.uid not in known:
+                tree.add_known(fragment, counted=False)
         return tree.finish(first.dataset.root.properties).digest

@@ -6,9 +6,10 @@ a column is first asked for; pages come through `pageread`, proved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, overload
 
@@ -16,35 +17,37 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.dataset.arrow import to_arrow_array
-from tensorrepo.formats.dataset.index import (
-    ColumnIndex,
-    IndexPart,
-    PageIndex,
-    decode_index,
-    join_indexes,
-)
-from tensorrepo.formats.dataset.manifest import Leaf, Root, decode_leaf, decode_root
-from tensorrepo.formats.dataset.pageread import READ_THREADS, PageCache, PageReader, empty_values
+from tensorrepo.formats.dataset.defaults import default_values
+from tensorrepo.formats.dataset.deletions import unpack_deletions
+from tensorrepo.formats.dataset.index import ColumnIndex, IndexPart, Patches, join_indexes
+from tensorrepo.formats.dataset.live import LiveRows
+from tensorrepo.formats.dataset.manifest import FRAGMENT, Root, decode_root
+from tensorrepo.formats.dataset.pageread import READ_THREADS, PageCache, PageReader
+from tensorrepo.formats.dataset.patches import patched_rows
 from tensorrepo.formats.dataset.present import Presented, present, present_row
+from tensorrepo.formats.dataset.rowids import RowIdTable, id_table
 from tensorrepo.formats.dataset.rowread import read_chosen
-from tensorrepo.formats.dataset.values import ColumnValues, concat
-from tensorrepo.repo.errors import (
-    CorruptError,
-    InvalidInputError,
-    NotFoundError,
-    UnsupportedError,
+from tensorrepo.formats.dataset.treeread import (
+    Links,
+    covering,
+    read_deletions,
+    read_index,
+    read_leaf,
+    read_patches,
+    read_runs,
 )
-from tensorrepo.repo.ids import Digest, digest_from_bytes
+from tensorrepo.formats.dataset.values import ColumnValues, concat
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.manifest import LeafEntry, Span
+    from tensorrepo.formats.dataset.manifest import Leaf, Span
     from tensorrepo.formats.dataset.schema import Column, Schema
-    from tensorrepo.repo.objects import Link, ObjectSource
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.objects import ObjectSource
 
-Links = Mapping[Digest, "Link"]
 Rows = slice | Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 BATCH_BYTES = 16 << 20
 
@@ -55,6 +58,9 @@ class _Memory:
 
     readers: dict[str, PageReader] = field(default_factory=dict)
     cache: PageCache = field(default_factory=PageCache)
+    leaves: tuple[tuple[Leaf, Links], ...] | None = None
+    live: LiveRows | None = None
+    ids: RowIdTable | None = None
     lock: Lock = field(default_factory=Lock)
 
 
@@ -78,6 +84,7 @@ class Dataset:
 
     @property
     def rows(self) -> int:
+        """Rows that are not deleted: what all numbers of rows here count."""
         return self.root.rows - self.root.deleted
 
     @property
@@ -187,32 +194,6 @@ def open_dataset(objects: ObjectSource, digest: Digest) -> Dataset:
     return Dataset(objects, digest, decode_root(envelope.payload), links)
 
 
-def read_leaf(dataset: Dataset, entry: LeafEntry) -> tuple[Leaf, Links]:
-    """A leaf, and the links of the object that it stands in."""
-    if not entry.digest:
-        leaf, links = decode_leaf(entry.payload, "inline leaf"), dataset.links
-    else:
-        digest = digest_from_bytes(entry.digest)
-        envelope = dataset.objects.get(digest)
-        leaf = decode_leaf(envelope.payload, f"leaf {digest:.12}")
-        links = {link.digest: link for link in envelope.links}
-    if (len(leaf.fragments), int(leaf.fragments["rows"].sum(dtype=np.int64))) != (
-        entry.fragments,
-        entry.rows,
-    ):
-        raise CorruptError("dataset root: a leaf holds other counts than the root says")
-    return leaf, links
-
-
-def read_index(dataset: Dataset, span: Span, links: Links) -> tuple[PageIndex, Links]:
-    """The page index of a span, and the links of the object that it stands in."""
-    if isinstance(span.index, memoryview):
-        return decode_index(span.index, "inline page index"), links
-    envelope = dataset.objects.get(span.index)
-    index = decode_index(envelope.payload, f"page index {span.index:.12}")
-    return index, {link.digest: link for link in envelope.links}
-
-
 def column_index(dataset: Dataset, name: str) -> ColumnIndex:
     """All pages of a column: what readers and planners use. Read once per handle."""
     return page_reader(dataset, name).index
@@ -236,28 +217,74 @@ def page_bytes(dataset: Dataset, index: ColumnIndex, page: int) -> memoryview:
     return dataset._memory.readers[index.id].bytes(page)  # noqa: SLF001
 
 
+def dataset_leaves(dataset: Dataset) -> tuple[tuple[Leaf, Links], ...]:
+    """All leaves, each with the links of its object. Read once per handle."""
+    memory = dataset._memory  # noqa: SLF001  # the handle's own module
+    if memory.leaves is None:
+        with ThreadPoolExecutor(READ_THREADS, "leaf") as threads:
+            read = partial(read_leaf, dataset.objects, dataset.links)
+            memory.leaves = tuple(threads.map(read, dataset.root.leaves))
+    return memory.leaves
+
+
+def fragment_records(dataset: Dataset) -> NDArray[Any]:
+    """FRAGMENT records of the whole dataset, in order."""
+    leaves = [leaf.fragments for leaf, _ in dataset_leaves(dataset)]
+    return np.concatenate([np.zeros(0, FRAGMENT), *leaves])
+
+
+def live_rows(dataset: Dataset) -> LiveRows | None:
+    """Which rows are not deleted; None: all. Read once per handle."""
+    memory = dataset._memory  # noqa: SLF001
+    if dataset.root.deleted and memory.live is None:
+        dead = [np.zeros(0, np.int64)]
+        first = 0
+        for leaf, links in dataset_leaves(dataset):
+            rows = leaf.fragments["rows"].astype(np.int64)
+            starts = first + np.cumsum(rows) - rows
+            for at, each in sorted(read_deletions(dataset.objects, leaf, links).items()):
+                dead.append(starts[at] + unpack_deletions(each, int(rows[at])))
+            first += int(rows.sum())
+        memory.live = LiveRows(dataset.root.rows, np.concatenate(dead))
+    return memory.live
+
+
+def row_id_table(dataset: Dataset) -> RowIdTable:
+    """Ids of all rows, deleted ones too. Read once per handle."""
+    memory = dataset._memory  # noqa: SLF001
+    if memory.ids is None:
+        moved: dict[int, NDArray[Any]] = {}
+        first = 0
+        for leaf, links in dataset_leaves(dataset):
+            runs = read_runs(dataset.objects, leaf, links)
+            moved |= {first + at: each for at, each in runs.items()}
+            first += len(leaf.fragments)
+        records = fragment_records(dataset)
+        memory.ids = id_table(records["uid"], records["rows"], moved)
+    return memory.ids
+
+
 def _read_column_index(dataset: Dataset, column: Column) -> ColumnIndex:
     group = next(group[0] for group in dataset.root.groups if column.id in group)
-    entries = dataset.root.leaves
     with ThreadPoolExecutor(READ_THREADS, "index") as threads:
-        leaves = list(threads.map(lambda entry: read_leaf(dataset, entry), entries))
-        if not all(any(span.group == group for span in leaf.spans) for leaf, _ in leaves):
-            raise UnsupportedError(
-                f"column {column.name!r} was added after some of the rows. Update tensorrepo."
+        parts = list(
+            threads.map(
+                lambda each: _index_part(dataset, *each),
+                [
+                    (leaf.fragments["rows"][start:stop], span, links)
+                    for leaf, links in dataset_leaves(dataset)
+                    for start, stop, span in covering(leaf.indexes, group, len(leaf.fragments))
+                ],
             )
-        spans = [
-            (leaf, span, links)
-            for leaf, links in leaves
-            for span in leaf.spans
-            if span.group == group
-        ]
-        indexes = list(threads.map(lambda each: read_index(dataset, each[1], each[2]), spans))
-    rows = [
-        leaf.fragments["rows"][span.first_fragment : span.first_fragment + span.fragments]
-        for leaf, span, _ in spans
-    ]
-    parts = [IndexPart(*found, some) for found, some in zip(indexes, rows, strict=True)]
-    index = join_indexes(column.id, column.storage, parts)
+        )
+    has_default = column.nullable or column.default is not None
+    index = join_indexes(
+        column.id,
+        column.storage,
+        parts,
+        default=default_values(column) if has_default else None,
+        patches=_read_patches(dataset, column),
+    )
     if index.rows != dataset.root.rows:
         raise CorruptError(
             f"column {column.name!r}: page indexes hold {index.rows} rows, "
@@ -266,21 +293,68 @@ def _read_column_index(dataset: Dataset, column: Column) -> ColumnIndex:
     return index
 
 
+def _index_part(
+    dataset: Dataset, rows: NDArray[np.uint32], span: Span | None, links: Links
+) -> IndexPart:
+    if span is None:
+        return IndexPart(None, links, rows)
+    index, links = read_index(dataset.objects, span, links)
+    return IndexPart(index, links, rows)
+
+
+def _read_patches(dataset: Dataset, column: Column) -> Patches | None:
+    """All patches of a column, by row of the dataset: of several for one row the last."""
+    rows = [np.zeros(0, np.int64)]
+    parts: list[IndexPart] = []
+    first_row = 0
+    for leaf, links in dataset_leaves(dataset):
+        counts = leaf.fragments["rows"].astype(np.int64)
+        starts = first_row + np.cumsum(counts) - counts
+        for span in leaf.patches:
+            if span.group == column.id:
+                patch, patch_links = read_patches(dataset.objects, span, links)
+                rows.append(patched_rows(patch, starts[span.first_fragment : span.stop_fragment]))
+                count = np.array([len(rows[-1])], np.uint32)
+                parts.append(IndexPart(patch.index, patch_links, count))
+        first_row += int(counts.sum())
+    if not parts:
+        return None
+    every = np.concatenate(rows)
+    # The last of equal rows: unique gives the first, of the reversed array.
+    unique, from_end = np.unique(every[::-1], return_index=True)
+    return Patches(
+        unique, len(every) - 1 - from_end, join_indexes(column.id, column.storage, parts)
+    )
+
+
 # ------------------------------------------------------------------------------ rows
 
 
-def read_rows(dataset: Dataset, name: str, key: Rows) -> ColumnValues:
+def read_rows(dataset: Dataset, name: str, key: Rows | range) -> ColumnValues:
     """Some rows of one column, copied: a slice, row numbers in any order, or a mask of all rows."""
     reader = page_reader(dataset, name)
     rows = resolve_rows(key, dataset.rows)
-    if not isinstance(rows, range):
-        return read_chosen(reader, rows)
-    if rows.step != 1:
-        return read_chosen(reader, np.arange(rows.start, rows.stop, rows.step))
-    pieces = reader.range(rows.start, rows.stop)
-    if not pieces:
-        return empty_values(reader.index)
-    return concat(pieces) if len(pieces) > 1 else pieces[0].copy()
+    live = live_rows(dataset)
+    if isinstance(rows, range) and rows.step == 1 and len(rows):
+        start, stop, alive = _physical_range(live, rows)
+        pieces = reader.range(start, stop)
+        whole = concat(pieces) if len(pieces) > 1 else pieces[0]
+        if alive is not None:
+            return whole.take(alive)
+        return whole if len(pieces) > 1 else whole.copy()
+    numbers = np.arange(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows
+    return read_chosen(reader, numbers if live is None else live.physical(numbers))
+
+
+def _physical_range(
+    live: LiveRows | None, rows: range
+) -> tuple[int, int, NDArray[np.int64] | None]:
+    """The physical rows that hold the live ones of `rows`, and which of them are alive."""
+    if live is None:
+        return rows.start, rows.stop, None
+    ends = live.physical(np.array([rows.start, rows.stop - 1]))
+    start, stop = int(ends[0]), int(ends[1]) + 1
+    return start, stop, live.alive(start, stop)
 
 
 def resolve_rows(key: Rows | range, rows: int) -> range | NDArray[np.int64]:
@@ -330,18 +404,21 @@ def iterate(
         max_bytes: a batch holds no more than this, unless one row does.
     """
     names = dataset.schema.select(columns).names
-    readers = [page_reader(dataset, name) for name in names]
-    scans = [_Cursor(reader) for reader in readers]
+    cursors = {name: _Cursor(page_reader(dataset, name)) for name in names}
+    live = live_rows(dataset)
     at = 0
-    while at < dataset.rows:
-        stop = min(cursor.stop_of(at) for cursor in scans)
-        row_bytes = sum(cursor.row_bytes for cursor in scans)
+    while at < dataset.root.rows:
+        stop = min(cursor.stop_of(at) for cursor in cursors.values())
+        row_bytes = sum(cursor.row_bytes for cursor in cursors.values())
         step = max(1, int(max_bytes / max(row_bytes, 1e-9)))
         for start in range(at, stop, step):
             end = min(stop, start + step)
-            yield {
-                name: cursor.slice(start, end) for name, cursor in zip(names, scans, strict=True)
-            }
+            alive = None if live is None else live.alive(start, end)
+            values = {name: cursor.slice(start, end) for name, cursor in cursors.items()}
+            if alive is None:
+                yield values
+            elif len(alive):
+                yield {name: column.take(alive) for name, column in values.items()}
         at = stop
 
 

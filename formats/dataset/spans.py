@@ -1,11 +1,12 @@
 """Gathering pages until a chunk, a page index and a leaf are complete.
 
-Mutable builders without any I/O: `write` feeds them and stores what they give. Chunks never span
-two page indexes, page indexes never span two leaves.
+Mutable builders without any I/O: `spanwrite` stores what they give. Chunks never span two page
+indexes, page indexes never span two leaves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ import numpy as np
 from tensorrepo.formats.dataset.chunk import ChunkColumn, LaidChunk, encode_footer, lay_out
 from tensorrepo.formats.dataset.cuts import Cuts
 from tensorrepo.formats.dataset.index import ColumnPages, PageIndex
-from tensorrepo.formats.dataset.manifest import FRAGMENT, Span
 from tensorrepo.formats.dataset.page import (
     HAS_RANGE,
     PAGE_ENTRY,
@@ -24,7 +24,7 @@ from tensorrepo.formats.dataset.page import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -33,61 +33,100 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
 
 ENTRY_BYTES = PAGE_ENTRY.itemsize + TAG_BYTES + 4  # what one page takes in an index
+Form = tuple[tuple[str, "Storage"], ...]  # ids and stored forms of the columns of an index
 
 
 @dataclass(slots=True, eq=False)
 class WaitingPage:
-    """A page that lies in no chunk yet."""
+    """A page that lies in no chunk yet.
+
+    `tiles` give the digests of the chunks that hold its tiles, when called.
+    """
 
     first_row: int
     encoded: Callable[[], EncodedPage]  # may block until a thread has encoded it
     raw_bytes: int
     fragment: int = 0  # counted within the leaf
     is_new: bool = True  # not yet counted in statistics
+    tiles: Sequence[Callable[[], Digest]] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnPart:
+    """One fragment's pages of one column: laid in `chunks`, whose places they name, or waiting."""
+
+    id: str
+    storage: Storage
+    pages: ColumnPages | Sequence[WaitingPage]
+    chunks: tuple[Digest, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.pages.entries if isinstance(self.pages, ColumnPages) else self.pages)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FragmentPart:
-    """One fragment's pages of one column group, per column, waiting for a chunk."""
+    """One fragment's pages of one column group, column by column."""
 
-    pages: Sequence[Sequence[WaitingPage]]
+    columns: tuple[ColumnPart, ...]
 
     @property
     def index_bytes(self) -> int:
         """What the fragment takes in the group's page index."""
-        return ENTRY_BYTES * sum(len(column) for column in self.pages)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LaidPart(FragmentPart):
-    """The same for pages that lie in the chunk `digest` already."""
-
-    pages: Sequence[Sequence[WaitingPage]] = field(default=(), init=False)
-    columns: tuple[ColumnPages, ...]
-    digest: Digest
+        return ENTRY_BYTES * sum(column.count for column in self.columns)
 
     @property
-    def index_bytes(self) -> int:
-        return ENTRY_BYTES * sum(len(column.entries) for column in self.columns)
+    def form(self) -> Form:
+        return tuple((column.id, column.storage) for column in self.columns)
+
+    def replaced(self, columns: Sequence[ColumnPart]) -> FragmentPart:
+        """With other pages for some columns; a column that was not there is put behind."""
+        new = {column.id: column for column in columns}
+        kept = [new.pop(column.id, column) for column in self.columns]
+        return FragmentPart((*kept, *new.values()))
 
 
 @dataclass(slots=True, eq=False)
 class OpenColumn:
-    """The pages of one column in an open span: those in chunks, and those waiting."""
+    """The pages of one column in an open span, in order: laid in chunks, or waiting for one."""
 
     id: str
     storage: Storage
-    laid: list[ColumnPages] = field(default_factory=list)
-    waiting: list[WaitingPage] = field(default_factory=list)
+    pieces: list[ColumnPages | list[WaitingPage]] = field(default_factory=list)
+
+    @property
+    def waiting(self) -> Iterator[WaitingPage]:
+        return (page for piece in self.pieces if isinstance(piece, list) for page in piece)
+
+    def add_waiting(self, pages: Sequence[WaitingPage]) -> None:
+        if not self.pieces or not isinstance(self.pieces[-1], list):
+            self.pieces.append([])
+        last = self.pieces[-1]
+        assert isinstance(last, list), "it has just been made sure"
+        last.extend(pages)
+
+    def settle(self, laid: ColumnPages) -> None:
+        """Put the pages of a chunk where they were waiting."""
+        at = 0
+        for place, piece in enumerate(self.pieces):
+            if isinstance(piece, list):
+                self.pieces[place] = part_of(laid, at, at + len(piece))
+                at += len(piece)
 
     def pages(self) -> ColumnPages:
-        """All pages that lie in chunks."""
-        entries = np.concatenate([np.zeros(0, PAGE_ENTRY), *(part.entries for part in self.laid)])
-        tags = np.concatenate(
-            [np.zeros((0, TAG_BYTES), np.uint8), *(part.tags for part in self.laid)]
+        """All pages; none may be waiting."""
+        laid = [piece for piece in self.pieces if isinstance(piece, ColumnPages)]
+        if len(laid) == 1:
+            return laid[0]
+        return ColumnPages(
+            self.id,
+            self.storage,
+            np.concatenate([np.zeros(0, PAGE_ENTRY), *(part.entries for part in laid)]),
+            np.concatenate([np.zeros((0, TAG_BYTES), np.uint8), *(part.tags for part in laid)]),
+            np.concatenate([np.zeros(0, np.uint32), *(part.chunk for part in laid)]),
+            tuple(each for part in laid for each in part.tiles),
         )
-        chunk = np.concatenate([np.zeros(0, np.uint32), *(part.chunk for part in self.laid)])
-        return ColumnPages(self.id, self.storage, entries, tags, chunk)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,40 +138,51 @@ class OpenSpan:
     """
 
     group: str
-    columns: tuple[OpenColumn, ...]
     first_fragment: int
     fragments: int = 0
+    columns: tuple[OpenColumn, ...] = ()
     cuts: Cuts = field(default_factory=Cuts)
     chunks: list[Callable[[], Digest] | None] = field(default_factory=list)
     inline: memoryview = field(default_factory=lambda: memoryview(b""))
+    waiting_bytes: int = 0
     chunk_uids: list[int] = field(default_factory=list)  # of fragments whose pages wait
     _known: dict[Digest, int] = field(default_factory=dict)
 
-    @property
-    def waiting_bytes(self) -> int:
-        return sum(page.raw_bytes for column in self.columns for page in column.waiting)
+    def takes(self, part: FragmentPart, fragment: int) -> bool:
+        """Whether `part` can be put behind what is here: next fragment, same columns and forms."""
+        if not self.fragments:
+            return self.first_fragment == fragment
+        form = tuple((column.id, column.storage) for column in self.columns)
+        return self.first_fragment + self.fragments == fragment and form == part.form
 
     def encoded_bytes(self) -> int:
         """Stored bytes of the pages that wait; blocks until all are encoded."""
         return sum(page.encoded().data.nbytes for column in self.columns for page in column.waiting)
 
     def add_fragment(self, uid: int, fragment: int, part: FragmentPart) -> None:
-        """One more fragment, `fragment` in its leaf. Laid pages need that none is waiting."""
-        if isinstance(part, LaidPart):
-            number = self._chunk_number(part.digest)
-            for column, pages in zip(self.columns, part.columns, strict=True):
-                chunk = np.full(len(pages.entries), number, np.uint32)
-                column.laid.append(replace(pages, chunk=chunk))
-        else:
-            self.chunk_uids.append(uid)
-            for column, added in zip(self.columns, part.pages, strict=True):
-                for page in added:
-                    page.fragment = fragment
-                column.waiting.extend(added)
+        """One more fragment, `fragment` in its leaf."""
+        if not self.columns:
+            self.columns = tuple(OpenColumn(name, storage) for name, storage in part.form)
+        for column, added in zip(self.columns, part.columns, strict=True):
+            if isinstance(added.pages, ColumnPages):
+                column.pieces.append(self.renumbered(added.pages, added.chunks))
+                continue
+            for page in added.pages:
+                page.fragment = fragment
+                self.waiting_bytes += page.raw_bytes
+            column.add_waiting(added.pages)
+            if not self.chunk_uids or self.chunk_uids[-1] != uid:
+                self.chunk_uids.append(uid)
         self.cuts = self.cuts.add(uid, part.index_bytes)
         self.fragments += 1
 
-    def _chunk_number(self, digest: Digest) -> int:
+    def renumbered(self, pages: ColumnPages, chunks: Sequence[Digest]) -> ColumnPages:
+        """The same pages with places in this span's list of chunks."""
+        places = np.array([self._place(digest) for digest in chunks], np.uint32)
+        tiles = tuple(tuple(places[list(each)].tolist()) for each in pages.tiles)
+        return replace(pages, chunk=places[pages.chunk], tiles=tiles)
+
+    def _place(self, digest: Digest) -> int:
         if digest not in self._known:
             self._known[digest] = len(self.chunks)
             self.chunks.append(lambda: digest)
@@ -140,6 +190,7 @@ class OpenSpan:
 
     def lay_out(self) -> LaidChunk:
         """Put all waiting pages into the next chunk; the caller stores it and adds to `chunks`."""
+        tiles = [[self._tile_places(page) for page in column.waiting] for column in self.columns]
         laid = lay_out(
             [
                 ChunkColumn(
@@ -152,10 +203,15 @@ class OpenSpan:
             ],
             len(self.chunks),
         )
-        for column, pages in zip(self.columns, laid.columns, strict=True):
-            column.laid.append(pages)
-            column.waiting.clear()
+        for column, pages, places in zip(self.columns, laid.columns, tiles, strict=True):
+            column.settle(replace(pages, tiles=tuple(places) if any(places) else ()))
+        self.waiting_bytes = 0
         return laid
+
+    def _tile_places(self, page: WaitingPage) -> tuple[int, ...]:
+        first = len(self.chunks)
+        self.chunks.extend(page.tiles)
+        return tuple(range(first, len(self.chunks)))
 
     def footer(self, laid: LaidChunk) -> bytes:
         """What closes the chunk that was laid out last."""
@@ -169,38 +225,15 @@ class OpenSpan:
         return PageIndex(tuple(column.pages() for column in self.columns), chunks, self.inline)
 
 
-@dataclass(slots=True, eq=False)
-class OpenLeaf:
-    """A leaf in the making: its fragments, spans that are complete, and the open one per group."""
-
-    spans: dict[str, list[Span]]
-    open: dict[str, OpenSpan]
-    uids: list[int] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    stored_bytes: list[int] = field(default_factory=list)
-    cuts: Cuts = field(default_factory=Cuts)
-
-    @property
-    def fragments(self) -> int:
-        return len(self.uids)
-
-    @property
-    def inline_bytes(self) -> int:
-        """Bytes of the page indexes that stand in the leaf."""
-        indexes = (span.index for spans in self.spans.values() for span in spans)
-        return sum(index.nbytes for index in indexes if isinstance(index, memoryview))
-
-    def add_fragment(self, uid: int, rows: int) -> None:
-        self.uids.append(uid)
-        self.rows.append(rows)
-        self.stored_bytes.append(0)
-        self.cuts = self.cuts.add(uid, FRAGMENT.itemsize)
-
-    def records(self) -> NDArray[Any]:
-        """FRAGMENT records of all fragments."""
-        found = np.zeros(self.fragments, FRAGMENT)
-        found["uid"], found["rows"], found["stored_bytes"] = self.uids, self.rows, self.stored_bytes
-        return found
+def part_of(pages: ColumnPages, start: int, stop: int) -> ColumnPages:
+    """Pages ``[start, stop)``."""
+    return replace(
+        pages,
+        entries=pages.entries[start:stop],
+        tags=pages.tags[start:stop],
+        chunk=pages.chunk[start:stop],
+        tiles=pages.tiles[start:stop],
+    )
 
 
 def fragment_bounds(entries: NDArray[Any]) -> list[tuple[int, int]]:
@@ -209,9 +242,61 @@ def fragment_bounds(entries: NDArray[Any]) -> list[tuple[int, int]]:
     return list(pairwise([*starts, len(entries)]))
 
 
+def index_parts(index: PageIndex, only: frozenset[str] | None = None) -> Iterator[FragmentPart]:
+    """The pages of a page index, fragment by fragment; `only`: ids of the columns wanted."""
+    columns = [column for column in index.columns if only is None or column.id in only]
+    bounds = [fragment_bounds(column.entries) for column in columns]
+    for cuts in zip(*bounds, strict=True):
+        yield FragmentPart(
+            tuple(
+                column_part(index, part_of(column, *cut))
+                for column, cut in zip(columns, cuts, strict=True)
+            )
+        )
+
+
+def column_part(index: PageIndex, pages: ColumnPages) -> ColumnPart:
+    """Pages of `index` as what they are in it: laid in chunks, or waiting where they are inline.
+
+    Of a fragment either all pages of a column stand inline, or none.
+    """
+    if None in index.chunks and index.chunks[int(pages.chunk[0])] is None:
+        waiting = [
+            inline_page(entry, tag, index.inline, _tile_digests(index, pages, at))
+            for at, (entry, tag) in enumerate(zip(pages.entries, pages.tags, strict=True))
+        ]
+        return ColumnPart(pages.id, pages.storage, waiting)
+    used = sorted({*np.unique(pages.chunk).tolist(), *(n for each in pages.tiles for n in each)})
+    chunks = [index.chunks[number] for number in used]
+    assert None not in chunks, "a fragment stands inline as a whole"
+    places = np.zeros(len(index.chunks), np.uint32)
+    places[used] = np.arange(len(used))
+    tiles = tuple(tuple(places[list(each)].tolist()) for each in pages.tiles)
+    numbered = replace(pages, chunk=places[pages.chunk], tiles=tiles)
+    named = tuple(chunk for chunk in chunks if chunk is not None)
+    return ColumnPart(pages.id, pages.storage, numbered, named)
+
+
+def _tile_digests(index: PageIndex, pages: ColumnPages, at: int) -> list[Callable[[], Digest]]:
+    numbers = pages.tiles[at] if pages.tiles else ()
+    digests = [index.chunks[number] for number in numbers]
+    return [lambda digest=digest: digest for digest in digests]  # type: ignore[misc]  # bound now
+
+
+def inline_page(
+    entry: Any, tag: Any, inline: memoryview, tiles: Sequence[Callable[[], Digest]] = ()
+) -> WaitingPage:
+    """A page that stands in an index, to be laid into a chunk anew."""
+    offset, stored_bytes = int(entry["offset"]), int(entry["stored_bytes"])
+    data = np.frombuffer(inline, np.uint8)[offset : offset + stored_bytes]
+    page = EncodedPage(data, entry.copy(), tag.tobytes())
+    first_row = int(entry["first_row"])
+    return WaitingPage(first_row, lambda: page, stored_bytes, is_new=False, tiles=tiles)
+
+
 @dataclass(slots=True)
 class Tally:
-    """Statistics of one column, as pages come in."""
+    """Statistics of one column, as pages come and go."""
 
     nulls: int = 0
     stored_bytes: int = 0
@@ -234,3 +319,9 @@ class Tally:
             low, high = int(entry["min"]), int(entry["max"])
             self.min = low if self.min is None else min(self.min, low)
             self.max = high if self.max is None else max(self.max, high)
+
+    def remove(self, entries: NDArray[Any]) -> None:
+        """Count pages no more; the bounds stay, and are bounds still."""
+        self.nulls -= int(entries["nulls"].sum(dtype=np.int64))
+        self.stored_bytes -= int(entries["stored_bytes"].sum(dtype=np.int64))
+        self.raw_bytes -= int(entries["raw_bytes"].sum(dtype=np.int64))

@@ -16,14 +16,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tensorrepo.formats.dataset.ahead import Ahead
 from tensorrepo.formats.dataset.assemble import Assembler, Item
 from tensorrepo.formats.dataset.batch import BatchForm, Output
 from tensorrepo.formats.dataset.plan import Explanation, Plan, Shuffle, explain, make_plan
 from tensorrepo.formats.dataset.pool import Pool
-from tensorrepo.formats.dataset.read import Dataset, column_index
+from tensorrepo.formats.dataset.read import Dataset, column_index, row_id_table
 from tensorrepo.formats.dataset.schedule import Share
 from tensorrepo.formats.dataset.stream_options import (
     Counters,
@@ -32,9 +32,13 @@ from tensorrepo.formats.dataset.stream_options import (
     StreamStats,
     Transform,
 )
-from tensorrepo.formats.dataset.stream_read import RowIds, RunLoader
+from tensorrepo.formats.dataset.stream_read import RunLoader
 from tensorrepo.formats.dataset.stream_state import StreamState, decode_state, encode_state
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 WINDOW_BYTES = 512 << 20
 AHEAD_BYTES = 64 << 20
@@ -137,7 +141,6 @@ class Stream:
         self._newest: object = None
         self._counters = Counters()
         self._pool = Pool()
-        self._row_ids = RowIds(dataset)
         self._open: weakref.WeakSet[StreamIterator] = weakref.WeakSet()
 
     @property
@@ -246,10 +249,13 @@ class Stream:
             loader=RunLoader(self.dataset, self.plan),
             columns=tuple((schema.column(name), planned.index(name)) for name in self.columns),
             nullable=tuple(schema.column(name).nullable for name in planned),
-            form=BatchForm(self.options.output, self.options.pad, self._pool, self._row_ids.of),
+            form=BatchForm(self.options.output, self.options.pad, self._pool, self._identify),
             options=self.options,
             counters=self._counters,
         )
+
+    def _identify(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        return row_id_table(self.dataset).of(rows)
 
     def moved_to(self, position: int, token: object) -> None:
         """Called by an iterator when it hands a batch out; only the newest one counts."""

@@ -23,20 +23,17 @@ from tensorrepo.formats.dataset.page import (
     decode_page,
     verify_page,
 )
-from tensorrepo.formats.dataset.read import page_bytes, read_leaf
+from tensorrepo.formats.dataset.read import page_bytes
 from tensorrepo.formats.dataset.types import Layout
 from tensorrepo.formats.dataset.values import ColumnValues, FixedValues, concat
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.plan import ColumnPlan, Plan
     from tensorrepo.formats.dataset.read import Dataset
 
-ROW_ID = np.dtype([("fragment", "<u8"), ("offset", "<u4")])
 _PAGES_KEPT = 8  # of a column whose pages hold rows of several runs
 
 
@@ -229,30 +226,3 @@ class _ColumnLoader:
             f"column {self._plan.name!r}, page {page} (rows {rows[0]} to {rows[1]}) of dataset "
             f"{self._dataset.digest:.12}: {error}"
         )
-
-
-class RowIds:
-    """Which fragment and offset a row of the dataset has. Thread-safe; reads when first asked."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self._table: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
-        self._lock = Lock()
-
-    def of(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Row ids, ROW_ID ``(len(rows),)``: they stay the same when the dataset grows."""
-        with self._lock:
-            if self._table is None:
-                self._table = self._read()
-            uids, first = self._table
-        fragment = np.searchsorted(first, rows, side="right") - 1
-        found = np.empty(len(rows), ROW_ID)
-        found["fragment"], found["offset"] = uids[fragment], rows - first[fragment]
-        return found
-
-    def _read(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        leaves = [read_leaf(self._dataset, entry)[0] for entry in self._dataset.root.leaves]
-        uids = [leaf.fragments["uid"] for leaf in leaves]
-        rows = [leaf.fragments["rows"].astype(np.int64) for leaf in leaves]
-        first = np.cumsum(np.concatenate([np.zeros(1, dtype=np.int64), *rows]))[:-1]
-        return np.concatenate([np.zeros(0, dtype=np.uint64), *uids]), first

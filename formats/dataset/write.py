@@ -25,7 +25,7 @@ from tensorrepo.formats.dataset.coerce import coerce_batch
 from tensorrepo.formats.dataset.page import DIRECTORY, EncodedPage, encode_page, padded
 from tensorrepo.formats.dataset.pool import Pool
 from tensorrepo.formats.dataset.schema import Column, Layout, Schema, type_to_json
-from tensorrepo.formats.dataset.spans import FragmentPart, WaitingPage
+from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart, WaitingPage
 from tensorrepo.formats.dataset.stripes import Step, Stripes, page_limit
 from tensorrepo.formats.dataset.treewrite import Groups, TreeWriter
 from tensorrepo.formats.dataset.values import ColumnValues, concat
@@ -249,8 +249,12 @@ class _Writer:
             if pieces:
                 self._end_page(filling, place)
         places = {column.id: place for place, column in enumerate(self._schema.columns)}
+        columns = [
+            ColumnPart(column.id, column.storage, pages)
+            for column, pages in zip(self._schema.columns, self._fragment, strict=True)
+        ]
         parts = {
-            group[0]: FragmentPart([self._fragment[places[name]] for name in group])
+            group[0]: FragmentPart(tuple(columns[places[name]] for name in group if name in places))
             for group in filling.groups
         }
         uid = self._options.rng.getrandbits(64)

@@ -11,10 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset import cuts, treewrite
+from tensorrepo.formats.dataset import cuts, spanwrite
 from tensorrepo.formats.dataset.chunk import decode_footer
 from tensorrepo.formats.dataset.manifest import INLINE_LEAF_BYTES
-from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset, read_leaf
+from tensorrepo.formats.dataset.read import (
+    Dataset,
+    column_index,
+    dataset_leaves,
+    open_dataset,
+)
 from tensorrepo.formats.dataset.schema import (
     Bytes,
     ClassLabel,
@@ -172,7 +177,7 @@ def many() -> Iterator[Dataset]:
     with pytest.MonkeyPatch.context() as patch:
         for name, size in CUT_BYTES.items():
             patch.setattr(cuts, name, size)
-        patch.setattr(treewrite, "INLINE_INDEX_BYTES", 1 << 10)
+        patch.setattr(spanwrite, "INLINE_INDEX_BYTES", 1 << 10)
         yield stored(MemoryObjects(), schema, [batch], page_bytes=256, budget_bytes=1024)
 
 
@@ -183,8 +188,7 @@ def test_leaves_and_indexes_are_cut_within_bounds(many: Dataset) -> None:
     )
     assert len(many.root.leaves[-1].payload) < INLINE_LEAF_BYTES
     # What is cut are records and entries: links and inline page indexes come on top.
-    for entry in many.root.leaves[:-1]:
-        leaf, _ = read_leaf(many, entry)
+    for leaf, _ in dataset_leaves(many)[:-1]:
         assert CUT_BYTES["MIN_BYTES"] <= leaf.fragments.nbytes <= CUT_BYTES["MAX_BYTES"]
         assert len(leaf.spans) > 2
     assert many["y"][:].tolist() == list(range(26_000))
@@ -378,7 +382,7 @@ def test_a_failing_store_fails_the_write() -> None:
 
 
 def test_every_fragment_has_a_uid_of_its_own(many: Dataset) -> None:
-    leaves = [read_leaf(many, entry)[0] for entry in many.root.leaves]
+    leaves = [leaf for leaf, _ in dataset_leaves(many)]
     uids = [uid for leaf in leaves for uid in leaf.fragments["uid"].tolist()]
     assert len(set(uids)) == len(uids) > 400
 
