@@ -329,6 +329,8 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
     """
     if entry["codec"] not in (PAGE_PLAIN, PAGE_COMPRESSED):
         raise UnsupportedError(f"page form {entry['codec']} is unknown here. Update tensorrepo.")
+    if storage.layout is Layout.TILED:
+        raise CorruptError("a page of a tiled column is no table of tiles")
     rows = int(entry["rows"])
     expected = expected_bytes(entry, storage)
     if entry["raw_bytes"] != DIRECTORY.size + sum(map(padded, expected)):

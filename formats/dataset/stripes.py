@@ -4,6 +4,9 @@ Rows are cut into stripes: a stripe ends when the first column has a page full. 
 number of stripes, and a column that ends a page makes every column that fills faster end one too.
 So boundaries nest: a page of one column lies inside one page of every slower column.
 
+The table of a tiled column is one page per fragment, however large its rows are. A stripe also ends
+when such a column alone has a fragment full.
+
 Source:
     docs/spec/dataset.md, section "Stripes".
 """
@@ -16,7 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorrepo.formats.dataset.types import Layout
-from tensorrepo.formats.dataset.values import BinaryValues, ColumnValues, FixedValues
+from tensorrepo.formats.dataset.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    TiledValues,
+    offsets_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +38,7 @@ PAGE_BYTES = 1 << 20
 SMALL_PAGE_BYTES = 256 << 10
 SMALL_ROW_BYTES = 4096  # rows below this get the small pages, which mix better
 MAX_FRAGMENT_ROWS = 1 << 31  # row ids have 32 bits for the offset
+NO_LIMIT = 1 << 62  # a page that only the end of its fragment ends: that of a tiled column
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,7 @@ class Stripes:
     """Where the writer stands. `advance` is the one way to move it.
 
     Attributes:
-        limits: bytes of a full page, per column.
+        limits: bytes of a full page, per column; NO_LIMIT for tiled ones.
         speeds: expected share of a page that one row fills, per column.
         fragment_bytes: where a fragment ends, all columns together.
     """
@@ -69,7 +79,7 @@ class Stripes:
         """Rows since the last fragment ended."""
         return self._fragment_rows
 
-    def advance(self, batch: Sequence[ColumnValues]) -> Iterator[Step]:
+    def advance(self, batch: Sequence[ColumnValues | TiledValues]) -> Iterator[Step]:
         """Cut one batch, given as the values of every column; rows at its end may stay open."""
         rows = batch[0].rows
         costs = [_Costs(values) for values in batch]
@@ -85,12 +95,17 @@ class Stripes:
 
     def _fits(self, costs: Sequence[_Costs], at: int, rows: int) -> int:
         """Where the open stripe ends at the latest; at least one row when it is empty."""
-        room = (
-            cost.reach(at, limit - used)
-            for cost, limit, used in zip(costs, self.limits, self._stripe, strict=True)
-        )
-        stop = min(rows, *room)
+        stop = min(rows, *(self._reach(place, cost, at) for place, cost in enumerate(costs)))
         return stop if self._stripe_rows else max(stop, at + 1)
+
+    def _reach(self, place: int, costs: _Costs, at: int) -> int:
+        """How far one column lets the open stripe go."""
+        used = self._stripe[place]
+        if self.limits[place] < NO_LIMIT:
+            return costs.reach(at, self.limits[place] - used)
+        # Up to and with the row that fills the fragment, so that it ends there.
+        room = self.fragment_bytes - self._fragment_bytes - used
+        return costs.reach(at, room - 1) + 1 if room > 0 else at
 
     def _end_stripe(self, at: int, stop: int) -> Step:
         self._fragment_bytes += sum(self._stripe)
@@ -124,11 +139,14 @@ class Stripes:
 class _Costs:
     """Bytes that rows of one column take, as running totals."""
 
-    def __init__(self, values: ColumnValues) -> None:
+    def __init__(self, values: ColumnValues | TiledValues) -> None:
         self._each = 0
         self._ends: NDArray[np.int64] | None = None
         if isinstance(values, FixedValues):
             self._each = max(1, values.values[:1].nbytes)
+            return
+        if isinstance(values, TiledValues):
+            self._ends = offsets_of(values.row_bytes())
             return
         items = values.data if isinstance(values, BinaryValues) else values.elements
         lengths = (values.offsets - values.offsets[0]) * items.dtype.itemsize
@@ -148,6 +166,8 @@ class _Costs:
 
 def page_limit(storage: Storage, mean_row_bytes: float, page_bytes: int | None) -> int:
     """Bytes of a full page of a column; `page_bytes` is the caller's wish."""
+    if storage.layout is Layout.TILED:
+        return NO_LIMIT
     if page_bytes is not None:
         return page_bytes
     row_bytes = storage.row_bytes if storage.layout is Layout.FIXED else mean_row_bytes

@@ -1,7 +1,10 @@
 """The rows of one column in memory: what pages decode to and are encoded from.
 
-Three small frozen classes, one per layout, with the same few operations. Slices are views, `take`
-and `concat` copy. `valid` is None where no row is null; rows that are null are zero or empty.
+Small frozen classes, one per layout, with the same few operations. Slices are views, `take` and
+`concat` copy. `valid` is None where no row is null; rows that are null are zero or empty.
+
+Rows of a tiled column are `RaggedValues` while their elements are in memory, and `TiledValues`
+where only is known which tiles hold them.
 """
 
 from __future__ import annotations
@@ -128,6 +131,52 @@ class RaggedValues:
         return RaggedValues(offsets, elements, self.shape, dims, valid)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TiledValues:
+    """Row i has the tiles ``tiles[offsets[i]:offsets[i + 1]]``, row-major over its grid.
+
+    `tiles` are TILE records (`tiles`), which say where the bytes of each tile lie; `dims` uint32
+    ``(rows, rank)`` is the shape of each row, zeros for null.
+    """
+
+    offsets: NDArray[np.int64]
+    tiles: NDArray[Any]
+    dims: NDArray[np.uint32]
+    valid: NDArray[np.bool_] | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rows' tiles take in chunks, and those of the table that finds them."""
+        return int(self.row_bytes().sum())
+
+    def row_bytes(self) -> NDArray[np.int64]:
+        """The same row by row, int64 ``(rows,)``."""
+        used = self.tiles[self.offsets[0] : self.offsets[-1]]
+        ends = offsets_of(used["stored_bytes"].astype(np.int64) + used.dtype.itemsize)
+        each: NDArray[np.int64] = np.diff(ends[self.offsets - self.offsets[0]])
+        return each + 8 + 4 * self.dims.shape[1]
+
+    def row_shape(self, at: int) -> tuple[int, ...]:
+        return tuple(self.dims[at].tolist())
+
+    def slice(self, start: int, stop: int) -> TiledValues:
+        valid = _slice(self.valid, start, stop)
+        return TiledValues(self.offsets[start : stop + 1], self.tiles, self.dims[start:stop], valid)
+
+    def take(self, rows: NDArray[np.int64]) -> TiledValues:
+        offsets, tiles = _gather(self.offsets, self.tiles, rows)
+        return TiledValues(offsets, tiles, self.dims[rows], _take(self.valid, rows))
+
+    def copy(self) -> TiledValues:
+        offsets, tiles = _compact(self.offsets, self.tiles)
+        valid = None if self.valid is None else self.valid.copy()
+        return TiledValues(offsets, tiles, self.dims.copy(), valid)
+
+
 ColumnValues = FixedValues | RaggedValues | BinaryValues
 _V = TypeVar("_V", FixedValues, RaggedValues, BinaryValues)
 
@@ -153,7 +202,14 @@ def concat(pieces: Sequence[ColumnValues]) -> ColumnValues:
             return RaggedValues(offsets, elements, first.shape, joined, valid)
 
 
-def valid_rows(values: ColumnValues) -> NDArray[np.bool_]:
+def concat_tiled(pieces: Sequence[TiledValues]) -> TiledValues:
+    """All rows of `pieces`, whose tiles number the same chunks alike."""
+    offsets, tiles = _join([each.offsets for each in pieces], [each.tiles for each in pieces])
+    dims = np.concatenate([each.dims for each in pieces])
+    return TiledValues(offsets, tiles, dims, _concat_valid(pieces))
+
+
+def valid_rows(values: ColumnValues | TiledValues) -> NDArray[np.bool_]:
     """`values.valid`, spelt out where no row is null."""
     return np.ones(values.rows, np.bool_) if values.valid is None else values.valid
 
@@ -162,7 +218,7 @@ def _all(pieces: Sequence[ColumnValues], kind: type[_V]) -> list[_V]:
     return [piece for piece in pieces if isinstance(piece, kind)]
 
 
-def _concat_valid(pieces: Sequence[ColumnValues]) -> NDArray[np.bool_] | None:
+def _concat_valid(pieces: Sequence[ColumnValues | TiledValues]) -> NDArray[np.bool_] | None:
     if all(piece.valid is None for piece in pieces):
         return None
     return np.concatenate([valid_rows(piece) for piece in pieces])

@@ -10,21 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.codecs.buffers import Codec
+from tensorrepo.formats.codecs.choice import AUTO, CodecChoice
 from tensorrepo.formats.dataset.coerce import coerce_column
 from tensorrepo.formats.dataset.page import (
     DIRECTORY,
     PAGE_ENTRY,
+    PAGE_PLAIN,
     PAGE_TILES,
     SUMS,
     buffer_starts,
     check_rows,
+    column_codec,
     decode_page,
     encode_page,
     expected_bytes,
     verify_page,
 )
 from tensorrepo.formats.dataset.present import present_row
-from tensorrepo.formats.dataset.schema import Bytes, Column, Scalar, Tensor
+from tensorrepo.formats.dataset.schema import Bytes, Column, Image, Scalar, Tensor
+from tensorrepo.formats.dataset.types import Layout, Storage
 from tensorrepo.formats.dataset.values import ColumnValues, RaggedValues
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
 from tests.support.datasets import TYPES, equal, value
@@ -154,6 +158,29 @@ def test_a_page_form_of_a_later_version_is_unsupported() -> None:
     entry["codec"] = PAGE_TILES
     with pytest.raises(UnsupportedError, match="page form 2"):
         decode_page(page.data.data, entry, column.storage)
+
+
+def test_a_tiled_column_has_no_plain_pages() -> None:
+    _, _, page = _page("fixed")
+    with pytest.raises(CorruptError, match="no table of tiles"):
+        decode_page(page.data.data, page.entry, Storage(Layout.TILED, "float32", (64,), (8,)))
+
+
+def test_few_labels_stay_as_they_are_and_many_are_packed() -> None:
+    labels = np.arange(20_000) % 10
+    column = Column("label", Scalar("int64"))
+    few, many = (
+        encode_page(coerce_column(column, some), column.storage, AUTO)
+        for some in (labels[:8191], labels)
+    )
+    assert few.entry["codec"] == PAGE_PLAIN
+    assert many.entry["stored_bytes"] < many.entry["raw_bytes"] / 10
+
+
+@pytest.mark.parametrize("choice", [AUTO, Codec.ZSTD])
+def test_encoded_pictures_are_not_compressed(choice: CodecChoice) -> None:
+    assert column_codec(Image("png"), choice) is Codec.NONE
+    assert column_codec(Bytes(), choice) == choice
 
 
 def test_a_codec_of_a_later_version_is_unsupported() -> None:
