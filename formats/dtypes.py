@@ -39,7 +39,7 @@ CODES: Final = {
 }
 _NAMES: Final = {code: name for name, code in CODES.items()}
 # Their `dtype.kind` is "V" or "f", and their scalars are no np.floating: ask `is_float`.
-SMALL_FLOATS: Final = {
+SMALL_FLOATS: Final[dict[str, np.dtype[Any]]] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
     "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),

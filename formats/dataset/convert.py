@@ -42,7 +42,7 @@ def as_array(given: Any) -> NDArray[Any]:
     if name not in SMALL_FLOATS:
         return np.asarray(given)
     array = np.empty(tuple(given.shape), SMALL_FLOATS[name])
-    tensor_of("", given).read_into(0, memoryview(array.reshape(-1).view(np.uint8)))
+    tensor_of("", given).read_into(0, array.reshape(-1).view(np.uint8).data)
     return array
 
 
@@ -96,7 +96,8 @@ def _lost(array: NDArray[Any], converted: NDArray[Any]) -> NDArray[np.bool_] | N
     if from_float or (array.dtype.kind in "fc" and converted.dtype.kind == "c"):
         lost = np.isfinite(array) & ~np.isfinite(converted)
         # float8_e4m3fn has no infinity, and says NaN.
-        return lost | (np.isnan(converted) & ~np.isnan(array))
+        lost |= np.isnan(converted) & ~np.isnan(array)
+        return lost
     lost = _cast(converted, array.dtype) != array
     source, target = array.dtype.kind, converted.dtype.kind
     if source in "iu" and target in "iu":

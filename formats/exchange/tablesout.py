@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from tensorrepo.formats.dataset.arrow import from_arrow_array
+from tensorrepo.formats.dataset.arrow import from_arrow_array, to_arrow_array
 from tensorrepo.formats.dataset.schema import (
     Bytes,
     ClassLabel,
@@ -26,11 +27,14 @@ from tensorrepo.formats.dataset.schema import (
     Image,
     Json,
     Layout,
+    Link,
     Scalar,
     Text,
     Timestamp,
 )
-from tensorrepo.formats.dataset.values import FixedValues, RaggedValues
+from tensorrepo.formats.dataset.values import ColumnValues, FixedValues, RaggedValues
+from tensorrepo.formats.dataset.widen import convert_values
+from tensorrepo.formats.dtypes import SMALL_FLOATS
 from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.formats.exchange.output import Table, column_refused, compressed, new_file
 from tensorrepo.repo.errors import InvalidInputError
@@ -166,9 +170,9 @@ def _arrow_failures(what: str) -> Iterator[None]:
 def _csv_field(column: Column) -> pa.Field:
     """The type whose text stands in the cells of a column."""
     match column.type:
-        case ClassLabel() | Text() | Json():
+        case ClassLabel() | Text() | Json() | Link():
             return pa.field(column.name, pa.large_string())
-        case Scalar(dtype="float16"):
+        case Scalar(dtype=dtype) if dtype == "float16" or dtype in SMALL_FLOATS:
             return pa.field(column.name, pa.float32())
         case Scalar(dtype=dtype) if np.dtype(dtype).kind != "c":
             return pa.field(column.name, pa.from_numpy_dtype(dtype))
@@ -178,10 +182,24 @@ def _csv_field(column: Column) -> pa.Field:
 
 
 def _plain(column: Column, array: pa.Array) -> pa.Array:
-    """The values of a column, class labels as their names."""
+    """The values of a column: class labels as their names, links as JSON, small floats wider."""
     if isinstance(column.type, ClassLabel):
         return pa.array(column.type.names, pa.large_string()).take(array)
+    if isinstance(column.type, Link):
+        return array.storage
+    if isinstance(column.type, Scalar) and column.type.dtype in SMALL_FLOATS:
+        return to_arrow_array(Scalar("float32"), _widened(column, array))
     return array
+
+
+def _widened(column: Column, array: pa.Array) -> ColumnValues:
+    """The values of a column, those of bfloat16 and float8 as float32."""
+    values = from_arrow_array(column.type, array)
+    if values is None:
+        raise column_refused(column, "its values are not what its type says")
+    stored = column.storage
+    wanted = replace(stored, dtype="float32") if stored.dtype in SMALL_FLOATS else stored
+    return convert_values(values, stored, wanted)
 
 
 def _json_converter(column: Column) -> Callable[[pa.Array, int], Sequence[Any]]:
@@ -191,13 +209,14 @@ def _json_converter(column: Column) -> Callable[[pa.Array, int], Sequence[Any]]:
             return lambda array, _: _plain(column, array).to_pylist()
         case Timestamp():
             return lambda array, _: array.cast(pa.large_string()).to_pylist()
-        case Json():
+        case Json() | Link():
             return lambda array, _: [
-                None if text is None else msgspec.json.decode(text) for text in array.to_pylist()
+                None if text is None else msgspec.json.decode(text)
+                for text in _plain(column, array).to_pylist()
             ]
         case Bytes() | Image():
             raise column_refused(column, "JSON has no bytes")
-    if np.dtype(column.storage.dtype).kind == "c":
+    if column.storage.element.kind == "c":
         raise column_refused(column, "JSON has no complex numbers")
     if column.storage.layout is Layout.BINARY:
         raise column_refused(column, "JSON cannot say it")
@@ -206,7 +225,7 @@ def _json_converter(column: Column) -> Callable[[pa.Array, int], Sequence[Any]]:
 
 def _json_numbers(column: Column, array: pa.Array, first_row: int) -> list[Any]:
     """Numbers and tensors as Python's numbers and nested lists."""
-    values = from_arrow_array(column.type, array)
+    values = _widened(column, array)
     if isinstance(values, RaggedValues):
         rows = [values.row(at) for at in range(values.rows)]
     elif isinstance(values, FixedValues):

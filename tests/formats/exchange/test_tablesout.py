@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,8 @@ from tensorrepo.formats.dataset.schema import (
     Column,
     Image,
     Json,
+    Link,
+    LinkValue,
     Scalar,
     Schema,
     Tensor,
@@ -150,3 +153,38 @@ def test_an_arrow_file_opens_with_arrow_alone(tmp_path: Path) -> None:
     write_arrow(dataset_of(NULLABLE, ROWS), tmp_path / "t.arrow")
     with pa.memory_map(str(tmp_path / "t.arrow")) as file:
         assert pa.ipc.open_file(file).read_all()["n"].to_pylist() == [1, 2]
+
+
+def test_links_and_small_floats_are_json_and_numbers_in_text(tmp_path: Path) -> None:
+    kinds: dict[str, TypeLike] = {"a": Link(), "b": "bfloat16", "c": Tensor("float8_e5m2", (None,))}
+    dataset = dataset_of(kinds, {"a": ["s3://b"], "b": [0.5], "c": [[1.5, -2]]})
+    write_jsonl(dataset, tmp_path / "t.jsonl")
+    found = json.loads((tmp_path / "t.jsonl").read_text())
+    assert found == {"a": {"url": "s3://b"}, "b": 0.5, "c": [1.5, -2]}
+    write_csv(
+        dataset_of({"a": kinds["a"], "b": kinds["b"]}, {"a": ["s3://b"], "b": [0.5]}),
+        tmp_path / "t.csv",
+    )
+    with (tmp_path / "t.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["a", "b"], ['{"url":"s3://b"}', "0.5"]]
+
+
+@pytest.mark.parametrize("write", [write_parquet, write_arrow])
+def test_types_that_arrow_lacks_come_back_from_files(write: Any, tmp_path: Path) -> None:
+    kinds: dict[str, TypeLike] = {
+        "a": Link(),
+        "b": "bfloat16",
+        "c": Tensor("float8_e5m2", (None, None)),
+        "d": Tensor("bool", (2,)),
+    }
+    dataset = dataset_of(
+        kinds, {"a": ["s3://b"], "b": [0.5], "c": [np.ones((1, 2))], "d": [[True, False]]}
+    )
+    write(dataset, tmp_path / f"t.{write.__name__.removeprefix('write_')}")
+    (path,) = tmp_path.iterdir()
+    reading = read(str(path))
+    assert reading.schema.without_ids() == dataset.schema.without_ids()
+    (row,) = store(reading)
+    assert (row["a"], row["b"]) == (LinkValue("s3://b"), 0.5)
+    assert row["c"].tolist() == [[1, 1]]
+    assert row["d"].tolist() == [True, False]
