@@ -177,11 +177,7 @@ def check_image(kind: Image, data: bytes, where: str) -> bytes:
     except InvalidInputError as problem:
         raise damage(where, str(problem)) from problem
     if kind.codec not in (None, codec):
-        raise damage(
-            where,
-            f"is a {codec} image; the first samples are {kind.codec}. "
-            "Infer from more of them: samples=N",
-        )
+        raise damage(where, f"is a {codec} image; the column holds {kind.codec} images")
     return data
 
 

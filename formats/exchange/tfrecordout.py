@@ -115,6 +115,6 @@ def _floats(column: Column, numbers: NDArray[Any], row: int) -> bytes:
         if lost.any():
             raise column_refused(
                 column,
-                f"row {row} holds {numbers[lost][0]}, which TFRecord, having float32 only, would round",
+                f"row {row} holds {numbers[lost][0]}, which TFRecord's float32 would round",
             )
     return narrow.tobytes()

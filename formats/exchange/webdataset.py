@@ -264,10 +264,10 @@ def _put(
 
 def _record(shard: Path, schema: Schema, values: dict[str, Any], held: int) -> Record:
     for column in schema.columns:
-        if column.name not in values and not column.nullable:
+        if values.get(column.name) is None and not column.nullable:
             raise damage(
                 f"{shard}, sample {values[KEY]!r}",
-                f"has no part for column {column.name!r}, which the first samples have. "
+                f"has nothing for column {column.name!r}, which the first samples have. "
                 f"If samples may lack it: nullable={column.name}",
             )
     return Record({name: values.get(name) for name in schema.names}, held)
