@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tensorrepo.formats.dataset.types import Layout
+from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import BATCH_BYTES, Reading
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -30,14 +31,16 @@ def batches_of(schema: Schema, given: object) -> Iterable[InputBatch]:
 
     Args:
         schema: of the dataset.
-        given: a mapping of columns, a list of row mappings, Arrow, a `Reading`, or an iterable of
-            batches or of row mappings.
+        given: a mapping of columns, a list of row mappings, Arrow, a `Reading`, a dataset of
+            torch or of Hugging Face, or an iterable of batches or of row mappings.
 
     Raises:
         InvalidInputError: none of these.
     """
     if isinstance(given, Reading):
         return given.batches
+    if registry.reads_object(given):
+        return registry.read_object(given, schema=schema).batches
     if isinstance(given, Mapping):
         return (
             [{name: [value] for name, value in given.items()}] if is_row(schema, given) else [given]

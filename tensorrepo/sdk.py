@@ -83,15 +83,22 @@ def _origin(
     return Origin(text, tuple(sorted((storage_options or {}).items())), author)
 
 
-def read(path: str | Path, format: str | None = None, **options: object) -> Reading:  # noqa: A002
-    """Open a foreign file or folder as rows, for `append`.
+def read(
+    what: str | Path | object,
+    format: str | None = None,  # noqa: A002
+    **options: object,
+) -> Reading:
+    """Open a foreign file or folder, or a library's object, as rows, for `append`.
 
     Args:
-        path: images in class folders, Parquet, CSV, npy, npz, IDX, ...
-        format: its format; None: told by suffix and content.
+        what: a path (images in class folders, Parquet, CSV, npy, npz, IDX, ...), or a dataset of
+            torch or of Hugging Face.
+        format: of a path; None: told by suffix and content.
         options: of that format, as the guide to foreign formats lists them.
     """
-    return registry.read(path, format, **options)
+    if isinstance(what, (str, Path)):
+        return registry.read(what, format, **options)
+    return registry.read_object(what, **options)
 
 
 def export(

@@ -48,8 +48,8 @@ class DatasetDraft:
 
         Args:
             rows: a dict of columns, an iterable of row dicts or of batches, an Arrow table or
-                batch, or what `tensorrepo.read` opened. Pass many small batches as one iterable:
-                each call makes a fragment of its own.
+                batch, a dataset of torch or of Hugging Face, or what `tensorrepo.read` opened.
+                Pass many small batches as one iterable: each call makes a fragment of its own.
 
         Raises:
             InvalidInputError: a row does not fit; names row, column, expected and found. Rows of

@@ -141,6 +141,17 @@ class Format:
     covers: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectFormat:
+    """A library's object that is read as rows, where a path is asked for otherwise."""
+
+    name: str
+    title: str
+    matches: Callable[[object], bool]
+    read: Callable[..., Reading]
+    read_options: tuple[Option, ...] = ()
+
+
 @contextmanager
 def refusals(path: object, what: str, *damaged: type[Exception]) -> Iterator[None]:
     """Tell a damaged file from a missing one and from a failing disk.

@@ -11,6 +11,7 @@ from tensorrepo.formats.exchange.arrow import matches_arrow, read_arrow
 from tensorrepo.formats.exchange.base import (
     DAMAGED,
     Format,
+    ObjectFormat,
     Option,
     parse_damaged,
     parse_flag,
@@ -33,6 +34,7 @@ from tensorrepo.formats.exchange.tablesout import (
     write_jsonl,
     write_parquet,
 )
+from tensorrepo.formats.exchange.torchdata import is_torch_dataset, read_samples
 from tensorrepo.formats.exchange.yolo import matches_yolo, read_yolo
 
 _COLUMNS = Option("columns", "only these columns, in this order", parse_names)
@@ -156,5 +158,19 @@ FORMATS: tuple[Format, ...] = (
         read_yolo,
         read_options=(_SPLIT, Option("task", "detect or segment"), _MISSING, DAMAGED),
         covers=("images",),
+    ),
+)
+
+OBJECTS: tuple[ObjectFormat, ...] = (
+    ObjectFormat(
+        "torch",
+        "torch's datasets, and objects that give samples by number as they do",
+        is_torch_dataset,
+        read_samples,
+        (
+            Option("names", "of the columns, for samples that are tuples", parse_names),
+            Option("image_format", "of Pillow's pictures: png, webp, tiff or bmp"),
+            DAMAGED,
+        ),
     ),
 )

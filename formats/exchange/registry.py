@@ -22,12 +22,13 @@ from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
     Format,
+    ObjectFormat,
     Option,
     Reading,
     damage,
     refusals,
 )
-from tensorrepo.formats.exchange.catalogue import FORMATS
+from tensorrepo.formats.exchange.catalogue import FORMATS, OBJECTS
 from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.formats.exchange.images import is_image
 from tensorrepo.formats.exchange.imagesout import images_suit, reads_back
@@ -65,6 +66,32 @@ def read(path: Path | str, format: str | None = None, **options: object) -> Read
     else:
         chosen = recognise(local)
     return chosen.read(local, **_parsed(chosen, chosen.read_options, options))
+
+
+def read_object(given: object, schema: Schema | None = None, **options: object) -> Reading:
+    """The rows of a library's object: a dataset of torch or of Hugging Face.
+
+    Args:
+        given: the object.
+        schema: the columns that the rows are for, when they are known.
+        options: as the object's kind has them.
+
+    Raises:
+        InvalidInputError: an object of another kind, an unknown option, or samples that do not fit.
+    """
+    for known in OBJECTS:
+        if known.matches(given):
+            parsed = _parsed(known, known.read_options, options)
+            return known.read(given, schema=schema, **parsed)
+    raise InvalidInputError(
+        f"cannot read {type(given).__name__}: expected a path, or "
+        + ", or ".join(known.title for known in OBJECTS)
+    )
+
+
+def reads_object(given: object) -> bool:
+    """Whether `read_object` takes an object of this kind."""
+    return any(known.matches(given) for known in OBJECTS)
 
 
 def export(
@@ -213,7 +240,7 @@ def _local(path: Path | str) -> Path:
 
 
 def _parsed(
-    chosen: Format, known: Iterable[Option], options: Mapping[str, object]
+    chosen: Format | ObjectFormat, known: Iterable[Option], options: Mapping[str, object]
 ) -> dict[str, Any]:
     """Options as the format takes them; those given as None are left to their defaults."""
     by_name = {option.name: option for option in known}

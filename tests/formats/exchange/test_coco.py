@@ -104,7 +104,7 @@ def test_one_annotation_file_is_enough(tmp_path: Path) -> None:
 def test_several_sets_ask_for_one(tmp_path: Path) -> None:
     coco(tmp_path)
     write(tmp_path, "instances_train2017", {"images": IMAGES, "annotations": []})
-    with pytest.raises(InvalidInputError, match="several sets.*split="):
+    with pytest.raises(InvalidInputError, match=r"several sets.*split="):
         read(tmp_path)
     assert read(tmp_path, split="val2017").rows == 3
 
