@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.page import DIRECTORY
-from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset, page_bytes
+from tensorrepo.formats.dataset.pageread import LimitedCache
+from tensorrepo.formats.dataset.read import (
+    Dataset,
+    column_index,
+    open_dataset,
+    page_bytes,
+    page_reader,
+)
 from tensorrepo.formats.dataset.schema import Bytes, Column, Scalar, Schema, Tensor
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects import Kind
+from tests.support.columns import MappedObjects
 from tests.support.damage import flipped
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects
@@ -34,13 +43,6 @@ BATCH: dict[str, Any] = {
     "b": [bytes([at % 256]) * (at * 7) for at in range(COUNT)],
     "n": [None if at % 50 == 0 else at for at in range(COUNT)],
 }
-
-
-class MappedObjects(MemoryObjects):
-    """As on a local disk: every payload is in memory."""
-
-    def map(self, link: Link) -> memoryview:
-        return memoryview(bytearray(self._payload(link)))
 
 
 def _dataset(objects: MemoryObjects) -> Dataset:
@@ -78,17 +80,35 @@ def test_many_rows_of_a_page_are_read_with_it() -> None:
     dataset = _dataset(objects)
     index = column_index(dataset, "x")
     objects.reads.clear()
-    assert len(dataset["x"][list(range(100))]) == 100
-    assert len(objects.reads) == index.page_of(np.array([99]))[0] + 1
+    assert len(dataset["x"][list(range(130))]) == 130
+    assert len(objects.reads) == index.page_of(np.array([129]))[0] + 1
 
 
 def test_a_page_of_a_store_is_read_once() -> None:
     objects = MemoryObjects()
-    dataset = _dataset(objects)
-    assert dataset["x"][7][0] == 7
+    reader = page_reader(_dataset(objects), "x")
     objects.reads.clear()
-    assert [int(dataset["x"][at][0]) for at in range(20)] == list(range(20))
-    assert objects.reads == []
+    with ThreadPoolExecutor(8) as threads:
+        pages = list(threads.map(reader.values, [0] * 20))
+    assert all(page is pages[0] for page in pages)
+    assert len(objects.reads) == 1
+
+
+def test_a_failed_read_of_a_page_fails_for_all_who_wait_and_is_tried_again() -> None:
+    cache: LimitedCache[int] = LimitedCache(100)
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_load("a", lambda: (1 // 0, 1))
+    assert cache.get_or_load("a", lambda: (7, 1)) == 7
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=40))
+def test_a_cache_keeps_the_last_used_within_its_limit(uses: list[tuple[int, int]]) -> None:
+    cache: LimitedCache[tuple[int, int]] = LimitedCache(100)
+    for key, size in uses:
+        cache.put(key, (key, size), size)
+    kept = [found for key in range(10) if (found := cache.get(key)) is not None]
+    assert sum(size for _, size in kept) <= 100
+    assert not uses or cache.get(uses[-1][0]) is not None
 
 
 def _chunk(dataset: Dataset, name: str) -> Link:
@@ -132,7 +152,7 @@ def test_a_damaged_sum_is_noticed_by_the_row_that_needs_it() -> None:
     found = open_dataset(objects, dataset.digest)["x"][[4, 6]]
     assert isinstance(found, np.ndarray)
     assert found[:, 0].tolist() == [4, 6]
-    with pytest.raises(CorruptError, match="row 1 of 2"):
+    with pytest.raises(CorruptError, match=r"column 'x', page 0 .* expected another tag"):
         open_dataset(objects, dataset.digest)["x"][[4, 5]]
 
 
