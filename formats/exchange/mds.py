@@ -30,6 +30,7 @@ import zstandard
 
 from tensorrepo.formats.dataset.schema import Column, Json, Schema
 from tensorrepo.formats.exchange.base import (
+    DEFLATE_LIMIT,
     Candidate,
     Origin,
     Reading,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 INDEX_FILE = "index.json"
 MAX_INDEX_BYTES = 256 << 20
+_LIKELY_BYTES = 64 << 20  # of a compressed shard; more must be likely for its stored size
 _LOOKED_AT_BYTES = 1 << 20  # of an index, to recognise it
 _MARK = re.compile(rb'"format"\s*:\s*"mds"')
 _WINDOW_BYTES = 128 << 20  # of zstd, what its highest level needs
@@ -89,11 +91,9 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """The chosen columns, and where the values of a sample lie: `sizes` of all columns, 0 free."""
+class _Layout:
+    """How a sample is cut: bytes of the value of each column, 0 where the sample says."""
 
-    schema: Schema
-    encodings: Mapping[str, Encoding]
     names: tuple[str, ...]
     sizes: tuple[int, ...]
 
@@ -115,13 +115,16 @@ def read_mds(
     folder = path if path.is_dir() else path.parent
     index = _read_index(folder / INDEX_FILE if path.is_dir() else path)
     files = [_file_of(folder, shard) for shard in index.shards]
-    plan = _plan(folder, index.shards, columns, samples)
+    first = index.shards[0]
+    encodings = _encodings(folder, first, columns)
+    layout = _layout(folder, first, encodings)
+    schema = _schema(folder, index.shards, encodings, layout, samples)
     stored = sum(map(file_bytes, files))
     return Reading(
-        schema=plan.schema,
+        schema=schema,
         rows=sum(shard.samples for shard in index.shards),
         bytes=stored,
-        batches=_batches(folder, index.shards, plan),
+        batches=_batches(folder, index.shards, schema, encodings, layout),
         origin=Origin(str(path), "mds", len(files), stored),
     )
 
@@ -180,17 +183,7 @@ def _file_of(folder: Path, shard: _Shard) -> Path:
     """
     there = [file for file in (shard.raw_data, shard.zip_data) if file is not None]
     for file in there:
-        inside = PurePosixPath(file.basename)
-        if (
-            inside.is_absolute()
-            or ".." in inside.parts
-            or "\0" in file.basename
-            or not inside.parts
-        ):
-            raise damage(
-                folder, f"{INDEX_FILE} names a shard file {file.basename!r}, outside of it"
-            )
-        path = folder / inside
+        path = folder / _inside(folder, file.basename)
         if path.is_file():
             found = file_bytes(path)
             if found != file.bytes:
@@ -198,78 +191,97 @@ def _file_of(folder: Path, shard: _Shard) -> Path:
                     path,
                     f"has {found} bytes, {INDEX_FILE} says {file.bytes}. Is it cut short?",
                 )
+            if shard.raw_data.bytes > max(_LIKELY_BYTES, DEFLATE_LIMIT * found):
+                raise damage(path, f"cannot hold the {shard.raw_data.bytes} bytes it promises")
             return path
     raise damage(folder / there[-1].basename, f"is named by {INDEX_FILE}, but is not there")
+
+
+def _inside(folder: Path, name: str) -> PurePosixPath:
+    place = PurePosixPath(name)
+    if place.is_absolute() or ".." in place.parts or "\0" in name or not place.parts:
+        raise damage(folder, f"{INDEX_FILE} names a shard file outside of the folder: {name!r}")
+    return place
 
 
 # ------------------------------------------------------------------------------ columns
 
 
-def _plan(
-    folder: Path, shards: Sequence[_Shard], columns: Sequence[str] | None, samples: int
-) -> _Plan:
-    first = shards[0]
-    chosen = choose(folder, first.column_names, columns)
-    texts = dict(zip(first.column_names, first.column_encodings, strict=True))
-    encodings = {name: parse_encoding(texts[name], f"{folder}, column {name!r}") for name in chosen}
-    given = zip(first.column_names, first.column_sizes, strict=True)
-    sizes = tuple(_size(folder, name, size, encodings.get(name)) for name, size in given)
-    free = [name for name in chosen if encodings[name].type is None]
-    plan = _Plan(Schema((Column("-", Json()),)), encodings, first.column_names, sizes)
-    forms: dict[str, list[Any]] = {name: [] for name in free}
-    rows = (row for shard in shards for row in _samples(folder, shard, plan))
+def _encodings(folder: Path, shard: _Shard, columns: Sequence[str] | None) -> dict[str, Encoding]:
+    """How the values of the chosen columns are read."""
+    texts = dict(zip(shard.column_names, shard.column_encodings, strict=True))
+    chosen = choose(folder, shard.column_names, columns)
+    return {name: parse_encoding(texts[name], f"{folder}, column {name!r}") for name in chosen}
+
+
+def _layout(folder: Path, shard: _Shard, encodings: Mapping[str, Encoding]) -> _Layout:
+    sizes = []
+    for name, size in zip(shard.column_names, shard.column_sizes, strict=True):
+        expected = encodings[name].bytes if name in encodings else max(size or 0, 0)
+        if (size or 0) != expected:
+            raise damage(
+                folder, f"column {name!r} has values of {size} bytes, expected {expected or None}"
+            )
+        sizes.append(expected)
+    return _Layout(shard.column_names, tuple(sizes))
+
+
+def _schema(
+    folder: Path,
+    shards: Iterable[_Shard],
+    encodings: Mapping[str, Encoding],
+    layout: _Layout,
+    samples: int,
+) -> Schema:
+    """The columns; for arrays of free type or shape the first samples are looked at."""
+    free = [name for name, encoding in encodings.items() if encoding.type is None]
+    forms: dict[str, list[tuple[np.dtype[Any], tuple[int, ...]]]] = {name: [] for name in free}
+    rows = (row for shard in shards for row in _samples(folder, shard, layout))
     for where, sample in islice(rows, samples if free else 0):
         for name in free:
             array = encodings[name].decode(sample[name], f"{where}, column {name!r}")
             forms[name].append((array.dtype, array.shape))
     if free and not forms[free[0]]:
         raise damage(folder, "holds no samples, so that the types of its arrays are unknown")
-    found = {name: array_type(forms[name], f"{folder}, column {name!r}") for name in free}
-    typed = [(name, encodings[name].type or found[name]) for name in chosen]
-    schema = Schema(
-        tuple(Column(name, kind, nullable=isinstance(kind, Json)) for name, kind in typed)
-    )
-    return _Plan(schema, encodings, first.column_names, sizes)
-
-
-def _size(folder: Path, name: str, size: int | None, encoding: Encoding | None) -> int:
-    """Bytes of a column's values, 0 where each sample says; streaming itself reads 0 so too."""
-    if encoding is not None and (size or 0) != encoding.bytes:
-        raise damage(
-            folder, f"column {name!r} has values of {size} bytes, expected {encoding.bytes}"
-        )
-    if (size or 0) < 0:
-        raise damage(folder, f"column {name!r} has values of {size} bytes")
-    return size or 0
+    types = {
+        name: encoding.type or array_type(forms[name], f"{folder}, column {name!r}")
+        for name, encoding in encodings.items()
+    }
+    # JSON's null reads as a null.
+    return Schema(tuple(Column(name, kind, isinstance(kind, Json)) for name, kind in types.items()))
 
 
 # ------------------------------------------------------------------------------ reading
 
 
-def _batches(folder: Path, shards: Iterable[_Shard], plan: _Plan) -> Iterator[Batch]:
-    return batches_of(
-        (
-            _decode(where, sample, plan)
-            for shard in shards
-            for where, sample in _samples(folder, shard, plan)
-        ),
-        plan.schema.names,
-    )
+def _batches(
+    folder: Path,
+    shards: Iterable[_Shard],
+    schema: Schema,
+    encodings: Mapping[str, Encoding],
+    layout: _Layout,
+) -> Iterator[Batch]:
+    samples = (each for shard in shards for each in _samples(folder, shard, layout))
+    records = (_decode(where, sample, schema, encodings) for where, sample in samples)
+    return batches_of(records, schema.names)
 
 
-def _decode(where: str, sample: Mapping[str, bytes], plan: _Plan) -> Record:
+def _decode(
+    where: str, sample: Mapping[str, bytes], schema: Schema, encodings: Mapping[str, Encoding]
+) -> Record:
     values: dict[str, Any] = {}
-    for column in plan.schema.columns:
+    for column in schema.columns:
         spot = f"{where}, column {column.name!r}"
-        encoding = plan.encodings[column.name]
+        encoding = encodings[column.name]
         value = encoding.decode(sample[column.name], spot)
-        values[column.name] = (
-            value if encoding.type is not None else check_array(column.type, value, spot)
-        )
+        fits = encoding.type is not None
+        values[column.name] = value if fits else check_array(column.type, value, spot)
     return Record(values, sum(len(sample[name]) for name in values))
 
 
-def _samples(folder: Path, shard: _Shard, plan: _Plan) -> Iterator[tuple[str, dict[str, bytes]]]:
+def _samples(
+    folder: Path, shard: _Shard, layout: _Layout
+) -> Iterator[tuple[str, dict[str, bytes]]]:
     """(where, values as they are stored) of each sample of a shard."""
     path = _file_of(folder, shard)
     with _opened(path, shard) as stream:
@@ -277,7 +289,7 @@ def _samples(folder: Path, shard: _Shard, plan: _Plan) -> Iterator[tuple[str, di
         for number in range(shard.samples):
             where = f"{path}, sample {number}"
             data = read_exactly(stream, int(ends[number + 1] - ends[number]), where)
-            yield where, _values(data, plan, where)
+            yield where, _values(data, layout, where)
         stream.expect_end()
 
 
@@ -294,14 +306,14 @@ def _ends(stream: _Checked, shard: _Shard, where: str) -> NDArray[np.int64]:
     return ends
 
 
-def _values(data: bytes, plan: _Plan, where: str) -> dict[str, bytes]:
-    free = sum(not size for size in plan.sizes)
+def _values(data: bytes, layout: _Layout, where: str) -> dict[str, bytes]:
+    free = sum(not size for size in layout.sizes)
     if len(data) < 4 * free:
         raise damage(where, f"has {len(data)} bytes, less than the sizes of its columns take")
     told = iter(np.frombuffer(data[: 4 * free], "<u4").tolist())
     at = 4 * free
     values = {}
-    for name, fixed in zip(plan.names, plan.sizes, strict=True):
+    for name, fixed in zip(layout.names, layout.sizes, strict=True):
         size = fixed or next(told)
         values[name] = data[at : at + size]
         at += size
@@ -313,9 +325,7 @@ def _values(data: bytes, plan: _Plan, where: str) -> dict[str, bytes]:
 @contextmanager
 def _opened(path: Path, shard: _Shard) -> Iterator[_Checked]:
     """The bytes of a shard, decompressed, and hashed as they are read."""
-    compressed = (
-        shard.zip_data is not None and path.name == PurePosixPath(shard.zip_data.basename).name
-    )
+    compressed = path.name != PurePosixPath(shard.raw_data.basename).name
     kind = (shard.compression or "").partition(":")[0]
     with refusals(path, "MDS shard", *_DAMAGED), path.open("rb") as raw:
         if not compressed:

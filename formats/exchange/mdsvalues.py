@@ -84,9 +84,7 @@ def parse_encoding(text: str, where: str) -> Encoding:
     """
     if text in _SCALARS:
         dtype = np.dtype(_SCALARS[text]).newbyteorder("<")
-        return Encoding(
-            Scalar(dtype.name), dtype.itemsize, lambda data, _: _elements(data, dtype)[0]
-        )
+        return Encoding(Scalar(dtype.name), dtype.itemsize, lambda data, _: _number(data, dtype))
     if text in _TYPES:
         return Encoding(_TYPES[text], 0, _DECODERS.get(text, lambda data, _: data))
     name, _, form = text.partition(":")
@@ -142,8 +140,8 @@ def _shape(data: bytes, at: int, where: str) -> tuple[tuple[int, ...], int]:
     return tuple(map(int, sizes)), stop
 
 
-def _elements(data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.frombuffer(data, dtype)
+def _number(data: bytes, dtype: np.dtype[Any]) -> Any:
+    return np.frombuffer(data, dtype)[0]
 
 
 def _json(data: bytes, where: str) -> Any:
