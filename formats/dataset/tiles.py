@@ -30,7 +30,7 @@ from tensorrepo.formats.dataset.page import (
     padded,
     split_page,
 )
-from tensorrepo.formats.dataset.values import TiledValues
+from tensorrepo.formats.dataset.values import TiledValues, valid_rows
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import content_tag
 
@@ -210,8 +210,9 @@ def encode_tile_table(values: TiledValues, storage: Storage) -> EncodedPage:
     """
     offsets = values.offsets - values.offsets[0]
     tiles = values.tiles[values.offsets[0] : values.offsets[-1]]
-    nulls = 0 if values.valid is None else values.rows - int(np.count_nonzero(values.valid))
-    validity = np.packbits(values.valid, bitorder="little") if nulls else np.empty(0, np.uint8)
+    valid = valid_rows(values)
+    nulls = values.rows - int(np.count_nonzero(valid))
+    validity = np.packbits(valid, bitorder="little") if nulls else np.empty(0, np.uint8)
     ends, dims = offsets[1:].astype("<u8"), values.dims.astype("<u4").reshape(-1)
     table = np.concatenate([ends.view(np.uint8), dims.view(np.uint8)])
     buffers = [validity, table, tiles.astype(TILE).view(np.uint8), np.empty(0, np.uint8)]
@@ -264,7 +265,7 @@ def _check_rows(values: TiledValues, storage: Storage) -> None:
     inside = bool(((offsets >= 0) & (offsets <= len(values.tiles))).all())
     if not inside or (np.diff(offsets) < 0).any() or offsets[-1] != len(values.tiles):
         raise CorruptError(f"tile table: ends must rise to {len(values.tiles)}")
-    there = np.ones(values.rows, np.bool_) if values.valid is None else values.valid
+    there = valid_rows(values)
     if dims[~there].any():
         raise CorruptError("tile table: a null row has dimensions")
     for place, known in enumerate(storage.shape):

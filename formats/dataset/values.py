@@ -157,8 +157,9 @@ class TiledValues:
         """The same row by row, int64 ``(rows,)``."""
         used = self.tiles[self.offsets[0] : self.offsets[-1]]
         ends = offsets_of(used["stored_bytes"].astype(np.int64) + used.dtype.itemsize)
-        each: NDArray[np.int64] = np.diff(ends[self.offsets - self.offsets[0]])
-        return each + 8 + 4 * self.dims.shape[1]
+        row_table = 8 + 4 * self.dims.shape[1]
+        each: NDArray[np.int64] = np.diff(ends[self.offsets - self.offsets[0]]) + row_table
+        return each
 
     def row_shape(self, at: int) -> tuple[int, ...]:
         return tuple(self.dims[at].tolist())
