@@ -25,16 +25,29 @@ from tensorrepo.formats.exchange.images import matches_images, read_images
 from tensorrepo.formats.exchange.imagesout import write_images
 from tensorrepo.formats.exchange.jsonl import SUFFIXES as JSONL_SUFFIXES
 from tensorrepo.formats.exchange.jsonl import matches_jsonl, read_jsonl
+from tensorrepo.formats.exchange.mds import matches_mds, read_mds
 from tensorrepo.formats.exchange.npy import matches_npy, matches_npz, read_npy, read_npz
 from tensorrepo.formats.exchange.parquet import SUFFIXES as PARQUET_SUFFIXES
 from tensorrepo.formats.exchange.parquet import matches_parquet, read_parquet
+from tensorrepo.formats.exchange.records import parse_count
 from tensorrepo.formats.exchange.tablesout import (
     write_arrow,
     write_csv,
     write_jsonl,
     write_parquet,
 )
+from tensorrepo.formats.exchange.tfrecord import SUFFIXES as TFRECORD_SUFFIXES
+from tensorrepo.formats.exchange.tfrecord import (
+    matches_tfrecord,
+    parse_shapes,
+    parse_types,
+    read_tfrecord,
+)
+from tensorrepo.formats.exchange.tfrecordout import write_tfrecord
 from tensorrepo.formats.exchange.torchdata import is_torch_dataset, read_samples
+from tensorrepo.formats.exchange.webdataset import SUFFIXES as TAR_SUFFIXES
+from tensorrepo.formats.exchange.webdataset import matches_webdataset, read_webdataset
+from tensorrepo.formats.exchange.webdatasetout import write_webdataset
 from tensorrepo.formats.exchange.yolo import matches_yolo, read_yolo
 
 _COLUMNS = Option("columns", "only these columns, in this order", parse_names)
@@ -43,6 +56,7 @@ _COMPRESS = Option("compress", "compress the file", parse_flag)
 _MISSING = Option(
     "missing", "rows without a file, files without a row: raise or skip", parse_damaged
 )
+_SAMPLES = Option("samples", "from how many samples types are inferred", parse_count)
 _DELIMITER = Option("delimiter", "between cells")
 
 FORMATS: tuple[Format, ...] = (
@@ -158,6 +172,43 @@ FORMATS: tuple[Format, ...] = (
         read_yolo,
         read_options=(_SPLIT, Option("task", "detect or segment"), _MISSING, DAMAGED),
         covers=("images",),
+    ),
+    Format(
+        "webdataset",
+        "WebDataset: tar archives of samples, gzipped or not, one or a folder of shards",
+        TAR_SUFFIXES,
+        matches_webdataset,
+        read_webdataset,
+        write_webdataset,
+        (
+            _COLUMNS,
+            Option("nullable", "columns that samples may lack", parse_names),
+            _SAMPLES,
+        ),
+        (Option("shard_bytes", "where a folder's next shard begins", parse_count), _COMPRESS),
+    ),
+    Format(
+        "tfrecord",
+        "TFRecord files of tf.train.Example, gzip, zlib or plain, one or a folder of them",
+        TFRECORD_SUFFIXES,
+        matches_tfrecord,
+        read_tfrecord,
+        write_tfrecord,
+        (
+            _COLUMNS,
+            _SAMPLES,
+            Option("types", "what features are: caption:text,thumb:bytes", parse_types),
+            Option("shapes", "of tensors, whose lists are flat: image:28x28x1", parse_shapes),
+        ),
+        (_COMPRESS,),
+    ),
+    Format(
+        "mds",
+        "MDS, the shards of MosaicML's streaming: a folder with index.json",
+        (),
+        matches_mds,
+        read_mds,
+        read_options=(_COLUMNS, _SAMPLES),
     ),
 )
 
