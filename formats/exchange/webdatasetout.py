@@ -185,9 +185,10 @@ def _samples(table: Table, writers: list[_Writer]) -> Iterator[_Sample]:
 
 
 def _check_sample(row: int, key: str | None, last: str, parts: list[tuple[str, bytes]]) -> None:
+    shown = "null" if key is None else repr(key)
     if key is None or split_name(f"{key}.x") != (key, "x") or key.startswith("/"):
         raise InvalidInputError(
-            f"row {row}, column {KEY!r}: {key!r} cannot name a sample: it needs text without a dot "
+            f"row {row}, column {KEY!r}: {shown} cannot name a sample: it needs text without a dot "
             "in its last part. Leave the column out, and rows are named by their numbers"
         )
     if key == last:
