@@ -12,7 +12,6 @@ by its tag.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +30,8 @@ from tensorrepo.formats.dataset.page import (
     expected_bytes,
     table_row_bytes,
 )
-from tensorrepo.formats.dataset.ranges import (
-    GAP_BYTES,
-    MOST_BYTES,
-    cost_of_rows,
-    merge_ranges,
-    split_range,
-)
+from tensorrepo.formats.dataset.rangeread import ByteRange, fetch
+from tensorrepo.formats.dataset.ranges import GAP_BYTES, cost_of_rows
 from tensorrepo.formats.dataset.types import Layout
 from tensorrepo.formats.dataset.values import (
     BinaryValues,
@@ -47,7 +41,6 @@ from tensorrepo.formats.dataset.values import (
     offsets_of,
 )
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.objects import Link
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,9 +49,6 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.pageread import PageReader
     from tensorrepo.formats.dataset.types import Storage
-    from tensorrepo.repo.objects import ObjectSource
-
-RANGE_THREADS = 64  # with latency the number of requests in flight decides
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,15 +72,6 @@ class RowTable:
     def nbytes(self) -> int:
         arrays = (self.offsets, self.dims, self.valid, self.sums)
         return sum(array.nbytes for array in arrays if array is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """Bytes ``[start, stop)`` of the payload of chunk number `chunk` of a column."""
-
-    chunk: int
-    start: int
-    stop: int
 
 
 def exact_pays(
@@ -265,83 +246,3 @@ def _row_ranges(reader: PageReader, wanted: RowsOfPage, table: RowTable | None) 
         ByteRange(chunk, begin, end)
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
     ]
-
-
-# ------------------------------------------------------------------------------ requests
-
-
-def fetch(
-    objects: ObjectSource,
-    chunks: Sequence[Link | memoryview | None],
-    ranges: Sequence[ByteRange],
-) -> list[memoryview]:
-    """The bytes of each range, NOT verified: one round of parallel requests, as few as pay.
-
-    Args:
-        objects: where the chunks are.
-        chunks: of the column; those of `ranges` are links.
-        ranges: in any order; empty ones are not asked for.
-    """
-    data = [memoryview(b"")] * len(ranges)
-    reads = _plan_reads(ranges)
-    with ThreadPoolExecutor(min(RANGE_THREADS, max(1, len(reads))), "range") as threads:
-        begun = []
-        for read in reads:
-            link = chunks[read.chunk]
-            assert isinstance(link, Link), "inline pages are in memory, others have a chunk"
-            begun.append(_begin(threads, objects, link, read))
-        for read, (parts, whole) in zip(reads, begun, strict=True):
-            results = [part.result() for part in parts]
-            view = memoryview(results[0] if whole is None else whole)
-            if view.nbytes != read.stop - read.start:
-                raise CorruptError(
-                    f"expected {read.stop - read.start} bytes of a chunk, got {view.nbytes}"
-                )
-            for place in read.places:
-                one = ranges[place]
-                data[place] = view[one.start - read.start : one.stop - read.start]
-    return data
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One merged range, and the places of those that lie in it."""
-
-    chunk: int
-    start: int
-    stop: int
-    places: list[int]
-
-
-def _plan_reads(ranges: Sequence[ByteRange]) -> list[_Read]:
-    reads = []
-    fields = [(each.chunk, each.start, each.stop) for each in ranges]
-    table = np.array(fields, np.int64).reshape(-1, 3)
-    filled = table[:, 1] < table[:, 2]
-    for chunk in np.unique(table[filled, 0]).tolist():
-        places = np.flatnonzero(filled & (table[:, 0] == chunk))
-        begins, ends, of = merge_ranges(table[places, 1], table[places, 2])
-        groups: list[list[int]] = [[] for _ in begins]
-        for place, group in zip(places.tolist(), of.tolist(), strict=True):
-            groups[group].append(place)
-        reads += [
-            _Read(chunk, begin, end, group)
-            for begin, end, group in zip(begins.tolist(), ends.tolist(), groups, strict=True)
-        ]
-    return reads
-
-
-def _begin(
-    threads: ThreadPoolExecutor, objects: ObjectSource, link: Link, read: _Read
-) -> tuple[list[Future[Any]], NDArray[np.uint8] | None]:
-    """The requests of one read; a large one is several, which fill the array given back."""
-    if read.stop - read.start <= MOST_BYTES:
-        return [threads.submit(objects.read_range, link, read.start, read.stop)], None
-    whole = np.empty(read.stop - read.start, np.uint8)
-    parts = [
-        threads.submit(
-            objects.read_into, link, start, whole.data[start - read.start : stop - read.start]
-        )
-        for start, stop in split_range(read.start, read.stop)
-    ]
-    return parts, whole

@@ -21,11 +21,15 @@ from tensorrepo.formats.dataset.overlay import Piece, collect, overlay, repeated
 from tensorrepo.formats.dataset.page import (
     PAGE_FOREIGN,
     PAGE_PLAIN,
+    PAGE_TILES,
     decode_page,
     verify_page,
 )
+from tensorrepo.formats.dataset.rangeread import ByteRange, fetch
+from tensorrepo.formats.dataset.tileread import TileRange, TileSource, read_rows
+from tensorrepo.formats.dataset.tiles import decode_tile_table
 from tensorrepo.formats.dataset.types import Layout, Storage
-from tensorrepo.formats.dataset.values import ColumnValues
+from tensorrepo.formats.dataset.values import ColumnValues, RaggedValues, TiledValues
 from tensorrepo.formats.dataset.widen import convert_values
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.objects import Link
@@ -168,6 +172,8 @@ class PageReader:
         """The same without the patches that lie over it."""
         if self.link(page) is None:
             return repeated(self.default(page), int(self.index.entries["rows"][page]))
+        if self.is_tiled(page):
+            return self.tiled_rows(page, np.arange(int(self.index.entries["rows"][page])))
         if self._is_view(page):
             view = self._mapped(page)
             if view is not None:
@@ -234,6 +240,9 @@ class PageReader:
     def is_foreign(self, page: int) -> bool:
         return int(self.index.entries["codec"][page]) == PAGE_FOREIGN
 
+    def is_tiled(self, page: int) -> bool:
+        return int(self.index.entries["codec"][page]) == PAGE_TILES
+
     def payload(self, chunk: int) -> memoryview | None:
         """The payload of a chunk that lies in memory or on a local disk; NOT proved."""
         place = self.index.chunks[chunk]
@@ -266,6 +275,8 @@ class PageReader:
         start, stop = max(start, first), min(stop, end)
         if self.link(page) is None:
             values = repeated(self.default(page), stop - start)
+        elif self.is_tiled(page):
+            values = self.tiled_rows(page, np.arange(start - first, stop - first))
         else:
             values = self.unpatched(page).slice(start - first, stop - first)
         return self._patched(values, start, stop)
@@ -280,6 +291,52 @@ class PageReader:
             return values
         found = self.patches.take(patches.source[low:high])
         return overlay(values, patches.rows[low:high] - start, found)
+
+    # ---------------------------------------------------------------------------- tiles
+
+    def tile_table(self, page: int) -> TiledValues:
+        """Which tiles the rows of a page have, proved."""
+
+        def load() -> tuple[TiledValues, int]:
+            entry, chunks = self.index.entries[page], len(self.index.tiles[page])
+            try:
+                table = decode_tile_table(self.bytes(page), entry, self.storage(page), chunks)
+            except CorruptError as error:
+                raise self.located(page, error) from error
+            return table, int(entry["raw_bytes"])
+
+        found: TiledValues = self.cache.tables.get_or_load(self.key(page), load)
+        return found
+
+    def tile_source(self, page: int) -> TileSource:
+        """Where the tiles of a page are read from."""
+        index, places = self.index, self.index.tiles[page]
+        near = {place: self.payload(place) for place in places}
+        if all(payload is not None for payload in near.values()):
+
+            def mapped(ranges: Sequence[TileRange]) -> list[memoryview]:
+                payloads = [near[places[each.chunk]] or memoryview(b"") for each in ranges]
+                pairs = zip(payloads, ranges, strict=True)
+                return [payload[each.start : each.stop].toreadonly() for payload, each in pairs]
+
+            return TileSource(mapped, check_tags=False)
+
+        def fetched(ranges: Sequence[TileRange]) -> list[memoryview]:
+            wanted = [ByteRange(places[each.chunk], each.start, each.stop) for each in ranges]
+            return fetch(self.objects, index.chunks, wanted, gap_bytes=0)  # joined already
+
+        return TileSource(fetched)
+
+    def tiled_rows(self, page: int, rows: NDArray[np.int64]) -> ColumnValues:
+        """Whole rows of a page of tiles, counted within it, in the order asked for."""
+        table, stored = self.tile_table(page), self.storage(page)
+        try:
+            values = read_rows(table, rows, stored, self.tile_source(page))
+        except CorruptError as error:
+            raise self.located(page, error) from error
+        return self.converted(values, stored)
+
+    # ---------------------------------------------------------------------------- parts
 
     def _any_is_far(self, pages: Sequence[int]) -> bool:
         chosen = np.asarray(pages)
@@ -376,6 +433,11 @@ class PageReader:
 
 def empty_values(index: ColumnIndex) -> ColumnValues:
     """No rows of a column."""
+    storage = index.storage
+    if storage.layout is Layout.TILED:
+        dims = np.zeros((0, storage.unknown_dims), np.uint32) if storage.stores_dims else None
+        none = np.zeros(0, storage.element)
+        return RaggedValues(np.zeros(1, np.int64), none, storage.shape, dims)
     entry: Any = np.zeros((), index.entries.dtype)
     entry["raw_bytes"] = 64
-    return decode_page(memoryview(bytes(64)), entry, index.storage)
+    return decode_page(memoryview(bytes(64)), entry, storage)

@@ -24,9 +24,12 @@ from tensorrepo.formats.dataset.page import (
     PAGE_PLAIN,
     check_rows,
 )
-from tensorrepo.formats.dataset.pageread import PageReader, empty_values
-from tensorrepo.formats.dataset.values import ColumnValues, FixedValues, concat
-from tensorrepo.repo.errors import CorruptError
+from tensorrepo.formats.dataset.pageread import READ_THREADS, PageReader, empty_values
+from tensorrepo.formats.dataset.tileread import read_region
+from tensorrepo.formats.dataset.tiles import resolve_region
+from tensorrepo.formats.dataset.types import Layout
+from tensorrepo.formats.dataset.values import BinaryValues, ColumnValues, FixedValues, concat
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,6 +107,48 @@ def read_columns(
         return list(threads.map(read, readers))
 
 
+def region_of(reader: PageReader, row: int, region: object) -> Any:
+    """``array[region]`` of one row of a tensor column, a copy; None where the row is null.
+
+    Of a tiled column exactly the tiles that it touches are read. A row of any other is read, and
+    proved, as a whole.
+
+    Args:
+        reader: of the column.
+        row: a physical row.
+        region: integers, slices of any step and an ellipsis, as numpy takes them.
+
+    Raises:
+        InvalidInputError: a region of another kind, or outside the row; or rows without shape.
+        CorruptError: names column, page and object.
+    """
+    if reader.index.storage.layout is Layout.BINARY:
+        raise InvalidInputError("regions are of tensors: this column holds bytes or text")
+    places, source = _patched(reader, np.array([row]))
+    if len(places):
+        assert reader.patches is not None, "it has patches, so it reads them"
+        return region_of(reader.patches, int(source[0]), region)
+    page = int(reader.index.page_of(np.array([row]))[0])
+    if reader.link(page) is None or not reader.is_tiled(page):
+        return _region_of_row(read_chosen(reader, np.array([row])), region)
+    within, table = row - int(reader.index.first_row[page]), reader.tile_table(page)
+    try:
+        found = read_region(table, within, region, reader.storage(page), reader.tile_source(page))
+    except CorruptError as error:
+        raise reader.located(page, error) from error
+    # A column that was widened: every value of the narrower type is one of the wider.
+    return None if found is None else found.astype(reader.index.storage.element, copy=False)
+
+
+def _region_of_row(values: ColumnValues, region: object) -> Any:
+    if values.valid is not None and not values.valid[0]:
+        return None
+    assert not isinstance(values, BinaryValues), "regions are of tensors"
+    array = values.values[0] if isinstance(values, FixedValues) else values.row(0)
+    resolve_region(region, array.shape)  # refuses what numpy would take otherwise
+    return array[region].copy()  # type: ignore[index]  # it is what numpy takes, just proved
+
+
 # ------------------------------------------------------------------------------ any pages
 
 
@@ -162,17 +207,30 @@ class _Group:
 
 
 def _whole_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[Piece]:
-    """Rows of pages that are read as a whole, and of those that are nowhere."""
-    pieces = [
-        Piece(reader.default(group.page), np.zeros_like(group.rows), group.places)
-        for group in groups
-        if reader.link(group.page) is None
-    ]
-    stored = [group for group in groups if reader.link(group.page) is not None]
+    """Rows of pages that are read as a whole, of tiled ones, and of those that are nowhere."""
+    pieces, stored, tiled = [], [], []
+    for group in groups:
+        if reader.link(group.page) is None:
+            rows = np.zeros_like(group.rows)
+            pieces.append(Piece(reader.default(group.page), rows, group.places))
+        else:
+            (tiled if reader.is_tiled(group.page) else stored).append(group)
     values = reader.scan([group.page for group in stored], patched=False)
-    return pieces + [
+    pieces += [
         Piece(found, group.rows, group.places) for found, group in zip(values, stored, strict=True)
     ]
+    return pieces + _tiled_pieces(reader, tiled)
+
+
+def _tiled_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[Piece]:
+    def read(group: _Group) -> Piece:
+        values = reader.tiled_rows(group.page, group.rows)
+        return Piece(values, np.arange(len(group.rows)), group.places)
+
+    if len(groups) < 2:
+        return [read(group) for group in groups]
+    with ThreadPoolExecutor(min(READ_THREADS, len(groups)), "tiles") as threads:
+        return list(threads.map(read, groups))
 
 
 def _exact_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[Piece]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.exactread import ByteRange, exact_pays, fetch
+from tensorrepo.formats.dataset.exactread import exact_pays
 from tensorrepo.formats.dataset.page import SUMS, TABLE, buffer_starts, expected_bytes
 from tensorrepo.formats.dataset.pageread import PageCache, PageReader
+from tensorrepo.formats.dataset.rangeread import ByteRange, fetch
 from tensorrepo.formats.dataset.ranges import MOST_BYTES
 from tensorrepo.formats.dataset.rowread import read_chosen, read_columns, read_range
 from tensorrepo.formats.dataset.schema import Bytes, Column, Tensor
