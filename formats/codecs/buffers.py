@@ -69,6 +69,8 @@ def encode_buffer(codec: Codec, data: Buffer, item_bytes: int) -> Buffer:
 def decode_buffer(codec: int, stored: memoryview, raw_bytes: int, item_bytes: int) -> memoryview:
     """The `raw_bytes` bytes that `stored` was made from; a view of it where nothing was done.
 
+    What was decoded is read-only: it may be kept and shared.
+
     Raises:
         UnsupportedError: a codec that this version does not know.
         CorruptError: the bytes do not decode to exactly `raw_bytes`.
@@ -86,7 +88,7 @@ def decode_buffer(codec: int, stored: memoryview, raw_bytes: int, item_bytes: in
     if codec == Codec.BITPACK:
         dtype = packed_dtype(item_bytes)
         found = unpack(stored, raw_bytes // dtype.itemsize, dtype)
-        return found.view(np.uint8).data
+        return found.view(np.uint8).data.toreadonly()
     raw = _decompress(stored, raw_bytes)
     return _unshuffle(raw, item_bytes) if codec == Codec.SHUFFLE_ZSTD else memoryview(raw)
 
@@ -120,4 +122,4 @@ def _unshuffle(raw: bytes, item_bytes: int) -> memoryview:
     items = np.empty((planes.shape[1], item_bytes), np.uint8)
     for place, plane in enumerate(planes):
         items[:, place] = plane
-    return items.reshape(-1).data
+    return items.reshape(-1).data.toreadonly()

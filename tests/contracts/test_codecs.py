@@ -91,6 +91,12 @@ def test_the_payload_of_a_nan_is_kept(codec: Codec, dtype: str) -> None:
     assert _round_trip(codec, nans.tobytes(), size) == nans.tobytes()
 
 
+def test_what_was_decoded_cannot_be_changed(codec: Codec) -> None:
+    data = bytes(range(240)) * 8
+    stored = memoryview(encode_buffer(codec, data, 8))
+    assert decode_buffer(codec, stored, len(data), 8).readonly
+
+
 def test_an_unaligned_buffer_comes_back(codec: Codec) -> None:
     data = bytes(range(256)) * 33
     whole = memoryview(data)[1 : 1 + 8 * 1000]

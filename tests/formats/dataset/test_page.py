@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tensorrepo.formats.codecs.choice import AUTO, CodecChoice
 from tensorrepo.formats.dataset.coerce import coerce_column
 from tensorrepo.formats.dataset.page import (
     DIRECTORY,
+    PAGE_COMPRESSED,
     PAGE_ENTRY,
     PAGE_PLAIN,
     PAGE_TILES,
@@ -199,6 +201,25 @@ def test_an_entry_that_promises_too_much_allocates_nothing() -> None:
     entry["min"] = 1 << 60
     with pytest.raises(CorruptError):
         decode_page(page.data.data, entry, column.storage)
+
+
+@pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.SHUFFLE_ZSTD, Codec.BITPACK])
+@pytest.mark.parametrize("rows", [1 << 31, 5000])
+def test_a_compressed_buffer_that_promises_too_much_allocates_nothing(
+    codec: Codec, rows: int
+) -> None:
+    column = Column("n", Scalar("int64"))
+    page = encode_page(coerce_column(column, np.arange(4000) % 3), column.storage, codec)
+    assert page.entry["codec"] == PAGE_COMPRESSED
+    entry = np.array(page.entry, PAGE_ENTRY)
+    entry["rows"], entry["raw_bytes"] = rows, 64 + 8 * rows
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptError):
+            decode_page(page.data.data, entry, column.storage)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_rows_of_a_fixed_page_are_not_copied() -> None:
