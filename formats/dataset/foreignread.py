@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +33,11 @@ from tensorrepo.formats.dataset.foreigntable import read_group, read_metadata
 from tensorrepo.formats.dataset.outside import Stat, hide_secrets
 from tensorrepo.formats.dataset.outsideread import OutsideFile
 from tensorrepo.formats.dataset.ranges import merge_ranges
-from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tensorrepo.formats.dataset.outside import Outside
     from tensorrepo.formats.dataset.types import Storage
@@ -238,13 +239,37 @@ def _changed(file: ForeignFile, what: str) -> CorruptError:
     )
 
 
-def foreign_file(objects: ObjectSource, digest: Digest) -> ForeignFile:
-    """The file that an object of kind FOREIGN describes.
+@dataclass(frozen=True, slots=True)
+class ForeignVersion:
+    """A file that a dataset needs and does not carry. `hashed`: a copy of it will do."""
 
-    Raises:
-        InvalidInputError: the object is of another kind.
+    url: str
+    format: str
+    size: int
+    etag: str | None
+    hashed: bool
+
+
+def foreign_files(objects: ObjectSource, dataset: Digest) -> Iterator[ForeignVersion]:
+    """The files outside the repository that a dataset needs, each once, in no order.
+
+    Args:
+        objects: where the dataset is.
+        dataset: digest of its root. Only metadata is read.
     """
-    envelope = objects.get(digest)
-    if envelope.kind is not Kind.FOREIGN:
-        raise InvalidInputError(f"object {digest:.12} is a {envelope.kind.label}, no foreign file")
-    return decode_foreign(envelope.payload, f"object {digest:.12}")
+    waiting, seen = [dataset], {dataset}
+    told: set[ForeignVersion] = set()
+    while waiting:
+        digest = waiting.pop()
+        envelope = objects.get(digest)
+        if envelope.kind is Kind.FOREIGN:
+            file = decode_foreign(envelope.payload, f"object {digest:.12}")
+            found = ForeignVersion(file.url, file.format, file.size, file.etag, bool(file.hash))
+            if found not in told:
+                told.add(found)
+                yield found
+        for link in envelope.links:
+            # What links to nothing is no structure; of that only foreign files are of interest.
+            if link.digest not in seen and (not link.leaf or link.kind is Kind.FOREIGN):
+                seen.add(link.digest)
+                waiting.append(link.digest)

@@ -42,7 +42,7 @@ def array_values(place: ArrayPlace, data: memoryview, rows: int) -> FixedValues:
     """The rows in the bytes of `array_range`: a view where they are stored as we store them."""
     element = _element(place)
     stored = element.newbyteorder(">") if place.big_endian else element
-    inner = np.empty((0, *place.shape), stored).strides[1:] if place.shape else ()
+    inner = [stored.itemsize * prod(place.shape[at + 1 :]) for at in range(len(place.shape))]
     array: NDArray[Any] = np.ndarray(
         (rows, *place.shape), stored, data, strides=(place.stride, *inner)
     )
