@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ from tensorrepo.formats.dataset.coerce import coerce_column
 from tensorrepo.formats.dataset.index import ColumnIndex, Patches
 from tensorrepo.formats.dataset.page import PAGE_ENTRY, PAGE_FOREIGN, TAG_BYTES, encode_page
 from tensorrepo.formats.dataset.present import present_row
+from tensorrepo.formats.dataset.tiles import encode_tile_table
+from tensorrepo.formats.dataset.tilewrite import TileStore
+from tensorrepo.formats.dataset.types import Layout
 from tensorrepo.repo.objects import Kind
 from tests.support.objects import MemoryObjects
 
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tensorrepo.formats.dataset.schema import Column
-    from tensorrepo.formats.dataset.values import ColumnValues
+    from tensorrepo.formats.dataset.values import ColumnValues, TiledValues
     from tensorrepo.repo.ids import Buffer
     from tensorrepo.repo.objects import Link
 
@@ -67,6 +71,7 @@ class Pages:
     storages: list[Any] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
+    tiles: list[tuple[int, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.storages.append(self.column.storage)
@@ -76,11 +81,32 @@ class Pages:
     ) -> None:
         """A page of ours; `column` says how it is stored when that is not how it is read."""
         column = column or self.column
-        page = encode_page(coerce_column(column, rows), column.storage, codec)
+        storage = column.storage
+        places: tuple[int, ...] = ()
+        if storage.layout is Layout.TILED:
+            table, places = self._tiles(column, rows, codec)
+            page = encode_tile_table(table, storage)
+        else:
+            page = encode_page(coerce_column(column, rows), storage, codec)
         entry = page.entry.copy()
         entry["offset"] = sum(map(len, self.parts))
         self.parts.append(page.data.tobytes())
-        self._entry(entry, page.tag, 0, column.storage)
+        self._entry(entry, page.tag, 0, storage, places)
+
+    def _tiles(
+        self, column: Column, rows: Sequence[Any], codec: Codec
+    ) -> tuple[TiledValues, tuple[int, ...]]:
+        """The tile table of a page, and the places of the chunks with its tiles."""
+
+        def keep(parts: Sequence[memoryview]) -> int:
+            self.links.append(self.objects.put(Kind.CHUNK, b"".join(parts)))
+            return 1 + len(self.links)
+
+        with ThreadPoolExecutor(1) as encoders:
+            store = TileStore(column.storage, keep, encoders=encoders, codec=codec)
+            table = store.add(rows)
+            store.flush()
+        return table, tuple(store.places)
 
     def add_missing(self, rows: int) -> None:
         entry = np.zeros((), PAGE_ENTRY)
@@ -96,11 +122,14 @@ class Pages:
         self._entry(entry, bytes(TAG_BYTES), 1 + len(self.links), self.column.storage)
         return link
 
-    def _entry(self, entry: Any, tag: bytes, place: int, storage: Any) -> None:
+    def _entry(
+        self, entry: Any, tag: bytes, place: int, storage: Any, tiles: tuple[int, ...] = ()
+    ) -> None:
         if storage not in self.storages:
             self.storages.append(storage)
         self.entries.append(entry)
         self.tags.append(tag)
+        self.tiles.append(tiles)
         self.places.append(place)
         self.stored_as.append(self.storages.index(storage))
 
@@ -122,6 +151,7 @@ class Pages:
             fragment=np.zeros(len(entries), np.uint32),
             storages=tuple(self.storages),
             stored_as=np.array(self.stored_as, np.uint8),
+            tiles=tuple(self.tiles),
             default=None if default is None else coerce_column(self.column, [default]),
         )
         return found if not patches else replace(found, patches=self._patches(patches))

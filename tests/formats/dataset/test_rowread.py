@@ -13,11 +13,17 @@ from hypothesis import strategies as st
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.coerce import coerce_column
 from tensorrepo.formats.dataset.pageread import PageCache, PageReader, empty_values
-from tensorrepo.formats.dataset.rowread import read_chosen, read_columns, read_range
+from tensorrepo.formats.dataset.rowread import (
+    read_chosen,
+    read_columns,
+    read_range,
+    region_of,
+)
 from tensorrepo.formats.dataset.schema import Bytes, Column, Scalar, Tensor
 from tensorrepo.formats.dataset.values import concat
-from tensorrepo.repo.errors import UnsupportedError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tests.support.columns import MappedObjects, Pages, presented
+from tests.support.damage import flipped
 from tests.support.datasets import equal, value
 from tests.support.objects import MemoryObjects
 
@@ -36,6 +42,8 @@ COLUMNS = {
     "loosened": Column("c", Tensor("int64", (None, 8)), nullable=True),
     "ragged": Column("c", Tensor("int64", (None, 2, None))),
     "bytes": Column("c", Bytes(), nullable=True),
+    "tiled": Column("c", Tensor("int64", (None, 3, None), (2, 2, 3)), nullable=True),
+    "fixed tiles": Column("c", Tensor("float32", (9, 5), (4, 4))),
 }
 NARROWER = {
     "numbers": Column("c", Scalar("int16"), nullable=True),
@@ -44,6 +52,8 @@ NARROWER = {
     "loosened": Column("c", Tensor("int32", (16, 8)), nullable=True),
     "ragged": Column("c", Tensor("int32", (None, 2, None))),
     "bytes": Column("c", Bytes(), nullable=True),
+    "tiled": Column("c", Tensor("int32", (4, 3, None), (2, 2, 3)), nullable=True),
+    "fixed tiles": Column("c", Tensor("float16", (9, 5), (4, 4))),
 }
 FORMS = st.sampled_from(["plain", "plain", "packed", "narrow", "missing", "foreign"])
 
@@ -200,6 +210,88 @@ def test_the_stale_value_of_a_patched_row_is_never_read_from_a_store() -> None:
     found = read_chosen(_reader(pages, index), np.array([40]))
     assert found.values[0, 0] == 200  # type: ignore[union-attr]
     assert page not in [index.chunks[0] for digest, _, _ in objects.reads if digest == page.digest]  # type: ignore[union-attr]
+
+
+REGIONS = [
+    (slice(1, 3), slice(None), slice(0, 2)),
+    (0, ..., slice(None, None, -2)),
+    (..., -1),
+    ...,
+]
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("form", ["plain", "packed", "narrow", "missing"])
+@pytest.mark.parametrize("kind", [MemoryObjects, MappedObjects])
+@pytest.mark.parametrize("tile", [None, (2, 2, 3)])
+def test_a_region_is_that_part_of_the_row(
+    region: Any, form: str, kind: type[MemoryObjects], tile: tuple[int, ...] | None
+) -> None:
+    column = Column("c", Tensor("int32", (None, 3, None), tile), nullable=True)
+    narrow = Column("c", Tensor("int16", (None, 3, None), tile), nullable=True)
+    rows = [np.arange(12 * at, dtype=np.int32).reshape(4, 3, at) for at in (5, 1)] + [None]
+    pages = Pages(kind(), column)
+    if form == "missing":
+        pages.add_missing(2)
+    elif form == "narrow":
+        pages.add([row if row is None else row.astype(np.int16) for row in rows], column=narrow)
+    else:
+        pages.add(rows, Codec.ZSTD if form == "packed" else Codec.NONE)
+    patch = np.arange(4 * 3 * 7, dtype=np.int32).reshape(4, 3, 7)
+    reader = _reader(pages, pages.index(rows[0], {1: patch}))
+    assert equal(np.array(region_of(reader, 0, region)), np.array(rows[0][region]))
+    assert equal(np.array(region_of(reader, 1, region)), np.array(patch[region]))
+
+
+def test_a_region_of_null_is_null() -> None:
+    for tile in (None, (2, 2)):
+        pages = Pages(MemoryObjects(), Column("c", Tensor("int8", (None, 4), tile), nullable=True))
+        pages.add([None, np.zeros((1, 4), np.int8)])
+        assert region_of(_reader(pages, pages.index()), 0, ...) is None
+
+
+@pytest.mark.parametrize("region", [[0, 1], None, (0, 0, 0), 9, np.array([True])])
+@pytest.mark.parametrize("tile", [None, (2, 2)])
+def test_what_is_no_region_is_refused(region: Any, tile: tuple[int, ...] | None) -> None:
+    pages = Pages(MemoryObjects(), Column("c", Tensor("int8", (3, 4), tile)))
+    pages.add([np.zeros((3, 4), np.int8)])
+    with pytest.raises(InvalidInputError):
+        region_of(_reader(pages, pages.index()), 0, region)
+
+
+def test_bytes_have_no_regions() -> None:
+    pages = Pages(MemoryObjects(), COLUMNS["bytes"])
+    pages.add([b"abc"])
+    with pytest.raises(InvalidInputError, match="holds bytes or text"):
+        region_of(_reader(pages, pages.index()), 0, slice(0, 1))
+
+
+def test_a_region_of_a_store_fetches_little_more_than_its_tiles() -> None:
+    objects = MemoryObjects()
+    pages = Pages(objects, Column("c", Tensor("uint8", (None, 256, 256), (32, 32, 32))))
+    row = np.random.default_rng(0).integers(0, 256, (64, 256, 256), np.uint8)
+    pages.add([row, row[::-1]])
+    reader = _reader(pages, pages.index())
+    reader.tile_table(0)
+    objects.reads.clear()
+    found = region_of(reader, 1, (slice(0, 40), 100, slice(60, 130)))
+    assert np.array_equal(found, row[::-1][0:40, 100, 60:130])
+    assert sum(stop - start for _, start, stop in objects.reads) <= 1.3 * 2 * 1 * 4 * 32**3
+
+
+def test_a_damaged_tile_is_refused_and_named() -> None:
+    objects = MemoryObjects()
+    pages = Pages(objects, Column("c", Tensor("uint8", (64, 64), (32, 32))))
+    pages.add([np.zeros((64, 64), np.uint8)])
+    index = pages.index()
+    link: Any = index.chunks[2]
+    objects.stored[link.digest] = flipped(objects.stored[link.digest], link.payload_start + 9, 1)
+    reader = _reader(pages, index)
+    assert region_of(reader, 0, (40, 40)) == 0
+    with pytest.raises(CorruptError, match=r"column 'c', page 0 .*: tile 0 of a row has"):
+        region_of(reader, 0, (0, 0))
+    with pytest.raises(CorruptError, match=r"column 'c', page 0 .*: tile 0 of a row has"):
+        read_chosen(reader, np.array([0]))
 
 
 def _reader(pages: Pages, index: ColumnIndex) -> PageReader:
