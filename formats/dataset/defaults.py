@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tensorrepo.formats.dataset.coerce import coerce_column, null_values
 from tensorrepo.formats.dataset.convert import as_array, convert
+from tensorrepo.formats.dataset.fit import coerce_column, null_values
 from tensorrepo.formats.dataset.present import present_row
 from tensorrepo.formats.dataset.types import (
     Bytes,
@@ -60,6 +60,11 @@ def default_values(column: Column, rows: int = 1) -> ColumnValues:
             "rows without a value need one. Give values, or a default."
         )
     return null_values(column, rows)
+
+
+def default_row(column: Column) -> Any:
+    """The default as reading a row gives it, None where there is none."""
+    return None if column.default is None else present_row(column, default_values(column))
 
 
 def check_default(column: Column) -> Column:

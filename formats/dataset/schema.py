@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +80,12 @@ InputBatch: TypeAlias = Batch | pa.RecordBatch | pa.Table | Sequence[Mapping[str
 
 MAX_COLUMNS = 65_535
 MAX_NAME_BYTES = 255
+# Columns derived from an image column, whatever the rows' header says; null where it says nothing.
+IMAGE_FACTS: Final[dict[str, ColumnType]] = {
+    "height": Scalar("uint32"),
+    "width": Scalar("uint32"),
+    "mode": Text(),
+}
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -91,6 +97,9 @@ class Column:
         id: 16 hex digits, "" until a dataset with it has been written.
         default: what rows without a value of their own have, a JSON value; None: null, or for a
             column that is not nullable that there is no default.
+        derived: (id of the column it is computed from, which fact of its rows), such as "height"
+            of an image. Such a column is written along with its source and hidden from users
+            unless they ask for it by name.
     """
 
     name: str
@@ -98,6 +107,7 @@ class Column:
     nullable: bool = False
     id: str = ""
     default: Any = None
+    derived: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -143,17 +153,47 @@ class Schema:
         raise NotFoundError(f"no column {name!r}; there are {', '.join(map(repr, self.names))}")
 
     def select(self, names: Iterable[str] | None) -> Schema:
-        """Only these columns, in the order asked for; None: all."""
+        """Only these columns, in the order asked for; None: those that are not hidden.
+
+        A derived column that is asked for is shown like any other.
+        """
         if names is None:
-            return self
-        return Schema(tuple(self.column(name) for name in names))
+            return self.visible
+        return Schema(tuple(replace(self.column(name), derived=None) for name in names))
+
+    @property
+    def visible(self) -> Schema:
+        """The columns that a user gave."""
+        shown = tuple(column for column in self.columns if column.derived is None)
+        return self if len(shown) == len(self.columns) else Schema(shown)
+
+    def with_derived(self) -> Schema:
+        """These columns, which have ids, and hidden ones with the facts of every image.
+
+        They are called ``<image>.height``, ``.width`` and ``.mode``, come after the others and have
+        no ids yet. One whose name is taken is left out.
+        """
+        known = {column.derived for column in self.columns}
+        names, hidden = set(self.names), []
+        for column in self.columns:
+            if not isinstance(column.type, Image) or not column.id:
+                continue
+            for fact, kind in IMAGE_FACTS.items():
+                name, derived = f"{column.name}.{fact}", (column.id, fact)
+                if derived not in known and name not in names and _fits(name):
+                    names.add(name)
+                    hidden.append(Column(name, kind, nullable=True, derived=derived))
+        return Schema((*self.columns, *hidden[: MAX_COLUMNS - len(self.columns)]))
 
     def without_ids(self) -> Schema:
-        """The same columns as nobody wrote them yet: for comparing what schemas mean."""
-        return Schema(tuple(replace(column, id="") for column in self.columns))
+        """The visible columns as nobody wrote them yet: for comparing what schemas mean."""
+        return Schema(tuple(replace(column, id="") for column in self.visible.columns))
 
     def to_json(self) -> dict[str, Any]:
-        """``{"columns": [{"name", "type": {...}, "nullable", "id", "default"}, ...]}``."""
+        """``{"columns": [{"name", "type": {...}, "nullable", "id", "default", "derived"}, ...]}``.
+
+        The last two only where there are such.
+        """
         return {"columns": [_column_to_json(column) for column in self.columns]}
 
     @classmethod
@@ -170,7 +210,10 @@ class Schema:
         return cls(tuple(_column_from_json(column) for column in columns))
 
     def to_arrow(self) -> pa.Schema:
-        """The Arrow schema in which rows are given out; `from_arrow` restores this one from it."""
+        """The Arrow schema in which rows are given out; `from_arrow` restores this one from it.
+
+        What is derived from what stays at home: in Arrow all columns are alike.
+        """
         return pa.schema([_to_field(column) for column in self.columns])
 
     @classmethod
@@ -209,13 +252,17 @@ def _from_field(field: pa.Field) -> Column:
 
 
 def _column_to_json(column: Column) -> dict[str, Any]:
-    form = {
+    form: dict[str, Any] = {
         "name": column.name,
         "type": type_to_json(column.type),
         "nullable": column.nullable,
         "id": column.id,
     }
-    return form if column.default is None else form | {"default": column.default}
+    if column.default is not None:
+        form["default"] = column.default
+    if column.derived is not None:
+        form["derived"] = list(column.derived)
+    return form
 
 
 def _column_from_json(form: object) -> Column:
@@ -225,7 +272,22 @@ def _column_from_json(form: object) -> Column:
     if not isinstance(nullable, bool) or not isinstance(column_id, str):
         raise InvalidInputError(f"not a column of a schema: {form!r:.120}")
     kind = type_from_json(form["type"])
-    return Column(form["name"], kind, nullable, column_id, form.get("default"))
+    derived = _derived_from_json(form.get("derived"))
+    return Column(form["name"], kind, nullable, column_id, form.get("default"), derived)
 
 
-_COLUMN_KEYS = {"name", "type", "nullable", "id", "default"}
+def _derived_from_json(form: object) -> tuple[str, str] | None:
+    match form:
+        case None:
+            return None
+        case [str(source), str(fact)] if _ID.fullmatch(source):
+            return source, fact
+        case _:
+            raise InvalidInputError(f"not what a column is derived from: {form!r:.120}")
+
+
+def _fits(name: str) -> bool:
+    return len(name.encode()) <= MAX_NAME_BYTES
+
+
+_COLUMN_KEYS = {"name", "type", "nullable", "id", "default", "derived"}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.arrow import from_arrow_array, to_arrow_array
 from tensorrepo.formats.dataset.arrow_types import arrow_type
-from tensorrepo.formats.dataset.coerce import coerce_column
+from tensorrepo.formats.dataset.fit import coerce_column
 from tensorrepo.formats.dataset.present import present, present_row
 from tensorrepo.formats.dataset.schema import (
     Column,

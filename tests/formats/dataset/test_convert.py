@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.coerce import coerce_column
 from tensorrepo.formats.dataset.convert import as_array, convert
+from tensorrepo.formats.dataset.fit import coerce_column
 from tensorrepo.formats.dataset.present import present
 from tensorrepo.formats.dataset.schema import Column, ColumnType, Embedding, Scalar, Tensor
 from tensorrepo.formats.dtypes import SMALL_FLOATS, element_dtype

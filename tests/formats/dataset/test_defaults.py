@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.coerce import coerce_column
 from tensorrepo.formats.dataset.defaults import check_default, default_values
+from tensorrepo.formats.dataset.fit import coerce_column
 from tensorrepo.formats.dataset.present import present, present_row
 from tensorrepo.formats.dataset.schema import (
     Bytes,

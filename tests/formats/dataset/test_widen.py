@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.coerce import coerce_column
+from tensorrepo.formats.dataset.fit import coerce_column
 from tensorrepo.formats.dataset.present import present_row
 from tensorrepo.formats.dataset.schema import (
     Bytes,
