@@ -20,11 +20,23 @@ from tensorrepo.formats.exchange.base import (
 from tensorrepo.formats.exchange.coco import matches_coco, read_coco
 from tensorrepo.formats.exchange.csv import SUFFIXES as CSV_SUFFIXES
 from tensorrepo.formats.exchange.csv import matches_csv, read_csv
+from tensorrepo.formats.exchange.hdf5 import SUFFIXES as HDF5_SUFFIXES
+from tensorrepo.formats.exchange.hdf5 import matches_hdf5, read_hdf5
+from tensorrepo.formats.exchange.huggingface import (
+    is_huggingface_object,
+    matches_huggingface,
+    read_huggingface,
+    read_huggingface_object,
+)
+from tensorrepo.formats.exchange.huggingfaceout import write_huggingface
 from tensorrepo.formats.exchange.idx import matches_idx, read_idx
 from tensorrepo.formats.exchange.images import matches_images, read_images
 from tensorrepo.formats.exchange.imagesout import write_images
 from tensorrepo.formats.exchange.jsonl import SUFFIXES as JSONL_SUFFIXES
 from tensorrepo.formats.exchange.jsonl import matches_jsonl, read_jsonl
+from tensorrepo.formats.exchange.lance import SUFFIXES as LANCE_SUFFIXES
+from tensorrepo.formats.exchange.lance import matches_lance, read_lance, write_lance
+from tensorrepo.formats.exchange.lmdb import matches_lmdb, read_lmdb
 from tensorrepo.formats.exchange.mds import matches_mds, read_mds
 from tensorrepo.formats.exchange.npy import matches_npy, matches_npz, read_npy, read_npz
 from tensorrepo.formats.exchange.parquet import SUFFIXES as PARQUET_SUFFIXES
@@ -210,9 +222,56 @@ FORMATS: tuple[Format, ...] = (
         read_mds,
         read_options=(_COLUMNS, _SAMPLES),
     ),
+    Format(
+        "lmdb",
+        "LMDB, its keys and values or Caffe's datums: data.mdb or its folder",
+        (".mdb", ".lmdb"),
+        matches_lmdb,
+        read_lmdb,
+        read_options=(
+            Option("database", "of several in one file, this one"),
+            Option("key", "what keys are: text or bytes"),
+            Option("value", "what values are: bytes, text, image or datum"),
+            _SAMPLES,
+        ),
+    ),
+    Format(
+        "huggingface",
+        "folder that save_to_disk of Hugging Face's datasets wrote",
+        (),
+        matches_huggingface,
+        read_huggingface,
+        write_huggingface,
+        (_SPLIT, _COLUMNS),
+        covers=("arrow",),
+    ),
+    Format(
+        "lance",
+        "Lance dataset (needs pylance)",
+        LANCE_SUFFIXES,
+        matches_lance,
+        read_lance,
+        write_lance,
+        (_COLUMNS, Option("version", "a version's number or tag, else the latest")),
+    ),
+    Format(
+        "hdf5",
+        "HDF5 file, its datasets of equal length the columns (needs h5py)",
+        HDF5_SUFFIXES,
+        matches_hdf5,
+        read_hdf5,
+        read_options=(_COLUMNS,),
+    ),
 )
 
 OBJECTS: tuple[ObjectFormat, ...] = (
+    ObjectFormat(
+        "huggingface",
+        "datasets of Hugging Face",
+        is_huggingface_object,
+        read_huggingface_object,
+        (_COLUMNS,),
+    ),
     ObjectFormat(
         "torch",
         "torch's datasets, and objects that give samples by number as they do",

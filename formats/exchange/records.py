@@ -193,6 +193,15 @@ def check_text(data: bytes, where: str) -> str:
         raise damage(where, f"is not UTF-8 text: {problem}") from problem
 
 
+def is_text(data: bytes) -> bool:
+    """Whether bytes are text that people read: UTF-8 without control characters but line ends."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return all(letter.isprintable() or letter in "\t\r\n" for letter in text)
+
+
 def choose(path: Path, there: Sequence[str], columns: Sequence[str] | None) -> list[str]:
     """The columns to read: all, or those asked for.
 

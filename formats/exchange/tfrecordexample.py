@@ -30,7 +30,7 @@ from tensorrepo.formats.dataset.schema import (
 )
 from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.exchange.protowire import Wire, read_fields, read_varints, signed
-from tensorrepo.formats.exchange.records import check_image, check_text, image_type
+from tensorrepo.formats.exchange.records import check_image, check_text, image_type, is_text
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -232,25 +232,17 @@ def _bytes_type(values: list[Any], most: int, word: str | None, where: str) -> C
     known = {"bytes": Bytes(), "text": Text(), "image": Image()}
     if word is not None:
         return known[word]
-    return Text() if values and all(map(_is_text, values)) else Bytes()
+    return Text() if values and all(map(is_text, values)) else Bytes()
 
 
 def _texts_type(values: list[Any], where: str) -> ColumnType:
-    if not all(map(_is_text, values)):
+    if not all(map(is_text, values)):
         raise damage(
             where,
             "holds several values of bytes in one example; only lists of text are read, as JSON. "
             "Leave it out: columns=...",
         )
     return Json()
-
-
-def _is_text(value: bytes) -> bool:
-    try:
-        text = value.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return all(letter.isprintable() or letter in "\t\r\n" for letter in text)
 
 
 def value_of(part: FeatureColumn, feature: Feature | None, where: str) -> Any:
