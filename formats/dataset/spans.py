@@ -40,7 +40,8 @@ Form = tuple[tuple[str, "Storage"], ...]  # ids and stored forms of the columns 
 class WaitingPage:
     """A page that lies in no chunk yet.
 
-    `tiles` give the digests of the chunks that hold its tiles, when called.
+    `tiles` give the digests of the chunks that hold its tiles, when called; these take
+    `tile_bytes`.
     """
 
     first_row: int
@@ -49,6 +50,7 @@ class WaitingPage:
     fragment: int = 0  # counted within the leaf
     is_new: bool = True  # not yet counted in statistics
     tiles: Sequence[Callable[[], Digest]] = ()
+    tile_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -310,10 +312,10 @@ class Tally:
             return cls()
         return cls(known.nulls, known.stored_bytes, known.raw_bytes, known.min, known.max)
 
-    def add(self, entry: NDArray[Any]) -> None:
-        """Count one page, given its PAGE_ENTRY record."""
+    def add(self, entry: NDArray[Any], tile_bytes: int = 0) -> None:
+        """Count one page, given its PAGE_ENTRY record and what its tiles take beside it."""
         self.nulls += int(entry["nulls"])
-        self.stored_bytes += int(entry["stored_bytes"])
+        self.stored_bytes += int(entry["stored_bytes"]) + tile_bytes
         self.raw_bytes += int(entry["raw_bytes"])
         if entry["flags"] & HAS_RANGE:
             low, high = int(entry["min"]), int(entry["max"])

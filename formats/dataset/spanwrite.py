@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.deletions import Deletions
     from tensorrepo.formats.dataset.index import PageIndex
     from tensorrepo.formats.dataset.manifest import Leaf
+    from tensorrepo.formats.dataset.spans import WaitingPage
     from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.objects import Link, ObjectSink
 
@@ -79,14 +80,13 @@ class SpanWriter:
         objects: where to store.
         storers: threads that store chunks.
         waiting_bytes: bound of the chunks that are on their way to the store.
-        count: told of every new page when it is laid out: its column, entry, and the fragment,
-            counted within the leaf.
+        count: told of every new page, and the id of its column, when it is laid out.
     """
 
     objects: ObjectSink
     storers: ThreadPoolExecutor
     waiting_bytes: int
-    count: Callable[[str, NDArray[Any], int], None]
+    count: Callable[[str, WaitingPage], None]
     _storing: deque[tuple[Future[Link], int]] = field(default_factory=deque)
 
     # -------------------------------------------------------------------------- chunks
@@ -112,7 +112,7 @@ class SpanWriter:
         for column in span.columns:
             for page in column.waiting:
                 if page.is_new:
-                    self.count(column.id, page.encoded().entry, page.fragment)
+                    self.count(column.id, page)
         return span.lay_out()
 
     def store_full(self, spans: Sequence[OpenSpan]) -> None:

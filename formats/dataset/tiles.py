@@ -21,13 +21,11 @@ from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.page import (
-    DIRECTORY,
     PAGE_ENTRY,
     PAGE_TILES,
     EncodedPage,
     assemble_page,
     decode_validity,
-    padded,
     split_page,
 )
 from tensorrepo.formats.dataset.values import TiledValues, valid_rows
@@ -219,7 +217,9 @@ def encode_tile_table(values: TiledValues, storage: Storage) -> EncodedPage:
     data = assemble_page(buffers, [Codec.NONE] * 4, [1, 4, 8, 4])
     entry = np.zeros((), PAGE_ENTRY)
     entry["rows"], entry["nulls"], entry["codec"] = values.rows, nulls, PAGE_TILES
-    entry["raw_bytes"] = entry["stored_bytes"] = data.nbytes
+    entry["stored_bytes"] = data.nbytes
+    # What planners weigh is what rows take in memory, not their table.
+    entry["raw_bytes"] = data.nbytes + decoded_bytes(values, storage)
     entry["checksum"] = xxh3_64_intdigest(data.data)
     largest = max((prod(shape) for shape in values.dims.tolist()), default=0)
     entry["min"], entry["max"] = len(tiles), min(_MAX, largest * storage.element.itemsize)
@@ -246,8 +246,6 @@ def decode_tile_table(
     if entry["codec"] != PAGE_TILES:
         raise CorruptError(f"page of a tiled column has form {entry['codec']}, not {PAGE_TILES}")
     expected = (-(-rows // 8) if nulls else 0, rows * (8 + 4 * rank), tiles * TILE.itemsize, 0)
-    if entry["raw_bytes"] != DIRECTORY.size + sum(map(padded, expected)):
-        raise CorruptError(f"page entry promises {entry['raw_bytes']} bytes for {expected}")
     bits, table, records, _ = split_page(page, expected)
     ends = np.frombuffer(table[: 8 * rows], "<i8")
     offsets = np.zeros(rows + 1, np.int64)
@@ -257,7 +255,15 @@ def decode_tile_table(
     found = TiledValues(offsets, np.frombuffer(records, TILE), dims, valid)
     _check_rows(found, storage)
     _check_tiles(found.tiles, tile_chunks)
+    raw_bytes = page.nbytes + decoded_bytes(found, storage)
+    if entry["raw_bytes"] != raw_bytes:
+        raise CorruptError(f"page entry promises {entry['raw_bytes']} bytes, its rows {raw_bytes}")
     return found
+
+
+def decoded_bytes(values: TiledValues, storage: Storage) -> int:
+    """Bytes of all rows in memory."""
+    return sum(map(prod, values.dims.tolist())) * storage.element.itemsize
 
 
 def _check_rows(values: TiledValues, storage: Storage) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.manifest import LeafEntry, Span
     from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.formats.dataset.schema import Schema
-    from tensorrepo.formats.dataset.spans import Tally
+    from tensorrepo.formats.dataset.spans import Tally, WaitingPage
     from tensorrepo.repo.objects import Link, ObjectSink
 
 
@@ -159,9 +159,10 @@ class TreeEditor:
         self._tallies[part.id].remove(entries)
         self._stored_bytes[fragment] -= entries["stored_bytes"].sum()
 
-    def _count(self, column: str, entry: NDArray[Any], fragment: int) -> None:
-        self._tallies[column].add(entry)
-        self._stored_bytes[fragment] += entry["stored_bytes"]
+    def _count(self, column: str, page: WaitingPage) -> None:
+        self._tallies[column].add(page.encoded().entry, page.tile_bytes)
+        stored_bytes = int(page.encoded().entry["stored_bytes"]) + page.tile_bytes
+        self._stored_bytes[page.fragment] += stored_bytes
 
 
 class _LeafEditor:

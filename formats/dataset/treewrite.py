@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.deletions import Deletions
     from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.formats.dataset.schema import Schema
-    from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart
+    from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart, WaitingPage
     from tensorrepo.formats.dataset.treeread import Links
     from tensorrepo.repo.objects import Link, ObjectSink
 
@@ -205,9 +205,10 @@ class TreeWriter:
             span = leaf.open[group] = OpenSpan(group, at)
         span.add_fragment(leaf.uids[at], at, part)
 
-    def _count(self, column: str, entry: NDArray[Any], fragment: int) -> None:
-        self._tallies[column].add(entry)
-        self._leaf.stored_bytes[fragment] += int(entry["stored_bytes"])
+    def _count(self, column: str, page: WaitingPage) -> None:
+        self._tallies[column].add(page.encoded().entry, page.tile_bytes)
+        stored_bytes = int(page.encoded().entry["stored_bytes"]) + page.tile_bytes
+        self._leaf.stored_bytes[page.fragment] += stored_bytes
 
     # -------------------------------------------------------------------------- leaves
 

@@ -22,13 +22,27 @@ import pyarrow as pa
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.chunk import CHUNK_BYTES
 from tensorrepo.formats.dataset.coerce import coerce_batch
-from tensorrepo.formats.dataset.page import DIRECTORY, EncodedPage, encode_page, padded
+from tensorrepo.formats.dataset.page import (
+    DIRECTORY,
+    EncodedPage,
+    column_codec,
+    encode_page,
+    padded,
+)
 from tensorrepo.formats.dataset.pool import Pool
 from tensorrepo.formats.dataset.schema import Column, Layout, Schema, type_to_json
 from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart, WaitingPage
 from tensorrepo.formats.dataset.stripes import Step, Stripes, page_limit
+from tensorrepo.formats.dataset.tiles import encode_tile_table, number_chunks
+from tensorrepo.formats.dataset.tilewrite import TileStore, tiled_rows
 from tensorrepo.formats.dataset.treewrite import Groups, TreeWriter
-from tensorrepo.formats.dataset.values import ColumnValues, concat
+from tensorrepo.formats.dataset.values import (
+    ColumnValues,
+    RaggedValues,
+    TiledValues,
+    concat,
+    concat_tiled,
+)
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import content_tag, digest_bytes
 
@@ -37,6 +51,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tensorrepo.formats.codecs.choice import CodecChoice
     from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.formats.dataset.schema import InputBatch, Storage
     from tensorrepo.repo.ids import Digest
@@ -58,7 +73,7 @@ def write_dataset(
     base: Dataset | None = None,
     budget_bytes: int = BUDGET_BYTES,
     page_bytes: int | None = None,
-    codec: Codec = Codec.NONE,
+    codec: CodecChoice = Codec.NONE,
     rng: random.Random = _RANDOM,
     progress: Callable[[int, int], None] | None = None,
 ) -> Link:
@@ -72,7 +87,7 @@ def write_dataset(
         base: append to this dataset, whose chunks and leaves are linked, not rewritten.
         budget_bytes: bound of the memory used, beside one batch and one row.
         page_bytes: size of a full page; None: 1 MiB, or 256 KiB where rows are under 4 KiB.
-        codec: tried on every page; kept where it saves a quarter.
+        codec: tried on every page and tile, kept where it saves a quarter; "auto" tries a sample.
         rng: gives fragments their uids.
         progress: called after every batch with rows and bytes written so far.
 
@@ -156,6 +171,11 @@ class _Writer:
         self._groups = groups
         count = len(schema.columns)
         self._pieces: list[list[ColumnValues]] = [[] for _ in range(count)]
+        self._tiled: dict[int, list[TiledValues]] = {
+            place: []
+            for place, column in enumerate(schema.columns)
+            if column.storage.layout is Layout.TILED
+        }
         self._owned = [0] * count  # pieces that are no views into the caller's batch
         self._fragment: list[list[WaitingPage]] = [[] for _ in range(count)]
         self._page_start = [0] * count
@@ -205,13 +225,24 @@ class _Writer:
         ]
         speeds = [mean / limit for mean, limit in zip(means, limits, strict=True)]
         groups = self._groups or column_groups(self._schema, means)
+        tree = self._tree(groups)
+        tiles = {
+            place: TileStore(
+                storages[place],
+                tree.spans.store_parts,
+                encoders=options.encoders,
+                codec=options.codec,
+                budget_bytes=options.quarter_bytes // len(self._tiled),
+            )
+            for place in self._tiled
+        }
         pool = Pool(3 * options.quarter_bytes)
         slab_bytes = min(SLAB_BYTES, options.quarter_bytes // (2 * len(groups)))
         slabs = {group[0]: Slab(pool, slab_bytes) for group in groups}
         stripes = Stripes(limits, speeds, min(CHUNK_BYTES, options.quarter_bytes))
         by_column = {name: slabs[group[0]] for group in groups for name in group}
         ordered = [by_column[column.id] for column in self._schema.columns]
-        return _Filling(stripes, groups, ordered, self._tree(groups))
+        return _Filling(stripes, groups, ordered, tree, tiles)
 
     def _take(
         self,
@@ -221,20 +252,26 @@ class _Writer:
         borrowed: list[Future[EncodedPage]],
     ) -> None:
         if step.stop > step.start:
-            for pieces, column in zip(self._pieces, values, strict=True):
-                pieces.append(column.slice(step.start, step.stop))
+            for place, column in enumerate(values):
+                rows = column.slice(step.start, step.stop)
+                if place not in self._tiled:
+                    self._pieces[place].append(rows)
+                elif isinstance(rows, RaggedValues):
+                    self._tiled[place].append(filling.tiles[place].add(tiled_rows(rows)))
             self._fragment_rows += step.stop - step.start
-        borrowed.extend(self._end_page(filling, place) for place in step.closes)
+        borrowed.extend(
+            self._end_page(filling, place) for place in step.closes if place not in self._tiled
+        )
         if step.fragment_ends:
             self._end_fragment(filling)
 
     def _end_page(self, filling: _Filling, place: int) -> Future[EncodedPage]:
         pieces, self._pieces[place] = self._pieces[place], []
         self._owned[place] = 0
-        storage = self._schema.columns[place].storage
-        options = self._options
+        column, options = self._schema.columns[place], self._options
+        codec = column_codec(column.type, options.codec)
         encoded = options.encoders.submit(
-            _encode, pieces, storage, options.codec, filling.slabs[place]
+            _encode, pieces, column.storage, codec, filling.slabs[place]
         )
         raw_bytes = padded(sum(piece.nbytes for piece in pieces)) + DIRECTORY.size
         page = WaitingPage(self._page_start[place], encoded.result, raw_bytes)
@@ -242,12 +279,27 @@ class _Writer:
         self._page_start[place] = self._fragment_rows
         return encoded
 
+    def _end_tiles(self, filling: _Filling, place: int) -> None:
+        """The table of a tiled column: one page for the whole fragment."""
+        store = filling.tiles[place]
+        store.flush()
+        values, used = number_chunks(concat_tiled(self._tiled[place]))
+        page = encode_tile_table(values, self._schema.columns[place].storage)
+        chunks = [store.places[number] for number in used]
+        tile_bytes = int(values.tiles["stored_bytes"].sum())
+        self._fragment[place].append(
+            WaitingPage(0, lambda: page, page.data.nbytes, tiles=chunks, tile_bytes=tile_bytes)
+        )
+        self._tiled[place] = []
+
     def _end_fragment(self, filling: _Filling) -> None:
         if not self._fragment_rows:
             return
         for place, pieces in enumerate(self._pieces):
             if pieces:
                 self._end_page(filling, place)
+        for place in self._tiled:
+            self._end_tiles(filling, place)
         places = {column.id: place for place, column in enumerate(self._schema.columns)}
         columns = [
             ColumnPart(column.id, column.storage, pages)
@@ -267,7 +319,7 @@ class _Writer:
 @dataclass(frozen=True, slots=True)
 class _Options:
     encoders: ThreadPoolExecutor
-    codec: Codec
+    codec: CodecChoice
     page_bytes: int | None
     quarter_bytes: int
     rng: random.Random
@@ -275,12 +327,13 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class _Filling:
-    """What is chosen when the first rows have come; `slabs` per column."""
+    """What is chosen when the first rows have come; `slabs` per column, `tiles` of tiled ones."""
 
     stripes: Stripes
     groups: Groups
     slabs: list[Slab]
     tree: TreeWriter
+    tiles: dict[int, TileStore[Callable[[], Digest]]]
 
 
 def column_groups(schema: Schema, mean_row_bytes: Sequence[float] | None) -> Groups:
@@ -299,7 +352,9 @@ def column_groups(schema: Schema, mean_row_bytes: Sequence[float] | None) -> Gro
     return (tuple(light), *groups) if light else groups
 
 
-def _encode(pieces: list[ColumnValues], storage: Storage, codec: Codec, slab: Slab) -> EncodedPage:
+def _encode(
+    pieces: list[ColumnValues], storage: Storage, codec: CodecChoice, slab: Slab
+) -> EncodedPage:
     return encode_page(concat(pieces), storage, codec, slab.array)
 
 
