@@ -133,13 +133,8 @@ def redo(repository: Repository, name: str, *, actor: str) -> Move:
 def reflog(repository: Repository, ref: str, view: View | None = None) -> Iterator[Move]:
     """All changes of a ref, the newest first; entries that did not apply are left out."""
     at = view or repository.log.refresh()
-    value = at.state.refs.get(ref)
     for stop in range(at.generation + 1, 1, -_BLOCK):
-        moves = list(_moves(repository, ref, max(1, stop - _BLOCK), stop))
-        for move in reversed(moves):
-            if move.update.new == value:
-                yield move
-                value = move.update.old
+        yield from reversed(list(_moves(repository, ref, max(1, stop - _BLOCK), stop)))
 
 
 def _step(repository: Repository, name: str, actor: str, verb: str) -> Move:
@@ -158,7 +153,7 @@ def _step(repository: Repository, name: str, actor: str, verb: str) -> Move:
                 f"`tensorrepo reset` moves a branch past other people's changes."
             )
         updates = [Update(ref, view.state.refs.get(ref), move.update.old)]
-        updates += _other_name_back(view, move)
+        updates += _other_name_back(repository, view, move, verb)
         note = f"{verb} {move.generation}"
         decided[:] = [_step_entry(repository, view, one, actor, note, txn) for one in updates]
         return tuple(decided)
@@ -168,19 +163,18 @@ def _step(repository: Repository, name: str, actor: str, verb: str) -> Move:
     return Move(generation, decided[0], first, more[0] if more else None)
 
 
-def _other_name_back(view: View, move: Move) -> list[Update]:
+def _other_name_back(repository: Repository, view: View, move: Move, verb: str) -> list[Update]:
     """What gives a renamed branch its former name, or takes it away again."""
     other = move.renamed
     if other is None:
         return []
-    now = view.state.refs.get(other.ref)
-    if now != other.new:
+    last = _last_step(repository, other.ref, view, verb)
+    if last is None or last.generation != move.generation:
         raise ConflictError(
-            f"{describe_ref(other.ref)} changed after record {move.generation} renamed it: it is "
-            f"at {now or 'no commit':.12}, not at {other.new or 'no commit':.12}. Nothing changed: "
-            "use `tensorrepo branch` to name them as you want."
+            f"{describe_ref(other.ref)} was changed after record {move.generation}, which renamed "
+            "it. Nothing changed: use `tensorrepo branch` to name both as you want."
         )
-    return [Update(other.ref, now, other.old)]
+    return [Update(other.ref, view.state.refs.get(other.ref), other.old)]
 
 
 def _step_entry(
@@ -217,13 +211,27 @@ def _last_step(repository: Repository, ref: str, view: View, verb: str) -> Move 
 
 
 def _moves(repository: Repository, ref: str, start: int, stop: int) -> Iterator[Move]:
-    """What records ``[start, stop)`` say of one ref, oldest first, whether or not it applied."""
-    for record in repository.log.records(start, stop):
-        for entry in record.entries:
-            bulk = () if entry.bulk is None else _read_bulk(repository, entry.bulk)
-            for update in (*entry.updates, *bulk):
+    """What records ``[start, stop)`` did to one ref, oldest first."""
+    log = repository.log
+    naming = [
+        record.gen
+        for record in log.records(start, stop)
+        if any(update.ref == ref for one in record.entries for update in _updates(repository, one))
+    ]
+    if not naming:
+        return
+    # What an entry did is known from the fold alone: beside it may stand one that is void, and
+    # says the same. Folding a block costs a checkpoint, so it is left out where nothing is named.
+    for record, verdicts in log.judged(naming[0], naming[-1] + 1):
+        for entry, verdict in zip(record.entries, verdicts, strict=True):
+            for update in _updates(repository, entry) if verdict.applied else ():
                 if update.ref == ref:
                     yield Move(record.gen, entry, update, _other_name(record, entry, update))
+
+
+def _updates(repository: Repository, entry: LogEntry) -> tuple[Update, ...]:
+    bulk = () if entry.bulk is None else _read_bulk(repository, entry.bulk)
+    return (*entry.updates, *bulk)
 
 
 def _other_name(record: Record, entry: LogEntry, update: Update) -> Update | None:

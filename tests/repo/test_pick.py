@@ -10,6 +10,7 @@ from tensorrepo.repo import refs
 from tensorrepo.repo.combine import merge
 from tensorrepo.repo.errors import CommitExpired, ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.pick import cherry_pick, picked_message, revert, revert_message
+from tensorrepo.repo.transaction import begin
 from tests.support.collector import condemn, delete
 from tests.support.repositories import (
     ADA,
@@ -18,6 +19,7 @@ from tests.support.repositories import (
     commit_files,
     files_at,
     new_repository,
+    stage_files,
     tip_of,
 )
 
@@ -206,6 +208,20 @@ def test_a_commit_that_was_collected_cannot_be_picked() -> None:
     delete(repository, condemn(repository, release=[dropped]))
     with pytest.raises((CommitExpired, NotFoundError)):
         cherry_pick(again(repository), "main", wanted, committer=ADA)
+
+
+def test_what_a_commit_says_of_itself_goes_along_with_a_pick_and_not_with_a_revert() -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"a"})
+    with begin(repository, "main") as transaction:
+        stage_files(transaction, {"files/b": b"b"})
+        wanted = transaction.commit("b", author=BOB, metadata={"run": 7})
+    assert wanted is not None
+    reverted = revert(repository, "main", wanted.digest, author=ADA)
+    picked = cherry_pick(repository, "main", wanted.digest, committer=ADA)
+    assert reverted is not None
+    assert picked is not None
+    assert (reverted.commit.metadata, picked.commit.metadata) == ({}, {"run": 7})
 
 
 def test_a_message_is_taken_as_it_is_given() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensorrepo.repo import refs
+from tensorrepo.repo.append import append
 from tensorrepo.repo.errors import ConflictError, NotFoundError
 from tensorrepo.repo.records import LogEntry, Update
 from tests.support.repositories import ADA, BOB, commit_files, new_repository, tip_of
@@ -135,6 +136,29 @@ def test_undo_of_somebody_elses_change_is_refused_and_names_them() -> None:
     commit_files(repository, {"files/a": b"two"}, author=BOB)
     with pytest.raises(ConflictError, match="Bob"):
         refs.undo(repository, "main", actor=ADA)
+
+
+def test_the_reflog_leaves_out_what_had_no_effect() -> None:
+    """A server that groups transactions appends also what lost: two people moved main alike."""
+    repository = new_repository()
+    first = commit_files(repository, {"files/a": b"one"})
+    second = commit_files(repository, {"files/a": b"two"}, branch="side")
+    move = Update("heads/main", first.digest, second.digest)
+    late = Update("heads/main", None, second.digest)
+    entries = (
+        LogEntry("a" * 32, "ref-reset", ADA, 0, "", (move,)),
+        LogEntry("b" * 32, "ref-reset", BOB, 0, "", (move,)),
+        LogEntry("c" * 32, "ref-create", BOB, 0, "", (late,)),
+    )
+    appended = append(repository.log, lambda _: entries, allow_void=True)
+    assert [verdict.applied for verdict in appended.verdicts] == [True, False, False]
+    moves = list(refs.reflog(repository, "heads/main"))
+    assert [(move.entry.actor, move.update.old) for move in moves] == [
+        (ADA, first.digest),
+        (ADA, None),
+    ]
+    refs.undo(repository, "main", actor=ADA)
+    assert tip_of(repository) == first.digest
 
 
 def test_the_reflog_tells_every_place_of_a_branch() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -273,16 +273,11 @@ class RepositoryMachine(RuleBasedStateMachine):
     def rename(self, old: str, new: str, actor: str) -> None:
         source, target = f"heads/{old}", f"heads/{new}"
         commit = self.model.refs.get(source)
-
-        def apply() -> None:
-            self.model.move(target, commit, actor)
-            self.model.move(source, None, actor, drops=True)
-
         self._expect(
             commit is not None and self.model.can_create(target),
             (ConflictError, NotFoundError),
             lambda: refs.rename_branch(self.repository, old, new, actor=actor),
-            apply,
+            lambda: self.model.rename(source, target, actor),
         )
 
     @precondition(lambda self: self._kept())
@@ -326,23 +321,37 @@ class RepositoryMachine(RuleBasedStateMachine):
             with pytest.raises(NotFoundError, match="nothing to"):
                 act(self.repository, name, actor=actor)
             return
-        step = source[ref][-1]
-        place = step.old if source is model.done else step.new
-        creates = place is not None and ref not in model.refs
-        if owner != actor or (creates and not model.can_create(ref)):
-            with pytest.raises((ConflictError, *self._step_expiry(place))):
+        places = self._places(ref, source)
+        expiry = tuple(error for place in places.values() for error in self._step_expiry(place))
+        creates = [each for each, place in places.items() if place and each not in model.refs]
+        if owner != actor or not places or not all(model.can_create(each) for each in creates):
+            with pytest.raises((ConflictError, *expiry)):
                 act(self.repository, name, actor=actor)
             return
         try:
             act(self.repository, name, actor=actor)
         except CommitExpired:
-            assert self._step_expiry(place)
+            assert expiry
             return
-        source[ref].pop()
-        target[ref].append(Step(step.old, step.new, step.actor, actor))
-        model.set(ref, place, drops=True)
-        if place is not None:
-            model.brought_back(place)
+        for each, place in places.items():
+            target[each].append(replace(source[each].pop(), undone_by=actor))
+            model.set(each, place, drops=True)
+            if place is not None:
+                model.brought_back(place)
+
+    def _places(self, ref: str, source: dict[str, list[Step]]) -> dict[str, Digest | None]:
+        """Where the last step of `ref` takes it, and the branch that was renamed with it.
+
+        Nowhere when something was done to that other branch since.
+        """
+        steps = {ref: source[ref][-1]}
+        if other := steps[ref].other:
+            beside = source[other][-1] if source[other] else None
+            if beside is None or beside.pair != steps[ref].pair:
+                return {}
+            steps[other] = beside
+        back = source is self.model.done
+        return {each: step.old if back else step.new for each, step in steps.items()}
 
     def _step_expiry(self, place: Digest | None) -> tuple[type[Exception], ...]:
         return (CommitExpired,) if place in self.model.gone else ()

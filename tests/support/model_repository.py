@@ -6,7 +6,7 @@ It knows no objects, no log and no pages. Undo and redo are two stacks for each 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tests.support.reference_tree import clashing
@@ -33,12 +33,17 @@ class Made:
 
 @dataclass(frozen=True)
 class Step:
-    """One move of one ref. `undone_by` is who took it back."""
+    """One move of one ref. `undone_by` is who took it back.
+
+    A rename is two moves, of two refs: `other` is the other ref, `pair` the same number in both.
+    """
 
     old: Digest | None
     new: Digest | None
     actor: str
     undone_by: str = ""
+    other: str = ""
+    pair: int = 0
 
 
 @dataclass
@@ -51,6 +56,7 @@ class Model:
     undone: defaultdict[str, list[Step]] = field(default_factory=lambda: defaultdict(list))
     retained: set[Digest] = field(default_factory=set)
     gone: set[Digest] = field(default_factory=set)
+    renames: int = 0
 
     def files(self, commit: Digest | None) -> Files:
         return {} if commit is None else self.commits[commit].files
@@ -90,6 +96,14 @@ class Model:
         self.done[ref].append(Step(old, new, actor))
         self.undone[ref].clear()
         self.set(ref, new, drops=drops)
+
+    def rename(self, source: str, target: str, actor: str) -> None:
+        commit = self.refs[source]
+        self.renames += 1
+        self.move(target, commit, actor)
+        self.move(source, None, actor, drops=True)
+        for ref, other in ((source, target), (target, source)):
+            self.done[ref][-1] = replace(self.done[ref][-1], other=other, pair=self.renames)
 
     def set(self, ref: str, new: Digest | None, *, drops: bool) -> None:
         old = self.refs.pop(ref, None)

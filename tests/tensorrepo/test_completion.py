@@ -31,7 +31,7 @@ def offered(shell: Shell, line: str, monkeypatch: pytest.MonkeyPatch) -> list[st
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("tensorrepo ch", {"checkout"}),
+        ("tensorrepo ch", {"checkout", "cherry-pick"}),
         ("tensorrepo switch ", {"main", "side"}),
         ("tensorrepo checkout v", {"v1"}),
         ("tensorrepo log main..s", {"main..side"}),
