@@ -1,0 +1,164 @@
+"""What the cases of `bench_dataset.py` share: repositories, turns, peers, a slow S3."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.store import ObjectStore
+from tensorrepo.repo.writer import ObjectWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from tensorrepo.formats.dataset.schema import Schema
+    from tensorrepo.repo.objects import Link
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+MIB = 1 << 20
+SEED = 7
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure: `peers` is the python of an environment that has the peers, if there is."""
+
+    rounds: int
+    peers: str | None
+
+
+class Skipped(Exception):
+    """The case cannot be measured here; says why."""
+
+
+def take_turns(
+    rounds: int, sides: Mapping[str, Callable[[], float | None]]
+) -> dict[str, list[float]]:
+    """Seconds of each side, in turns, so that a noisy neighbour hits all of them.
+
+    A side that gives a number measured itself (a peer in its own process); else its call is timed.
+    """
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            begun = time.perf_counter()
+            own = side()
+            found[name].append(time.perf_counter() - begun if own is None else own)
+    return found
+
+
+def medians_ms(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    return {f"{name}_ms": round(statistics.median(each) * 1e3, 2) for name, each in seconds.items()}
+
+
+def ratio(above: list[float], below: list[float]) -> float:
+    """The median of the rounds' ratios."""
+    return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 2)
+
+
+# ------------------------------------------------------------------------------ ours
+
+
+def store_dataset(url: str, environment: Mapping[str, str], schema: Schema, batches: Any) -> str:
+    """The digest of a dataset of these batches in a repository's objects at `url`."""
+    writer = ObjectWriter(ObjectStore(open_backend(url, environment=environment)), ())
+    link = write_dataset(writer, schema, batches)
+    writer.flush()
+    return link.digest
+
+
+def reopen(url: str, environment: Mapping[str, str], digest: Any) -> Dataset:
+    """The dataset as a process sees it that has just begun."""
+    return open_dataset(CountingStore(open_backend(url, environment=environment)), digest)
+
+
+class CountingStore(ObjectStore):
+    """Counts requests for ranges, and their bytes."""
+
+    requests = 0
+    bytes = 0
+
+    def read_range(self, link: Link, start: int, stop: int) -> Any:
+        self.requests += 1
+        self.bytes += stop - start
+        return super().read_range(link, start, stop)
+
+
+def reset_counts(dataset: Dataset) -> CountingStore:
+    objects = dataset.objects
+    assert isinstance(objects, CountingStore)
+    objects.requests = objects.bytes = 0
+    return objects
+
+
+# ------------------------------------------------------------------------------ peers
+
+
+class Peer:
+    """A peer in a process and an environment of its own, asked by lines of JSON."""
+
+    def __init__(self, options: Options, script: str, folder: Path) -> None:
+        if options.peers is None:
+            raise Skipped("needs --peers PYTHON, of an environment with benchmarks/peers.txt")
+        self._process = subprocess.Popen(
+            [options.peers, str(HERE / script), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"what": what, **arguments}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise Skipped(f"the peer ended with code {self._process.wait()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+# ------------------------------------------------------------------------------ a slow S3
+
+
+@contextmanager
+def slow_s3(folder: Path, latency_ms: float) -> Iterator[tuple[str, dict[str, str]]]:
+    """Our S3 server in a process of its own: the URL of a bucket, and how to reach it."""
+    (folder / "s3").mkdir(parents=True)
+    command = [sys.executable, str(ROOT / "examples/s3_server.py"), "--root", str(folder / "s3")]
+    command += ["--port", "0", "--latency-ms", str(latency_ms), "--bucket", "bucket"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        yield (
+            "s3://bucket",
+            {
+                "AWS_ACCESS_KEY_ID": "bench",
+                "AWS_SECRET_ACCESS_KEY": "bench",
+                "AWS_ENDPOINT_URL": server.stdout.readline().strip(),
+                "AWS_REGION": "us-east-1",
+            },
+        )
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def portions(count: int, step: int) -> Iterable[slice]:
+    return (slice(start, min(count, start + step)) for start in range(0, count, step))
