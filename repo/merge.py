@@ -316,7 +316,8 @@ def pick_sides(
     if mainline is None and len(picked.parents) > 1:
         raise InvalidInputError(
             f"commit {commit:.12} is a merge of {len(picked.parents)} parents: "
-            "say with --mainline which of them its change is taken against"
+            "say with --mainline which of them its change is taken against (1 is the branch that "
+            "was merged into)"
         )
     if mainline is not None and not 1 <= mainline <= len(picked.parents):
         raise InvalidInputError(

@@ -47,7 +47,7 @@ def revert_command(
     """Take back what one commit changed, as a new commit; all that came after it stays.
 
     Whoever made it, and however long ago. There is no half-reverted state: in a conflict nothing
-    changes, and the message says which paths and why. It changes nothing here: exit code 1.
+    changes, and the message says which paths and why. Nothing left to take back: exit code 1.
 
     Examples:
         tensorrepo revert HEAD
@@ -114,10 +114,16 @@ def cherry_pick_command(
             )
         prepare(session, commits, revert=False, mainline=mainline)
         options = {"message": message, "mainline": mainline, "strategy": strategy}
-        made, stop = _pick_all(session, branch, commits, options)
+        made, left, stop = _pick_all(session, branch, commits, options)
     if made:
         _report_picked(branch, made, as_json=as_json)
     if stop is not None:
+        if made:
+            rest = " ".join(f"{commit:.12}" for commit in left)
+            output.note(
+                f"{len(made)} of {len(commits)} commits were picked, and stay. It stopped at "
+                f"{left[0]:.12}. Left: `tensorrepo cherry-pick {rest}`."
+            )
         raise stop
     if not made:
         raise typer.Exit(NOTHING_TO_DO)
@@ -125,26 +131,20 @@ def cherry_pick_command(
 
 def _pick_all(
     session: Session, branch: str, commits: list[Digest], options: dict[str, Any]
-) -> tuple[list[tuple[Digest, Committed]], Error | None]:
-    """The picked commits with their copies, and what stopped it before the last one."""
+) -> tuple[list[tuple[Digest, Committed]], list[Digest], Error | None]:
+    """The picked commits with their copies; what is left, and the error that it was left for."""
     author = session.author()
     made: list[tuple[Digest, Committed]] = []
     for at, commit in enumerate(commits):
         try:
             new = pick.cherry_pick(session.repository, branch, commit, committer=author, **options)
         except Error as error:
-            if made:
-                left = " ".join(f"{digest:.12}" for digest in commits[at:])
-                output.note(
-                    f"{len(made)} of {len(commits)} commits were picked, and stay. It stopped at "
-                    f"{commit:.12}. Left: `tensorrepo cherry-pick {left}`."
-                )
-            return made, error
+            return made, commits[at:], error
         if new is None:
             output.note(f"{branch} has all that {commit:.12} changed: no commit was made of it")
         else:
             made.append((commit, new))
-    return made, None
+    return made, [], None
 
 
 def _report_picked(branch: str, made: list[tuple[Digest, Committed]], *, as_json: bool) -> None:
