@@ -80,6 +80,11 @@ class Repository:
         return self.core.id
 
     @property
+    def machine(self) -> connect.Machine:
+        """Where this process runs: its environment, home and folder."""
+        return self._machine
+
+    @property
     def author(self) -> str:
         """``Name <email>`` of commits. Raises InvalidInputError when nobody told."""
         return self._origin.author or connect.author(self._machine)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.adopt import Wish, adopt_files
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema import Schema
@@ -109,6 +110,50 @@ class Transaction:
         if entry is None or entry.kind is not Kind.DATASET:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
         found = open_dataset(self.core.objects, entry.digest)
+        return DatasetDraft(self, path, found.schema.without_ids(), len(found))
+
+    def adopt(
+        self,
+        name: str,
+        paths: str | Path | Iterable[str | Path],
+        *,
+        format: str | None = None,  # noqa: A002  # the word of `read`
+        columns: Iterable[str] | None = None,
+        append: bool = False,
+        hashed: bool | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> DatasetDraft:
+        """A dataset whose rows stay in files: Parquet, WebDataset's tar, npy or safetensors.
+
+        To read it, open the repository with ``outside=`` prefixes that allow its files.
+
+        Args:
+            name: of the dataset; a new one unless `append`.
+            paths: files or URLs, or a folder of files, in the order of their rows.
+            format: "parquet", "tar", "npy" or "safetensors"; None: told by content.
+            columns: only these, in this order.
+            append: put the rows behind those of the dataset.
+            hashed: read the files once for their hashes, by which copies of them are known; None:
+                those of this machine.
+            storage_options: credentials, endpoint and the like of the URLs.
+
+        Raises:
+            ConflictError: there is one of that name, and not `append`.
+            InvalidInputError, UnsupportedError: a file that cannot be adopted; names it.
+        """
+        path = _full("datasets", name)
+        entry = self.core.entry(path)
+        if entry is not None and not append:
+            raise ConflictError(f"{path} exists: append=True puts the rows behind its own")
+        base = open_dataset(self.core.objects, entry.digest) if entry else None
+        given = [paths] if isinstance(paths, str | Path) else list(paths)
+        chosen = None if columns is None else tuple(columns)
+        wish = Wish(tuple(map(str, given)), format, chosen, hashed)
+        made = adopt_files(
+            self.core.objects, wish, self.repository.machine, base=base, options=storage_options
+        )
+        self.core.stage(path, Entry(Kind.DATASET, made.link.digest))
+        found = open_dataset(self.core.objects, made.link.digest)
         return DatasetDraft(self, path, found.schema.without_ids(), len(found))
 
     def save_model(

@@ -52,7 +52,7 @@ def read_group(
         raise CorruptError(f"{where} has no row group {group} of {rows} rows")
     with _damage(f"{where}, row group {group}, field {place.field!r}"):
         opened = pq.ParquetFile(
-            file, metadata=metadata, pre_buffer=True, page_checksum_verification=True
+            file, metadata=metadata, pre_buffer=False, page_checksum_verification=True
         )
         table = opened.read_row_group(group, columns=[place.field], use_threads=False)
         array = table.column(place.field).combine_chunks()

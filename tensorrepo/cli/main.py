@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "init": ("start", "Make a repository and a workspace here.", START),
     "config": ("start", "Show or set your name, address and other settings.", START),
     "add": ("stage", "Read a file or folder and stage it as a dataset, model or file.", CHANGE),
+    "adopt": ("adopt", "Stage a dataset whose rows stay in the files that they are in.", CHANGE),
     "rm": ("stage", "Stage the removal of an entry.", CHANGE),
     "mv": ("stage", "Stage another name for an entry; no bytes move.", CHANGE),
     "restore": ("stage", "Unstage, or stage an entry as it was at another commit.", CHANGE),
