@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.index import ColumnIndex
+    from tensorrepo.formats.dataset.live import LiveRows
 
 Kind = Literal["pages", "resident", "global", "buffer", "storage"]
 Shuffle = Literal["pages", "global", "buffer"] | bool
@@ -86,14 +87,18 @@ class ColumnPlan:
 class Plan:
     """What to read and in which order: columns, runs, and the order's parameters.
 
-    `first_row` is int64 ``(runs + 1,)``: run p holds the rows ``[first_row[p], first_row[p + 1])``
-    of the dataset; `run_bytes` int64 ``(runs,)`` its decoded bytes in all columns.
+    `first_row` is int64 ``(runs + 1,)``: run p holds the live rows
+    ``[first_row[p], first_row[p + 1])`` of the dataset, at least one. Deleted ones counted too,
+    these lie in ``[start[p], stop[p])``. `run_bytes` is int64 ``(runs,)``, its decoded bytes in all
+    columns.
     """
 
     columns: tuple[ColumnPlan, ...]
     arrangement: Arrangement
     window_bytes: int
     first_row: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
     run_bytes: NDArray[np.int64]
 
     @property
@@ -138,6 +143,7 @@ def make_plan(
     window_bytes: int,
     shuffle: Shuffle = "pages",
     arrangement: Arrangement | None = None,
+    deleted: LiveRows | None = None,
 ) -> Plan:
     """Plan to stream `columns`.
 
@@ -147,6 +153,7 @@ def make_plan(
         window_bytes: decoded bytes that may be resident in the whole job.
         shuffle: what the user asked for; True means "pages".
         arrangement: a saved one, which then decides instead of `shuffle` and the sizes.
+        deleted: which rows are; None: none. Runs without a live row are left out.
 
     Raises:
         InvalidInputError: no columns, an unknown shuffle, a window or batch below 1.
@@ -158,16 +165,28 @@ def make_plan(
             f"batch_size and window_bytes are at least 1, got {batch_size} and {window_bytes}"
         )
     leading = max(columns, key=lambda column: column[1].raw_bytes)[1]
-    first_row = leading.first_row
-    chosen = arrangement or _arrange(columns, len(first_row) - 1, batch_size, window_bytes, shuffle)
+    start, stop, first_row = _live_runs(leading.first_row, deleted)
+    chosen = arrangement or _arrange(columns, len(start), batch_size, window_bytes, shuffle)
     planned = tuple(
-        _plan_column(name, index, first_row, window_bytes, leads=index is leading)
+        _plan_column(name, index, start, stop, window_bytes, leads=index is leading)
         for name, index in columns
     )
-    run_bytes = np.zeros(len(first_row) - 1, dtype=np.int64)
+    run_bytes = np.zeros(len(start), dtype=np.int64)
     for column in planned:
-        run_bytes += _run_bytes(column.index, first_row)
-    return Plan(planned, chosen, window_bytes, first_row, run_bytes)
+        run_bytes += _run_bytes(column.index, start, stop)
+    return Plan(planned, chosen, window_bytes, first_row, start, stop, run_bytes)
+
+
+def _live_runs(
+    bounds: NDArray[np.int64], deleted: LiveRows | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Starts and stops of the runs that have live rows, and the bounds of their live rows."""
+    start, stop = bounds[:-1], bounds[1:]
+    if deleted is None:
+        return start, stop, bounds
+    live = deleted.live_bounds(bounds)
+    kept = np.diff(live) > 0
+    return start[kept], stop[kept], np.append(live[:-1][kept], live[-1:])
 
 
 def _arrange(
@@ -198,29 +217,36 @@ def _arrange(
 def _plan_column(
     name: str,
     index: ColumnIndex,
-    first_row: NDArray[np.int64],
+    start: NDArray[np.int64],
+    stop: NDArray[np.int64],
     window_bytes: int,
     *,
     leads: bool,
 ) -> ColumnPlan:
-    first = np.searchsorted(index.first_row, first_row[:-1], side="right") - 1
-    stop = np.searchsorted(index.first_row, first_row[1:], side="left")
+    first_page = np.searchsorted(index.first_row, start, side="right") - 1
+    stop_page = np.searchsorted(index.first_row, stop, side="left")
     reading: Reading = "page"
     if leads:
         reading = "leading"
-    elif np.array_equal(first[1:], stop[:-1]):
+    elif (first_page[1:] >= stop_page[:-1]).all():
         reading = "whole"  # no page holds rows of two runs
     elif index.raw_bytes * _RESIDENT_SHARE <= window_bytes:
         reading = "resident"
-    return ColumnPlan(name, index, reading, first, stop)
+    return ColumnPlan(name, index, reading, first_page, stop_page)
 
 
-def _run_bytes(index: ColumnIndex, first_row: NDArray[np.int64]) -> NDArray[np.int64]:
+def _run_bytes(
+    index: ColumnIndex, start: NDArray[np.int64], stop: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Decoded bytes of each run in one column; a page's bytes count evenly for its rows."""
-    if index.first_row is first_row:
-        return index.entries["raw_bytes"].astype(np.int64)
-    bytes_before = np.concatenate(([0], np.cumsum(index.entries["raw_bytes"].astype(np.float64))))
-    return np.diff(np.interp(first_row, index.first_row, bytes_before)).astype(np.int64)
+    raw_bytes = index.entries["raw_bytes"].astype(np.float64)
+    if index.default is not None:  # pages that are nowhere decode to something all the same
+        rows = index.entries["rows"]
+        nowhere = index.entries["stored_bytes"] == 0
+        raw_bytes = np.where(nowhere, rows * max(1, index.default.nbytes), raw_bytes)
+    before = np.concatenate(([0], np.cumsum(raw_bytes)))
+    ends = np.interp(np.stack([start, stop]), index.first_row, before)
+    return (ends[1] - ends[0]).astype(np.int64)
 
 
 # ------------------------------------------------------------------------------ explanation

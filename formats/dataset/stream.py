@@ -23,7 +23,7 @@ from tensorrepo.formats.dataset.assemble import Assembler, Item
 from tensorrepo.formats.dataset.batch import BatchForm, Output
 from tensorrepo.formats.dataset.plan import Explanation, Plan, Shuffle, explain, make_plan
 from tensorrepo.formats.dataset.pool import Pool
-from tensorrepo.formats.dataset.read import Dataset, column_index, row_id_table
+from tensorrepo.formats.dataset.read import Dataset, column_index, live_rows, row_id_table
 from tensorrepo.formats.dataset.schedule import Share
 from tensorrepo.formats.dataset.stream_options import (
     Counters,
@@ -34,7 +34,7 @@ from tensorrepo.formats.dataset.stream_options import (
 )
 from tensorrepo.formats.dataset.stream_read import RunLoader
 from tensorrepo.formats.dataset.stream_state import StreamState, decode_state, encode_state
-from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +91,6 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     Raises:
         InvalidInputError: an option that makes no sense, or a rank that would get no rows.
         NotFoundError: no such column.
-        UnsupportedError: the dataset has deleted rows.
     """
     options = StreamOptions(
         batch_size, rank, world, last, output, pad, transform, prefetch, threads, ahead_bytes, clock
@@ -103,12 +102,8 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         batch_size=batch_size,
         window_bytes=window_bytes,
         shuffle=shuffle,
+        deleted=live_rows(dataset),
     )
-    if plan.rows != dataset.rows:
-        raise UnsupportedError(
-            f"{plan.rows - dataset.rows} rows of this dataset are deleted, and this version cannot "
-            "stream around them. Update tensorrepo."
-        )
     return Stream(dataset, options, plan, tuple(column.name for column in wanted), seed, epoch)
 
 
@@ -255,7 +250,8 @@ class Stream:
         )
 
     def _identify(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        return row_id_table(self.dataset).of(rows)
+        live = live_rows(self.dataset)
+        return row_id_table(self.dataset).of(rows if live is None else live.physical(rows))
 
     def moved_to(self, position: int, token: object) -> None:
         """Called by an iterator when it hands a batch out; only the newest one counts."""

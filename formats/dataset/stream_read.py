@@ -19,14 +19,16 @@ from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.gather import COPIED_ALONE_BYTES, InMemory, address_of, in_memory
 from tensorrepo.formats.dataset.page import (
     DIRECTORY,
+    PAGE_COMPRESSED,
     PAGE_PLAIN,
     decode_page,
     verify_page,
 )
-from tensorrepo.formats.dataset.read import page_bytes
+from tensorrepo.formats.dataset.read import live_rows, page_bytes, page_reader
 from tensorrepo.formats.dataset.types import Layout
 from tensorrepo.formats.dataset.values import ColumnValues, FixedValues, concat
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.objects import Link
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +47,7 @@ class RunLoader:
             _ColumnLoader(
                 dataset,
                 column,
-                plan.first_row,
+                plan,
                 nullable=dataset.schema.column(column.name).nullable,
             )
             for column in plan.columns
@@ -72,18 +74,19 @@ class RunLoader:
 
 
 class _ColumnLoader:
-    def __init__(
-        self, dataset: Dataset, plan: ColumnPlan, first_row: NDArray[np.int64], *, nullable: bool
-    ) -> None:
+    def __init__(self, dataset: Dataset, plan: ColumnPlan, runs: Plan, *, nullable: bool) -> None:
         self._dataset = dataset
         self._plan = plan
-        self._first_row = first_row
+        self._start, self._stop = runs.start, runs.stop
         self._nullable = nullable
+        self._deleted = live_rows(dataset)
+        self._reader = page_reader(dataset, plan.name)
+        self._changed = self._runs_that_changed(runs)
         self._most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
         self._kept: OrderedDict[int, tuple[ColumnValues, int]] = OrderedDict()
         self._lock = Lock()
         chunks = plan.index.chunks
-        stored = next((chunk for chunk in chunks if not isinstance(chunk, memoryview)), None)
+        stored = next((chunk for chunk in chunks if isinstance(chunk, Link)), None)
         self.is_local = stored is None or dataset.objects.map(stored) is not None
         self._maps: dict[int, tuple[memoryview, int]] = {}
         self._row_bytes = plan.index.storage.row_bytes
@@ -99,7 +102,7 @@ class _ColumnLoader:
     def load(self, runs: NDArray[np.int64]) -> list[InMemory]:
         """The rows of `runs` in this column."""
         pages = self._plan.first_page[runs]
-        if not (self._plan.stop_page[runs] == pages + 1).all():
+        if not (self._plan.stop_page[runs] == pages + 1).all() or self._changed[runs].any():
             return [self._copied(run) for run in runs.tolist()]
         if self._plan.reading == "resident":
             return self._resident(runs, pages)
@@ -109,7 +112,9 @@ class _ColumnLoader:
 
     def _copied(self, run: int) -> InMemory:
         """One run, decoded, or put together from parts of pages."""
-        start, stop = self._first_row[run : run + 2].tolist()
+        start, stop = self._start.item(run), self._stop.item(run)
+        if self._changed[run]:
+            return in_memory(run, self._live_values(start, stop), nullable=self._nullable)
         pages = range(self._plan.first_page.item(run), self._plan.stop_page.item(run))
         if self._plan.reading in ("leading", "whole"):
             parts = [self._page(page) for page in pages]
@@ -117,6 +122,29 @@ class _ColumnLoader:
             # Copies, so that a few rows do not keep pages that nobody else needs.
             parts = [self._part(page, start, stop).copy() for page in pages]
         return in_memory(run, concat(parts), nullable=self._nullable)
+
+    # ------------------------------------------------------------------ runs that changed
+
+    def _runs_that_changed(self, runs: Plan) -> NDArray[np.bool_]:
+        """Runs whose rows are not just those of their pages."""
+        index = self._plan.index
+        changed = runs.live != runs.stop - runs.start
+        if index.patches is not None:
+            bounds = np.searchsorted(index.patches.rows, np.stack([runs.start, runs.stop]))
+            changed |= bounds[0] < bounds[1]
+        plain = (index.entries["codec"] <= PAGE_COMPRESSED) & (index.entries["stored_bytes"] > 0)
+        odd = ~(plain & (index.stored_as == 0))
+        if odd.any():
+            odd_before = np.concatenate(([0], np.cumsum(odd)))
+            first_page, stop_page = self._plan.first_page, self._plan.stop_page
+            changed |= odd_before[stop_page] > odd_before[first_page]
+        return changed
+
+    def _live_values(self, start: int, stop: int) -> ColumnValues:
+        """Rows as readers see them: patched, converted, without the deleted ones."""
+        values = concat(self._reader.range(start, stop))
+        alive = None if self._deleted is None else self._deleted.alive(start, stop)
+        return values if alive is None else values.take(alive)
 
     # ------------------------------------------------------------------ pages of one run
 
@@ -135,7 +163,7 @@ class _ColumnLoader:
         return found
 
     def _in_place(self, runs: NDArray[np.int64], pages: NDArray[np.int64]) -> InMemory:
-        rows = self._first_row[runs + 1] - self._first_row[runs]
+        rows = self._stop[runs] - self._start[runs]
         starts = self._offset[pages].astype(np.int64)
         stops = starts + self._stored_bytes[pages].astype(np.int64)
         maps = [self._map(chunk) for chunk in self._plan.index.chunk[pages].tolist()]
@@ -165,8 +193,7 @@ class _ColumnLoader:
         """The payload of a chunk on a local disk or in the metadata, and its address."""
         found = self._maps.get(chunk)
         if found is None:
-            link = self._plan.index.chunks[chunk]
-            payload = link if isinstance(link, memoryview) else self._dataset.objects.map(link)
+            payload = self._reader.payload(chunk)
             assert payload is not None, "the store maps all chunks or none"
             payload = payload.toreadonly()
             found = payload, address_of(np.frombuffer(payload, np.uint8))
@@ -176,8 +203,8 @@ class _ColumnLoader:
     # ------------------------------------------------------------------ pages of several runs
 
     def _resident(self, runs: NDArray[np.int64], pages: NDArray[np.int64]) -> list[InMemory]:
-        index, rows = self._plan.index, self._first_row[runs + 1] - self._first_row[runs]
-        first = self._first_row[runs] - index.first_row[pages]
+        index, rows = self._plan.index, self._stop[runs] - self._start[runs]
+        first = self._start[runs] - index.first_row[pages]
         shared = [self._shared_page(page) for page in pages.tolist()]
         if all(address for _, address in shared):
             at = np.array([address for _, address in shared]) + first * self._row_bytes

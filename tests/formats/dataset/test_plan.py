@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.index import ColumnIndex
+from tensorrepo.formats.dataset.live import LiveRows
 from tensorrepo.formats.dataset.order import PairedLanes, RowOrder
 from tensorrepo.formats.dataset.page import PAGE_ENTRY
 from tensorrepo.formats.dataset.plan import Arrangement, Plan, explain, human, make_plan
@@ -26,8 +27,18 @@ def index(page_rows: list[int], row_bytes: int) -> ColumnIndex:
     pages = len(page_rows)
     zeros = np.zeros(pages, np.uint32)
     storage = Storage(Layout.FIXED, "uint8", (row_bytes,))
+    tags = np.zeros((pages, 16), np.uint8)
     return ColumnIndex(
-        "0" * 16, storage, entries, np.zeros((pages, 16), np.uint8), first_row, zeros, (), zeros
+        id="0" * 16,
+        storage=storage,
+        entries=entries,
+        tags=tags,
+        first_row=first_row,
+        chunk=zeros,
+        chunks=(),
+        fragment=zeros,
+        storages=(storage,),
+        stored_as=zeros.astype(np.uint8),
     )
 
 
@@ -47,6 +58,15 @@ def test_the_column_with_most_bytes_leads_and_its_pages_are_the_runs() -> None:
     assert found.leading.name == "heavy"
     assert (found.runs, found.rows) == (100, 1000)
     assert found.live.tolist() == [10] * 100
+
+
+def test_deleted_rows_are_not_planned_nor_runs_without_others() -> None:
+    dead = np.concatenate([[3], np.arange(10, 20), [999]])
+    found = plan([("heavy", HEAVY)], deleted=LiveRows(1000, dead))
+    assert (found.runs, found.rows) == (99, 988)
+    assert found.live.tolist() == [9, *[10] * 97, 9]
+    assert (found.start[1], found.stop[1]) == (20, 30)
+    assert found.first_row[:3].tolist() == [0, 9, 19]
 
 
 def test_of_equal_columns_the_first_one_leads() -> None:
