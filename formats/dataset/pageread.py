@@ -9,14 +9,14 @@ later, its default where there is no page, and with patches laid over it.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.limited import LimitedCache
 from tensorrepo.formats.dataset.overlay import Piece, collect, overlay, repeated
 from tensorrepo.formats.dataset.page import (
     PAGE_FOREIGN,
@@ -45,66 +45,10 @@ if TYPE_CHECKING:
 READ_THREADS = 16
 AHEAD_BYTES = 32 << 20  # read ahead of a scan
 CACHE_BYTES = 64 << 20
-_V = TypeVar("_V")
 
 # Reads all rows of a page that lies in a foreign file, verified: given the link of the object that
 # says where they are, the column's id, the page's entry and the form that it is stored in.
 ForeignPage = Callable[[Link, str, "NDArray[Any]", Storage], ColumnValues]
-
-
-class LimitedCache(Generic[_V]):
-    """The values used last, within a limit in bytes. Thread-safe."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._bytes = 0
-        self._items: OrderedDict[object, tuple[_V, int]] = OrderedDict()
-        self._loading: dict[object, Future[_V]] = {}
-        self._lock = Lock()
-
-    def get(self, key: object) -> _V | None:
-        with self._lock:
-            found = self._items.get(key)
-            if found is None:
-                return None
-            self._items.move_to_end(key)
-            return found[0]
-
-    def put(self, key: object, value: _V, size: int) -> None:
-        with self._lock:
-            if key in self._items or size > self._limit_bytes:
-                return
-            self._items[key] = value, size
-            self._bytes += size
-            while self._bytes > self._limit_bytes:
-                self._bytes -= self._items.popitem(last=False)[1][1]
-
-    def drop(self, key: object) -> None:
-        with self._lock:
-            self._bytes -= self._items.pop(key, (None, 0))[1]
-
-    def get_or_load(self, key: object, load: Callable[[], tuple[_V, int]]) -> _V:
-        """The value of `key`; `load` gives it and its bytes, once for all who ask meanwhile."""
-        found = self.get(key)
-        if found is not None:
-            return found
-        with self._lock:
-            other = self._loading.get(key)
-            if other is None:
-                self._loading[key] = mine = Future[_V]()
-        if other is not None:
-            return other.result()
-        try:
-            value, size = load()
-            self.put(key, value, size)
-            mine.set_result(value)
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        finally:
-            with self._lock:
-                del self._loading[key]
-        return value
 
 
 class PageCache:
@@ -227,7 +171,7 @@ class PageReader:
 
     def link(self, page: int) -> Link | memoryview | None:
         """Where the page lies, as the index says it."""
-        return self.index.chunks[self.index.chunk[page]]
+        return self.index.chunks[int(self.index.chunk[page])]
 
     def key(self, page: int) -> tuple[object, int]:
         """What the page is called in caches."""
@@ -235,7 +179,7 @@ class PageReader:
 
     def storage(self, page: int) -> Storage:
         """The form in which the page is stored."""
-        return self.index.storages[self.index.stored_as[page]]
+        return self.index.storages[int(self.index.stored_as[page])]
 
     def is_foreign(self, page: int) -> bool:
         return int(self.index.entries["codec"][page]) == PAGE_FOREIGN

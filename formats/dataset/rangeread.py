@@ -58,7 +58,7 @@ def fetch(
             begun.append(_begin(threads, objects, link, read))
         for read, (parts, whole) in zip(reads, begun, strict=True):
             results = [part.result() for part in parts]
-            view = memoryview(results[0] if whole is None else whole)
+            view = memoryview(results[0]) if whole is None else whole.data
             if view.nbytes != read.stop - read.start:
                 raise CorruptError(
                     f"expected {read.stop - read.start} bytes of a chunk, got {view.nbytes}"

@@ -107,7 +107,7 @@ def read_columns(
         return list(threads.map(read, readers))
 
 
-def region_of(reader: PageReader, row: int, region: object) -> Any:
+def region_of(reader: PageReader, row: int, region: Any) -> Any:
     """``array[region]`` of one row of a tensor column, a copy; None where the row is null.
 
     Of a tiled column exactly the tiles that it touches are read. A row of any other is read, and
@@ -140,13 +140,13 @@ def region_of(reader: PageReader, row: int, region: object) -> Any:
     return None if found is None else found.astype(reader.index.storage.element, copy=False)
 
 
-def _region_of_row(values: ColumnValues, region: object) -> Any:
+def _region_of_row(values: ColumnValues, region: Any) -> Any:
     if values.valid is not None and not values.valid[0]:
         return None
     assert not isinstance(values, BinaryValues), "regions are of tensors"
     array = values.values[0] if isinstance(values, FixedValues) else values.row(0)
     resolve_region(region, array.shape)  # refuses what numpy would take otherwise
-    return array[region].copy()  # type: ignore[index]  # it is what numpy takes, just proved
+    return array[region].copy()
 
 
 # ------------------------------------------------------------------------------ any pages
@@ -208,7 +208,9 @@ class _Group:
 
 def _whole_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[Piece]:
     """Rows of pages that are read as a whole, of tiled ones, and of those that are nowhere."""
-    pieces, stored, tiled = [], [], []
+    pieces: list[Piece] = []
+    stored: list[_Group] = []
+    tiled: list[_Group] = []
     for group in groups:
         if reader.link(group.page) is None:
             rows = np.zeros_like(group.rows)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.page import DIRECTORY
-from tensorrepo.formats.dataset.pageread import LimitedCache
 from tensorrepo.formats.dataset.read import (
     Dataset,
     column_index,
@@ -92,23 +91,6 @@ def test_a_page_of_a_store_is_read_once() -> None:
         pages = list(threads.map(reader.values, [0] * 20))
     assert all(page is pages[0] for page in pages)
     assert len(objects.reads) == 1
-
-
-def test_a_failed_read_of_a_page_fails_for_all_who_wait_and_is_tried_again() -> None:
-    cache: LimitedCache[int] = LimitedCache(100)
-    with pytest.raises(ZeroDivisionError):
-        cache.get_or_load("a", lambda: (1 // 0, 1))
-    assert cache.get_or_load("a", lambda: (7, 1)) == 7
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=40))
-def test_a_cache_keeps_the_last_used_within_its_limit(uses: list[tuple[int, int]]) -> None:
-    cache: LimitedCache[tuple[int, int]] = LimitedCache(100)
-    for key, size in uses:
-        cache.put(key, (key, size), size)
-    kept = [found for key in range(10) if (found := cache.get(key)) is not None]
-    assert sum(size for _, size in kept) <= 100
-    assert not uses or cache.get(uses[-1][0]) is not None
 
 
 def _chunk(dataset: Dataset, name: str) -> Link:
