@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo import connect
+from tensorrepo.formats.dataset.convert import as_torch
 from tensorrepo.formats.dataset.stream import stream as open_stream
+from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
 from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.stream import Stream
@@ -180,16 +182,18 @@ class TorchDataset:
 
 def _as_torch(values: Any) -> Any:
     """An array of numbers as a tensor of its own memory; anything else as it is."""
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufc":
+    numbers = isinstance(values, np.ndarray) and (
+        values.dtype.kind in "biufc" or is_small_float(values.dtype)
+    )
+    if not numbers:
         return values
+    writable = values if values.flags.writeable else values.copy()  # torch warns of the others
     try:
-        import torch
+        return as_torch(writable)
     except ImportError as error:
         raise UnsupportedError(
             "tensors need torch, which is not installed: `pip install tensorrepo[torch]`"
         ) from error
-    writable = values if values.flags.writeable else values.copy()  # torch warns of the others
-    return torch.from_numpy(writable)
 
 
 def _reopen(repository: Repository, path: str, commit: Digest) -> Dataset:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tensorrepo.formats.dataset.arrow import to_arrow_array
+from tensorrepo.formats.dataset.convert import as_torch
 from tensorrepo.formats.dataset.present import present
 from tensorrepo.formats.dataset.values import ColumnValues, FixedValues, RaggedValues
 
@@ -125,11 +126,7 @@ class BatchForm:
         return [None if row is None else self._array(row) for row in rows]
 
     def _array(self, array: NDArray[Any]) -> Any:
-        if self.output != "torch":
-            return array
-        import torch
-
-        return torch.from_numpy(array)
+        return as_torch(array) if self.output == "torch" else array
 
 
 def pad_rows(

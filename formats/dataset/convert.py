@@ -1,6 +1,7 @@
 """Can these numbers be stored as elements of that type, and do they lose anything?
 
-Numbers are converted where nothing is lost but what rounding to a narrower float takes.
+Numbers are converted where nothing is lost but what rounding to a narrower float takes. Arrays pass
+to torch and from it with their bits, those of types that numpy has not by itself too.
 """
 
 from __future__ import annotations
@@ -44,6 +45,16 @@ def as_array(given: Any) -> NDArray[Any]:
     array = np.empty(tuple(given.shape), SMALL_FLOATS[name])
     tensor_of("", given).read_into(0, array.reshape(-1).view(np.uint8).data)
     return array
+
+
+def as_torch(array: NDArray[Any]) -> Any:
+    """A torch tensor of the array's memory, which must be writable."""
+    import torch
+
+    if not is_small_float(array.dtype):
+        return torch.from_numpy(array)
+    bits = torch.from_numpy(array.view(f"u{array.dtype.itemsize}"))
+    return bits.view(getattr(torch, array.dtype.name))
 
 
 def convert(array: NDArray[Any], dtype: np.dtype[Any], name: str, first_row: int) -> NDArray[Any]:

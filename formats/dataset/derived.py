@@ -4,7 +4,7 @@ Size and mode of every image, read from the header of its encoded bytes, so that
 images without touching them. Null where the image is, or where its header cannot be read.
 
 Source:
-    docs/spec/dataset.md, section "Derived columns".
+    docs/spec/dataset.md, section "Schema".
 """
 
 from __future__ import annotations

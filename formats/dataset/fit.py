@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.dataset.arrow import from_arrow_array
+from tensorrepo.formats.dataset.arrow_types import infer_type
 from tensorrepo.formats.dataset.convert import as_array, convert
 from tensorrepo.formats.dataset.linkvalue import as_link, encode_link
 from tensorrepo.formats.dataset.types import (
@@ -24,8 +25,11 @@ from tensorrepo.formats.dataset.types import (
     Json,
     Layout,
     Link,
+    Scalar,
+    Tensor,
     Text,
     Timestamp,
+    storage_of,
 )
 from tensorrepo.formats.dataset.values import (
     BinaryValues,
@@ -35,7 +39,8 @@ from tensorrepo.formats.dataset.values import (
     offsets_of,
     valid_rows,
 )
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.formats.dtypes import is_small_float
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,6 +78,8 @@ def coerce_column(column: Column, values: Any, first_row: int = 0) -> ColumnValu
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         found = from_arrow_array(column.type, values)
+        if found is None and (numbers := _small_floats(column, values)) is not None:
+            return _check_nulls(column, _coerce_fixed(column, numbers, first_row), first_row)
         if found is None:  # Arrow cannot convert it, or not every row: go through Python to say why
             return coerce_column(column, values.to_pylist(), first_row)
         _check_json(column, found, first_row)
@@ -80,6 +87,26 @@ def coerce_column(column: Column, values: Any, first_row: int = 0) -> ColumnValu
     else:
         found = _coerce(column, values, first_row)
     return _check_nulls(column, found, first_row)
+
+
+def _small_floats(column: Column, values: pa.Array | pa.ChunkedArray) -> NDArray[Any] | None:
+    """Arrow's numbers for a column of elements that Arrow has not, masked where null."""
+    storage = column.storage
+    if storage.layout is not Layout.FIXED or not is_small_float(storage.element):
+        return None
+    try:
+        kind = infer_type(values.type, column.name)
+    except UnsupportedError:
+        return None
+    if not isinstance(kind, Scalar | Tensor) or storage_of(kind).shape != storage.shape:
+        return None
+    found = from_arrow_array(kind, values)
+    if not isinstance(found, FixedValues):
+        return None
+    if found.valid is None:
+        return found.values
+    null = np.broadcast_to(~found.valid.reshape(-1, *(1,) * len(storage.shape)), found.values.shape)
+    return np.ma.MaskedArray(found.values, null)
 
 
 def _coerce(column: Column, values: Any, first_row: int) -> ColumnValues:

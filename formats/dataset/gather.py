@@ -255,7 +255,7 @@ def _copy(addresses: NDArray[np.int64], row_bytes: int, out: NDArray[Any]) -> No
     """Copy `row_bytes` bytes from each address to the rows of `out`, which is contiguous."""
     if not row_bytes or not addresses.size:
         return
-    rows = np.ndarray((len(addresses),), f"V{row_bytes}", out.data)
+    rows = np.ndarray((len(addresses),), f"V{row_bytes}", out.reshape(-1).view(np.uint8).data)
     memory = _memory(row_bytes)
     places = addresses - _FIRST_ADDRESS
     at_once = max(1, _AT_ONCE_BYTES // row_bytes)

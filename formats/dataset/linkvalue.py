@@ -4,7 +4,7 @@ One value of a `Link` column: a URL, perhaps a byte range of it, and what proves
 the same. Nothing is opened here.
 
 Source:
-    docs/spec/dataset.md, section "Links".
+    docs/spec/dataset.md, section "Column types".
 """
 
 from __future__ import annotations

@@ -159,6 +159,17 @@ def test_a_dataset_comes_out_as_arrow_numpy_and_torch(filled: tr.Repository) -> 
     assert torch.equal(ds.to_torch()["point"], torch.from_numpy(expected["point"]))
 
 
+def test_types_that_numpy_has_not_come_out_as_torch_has_them(filled: tr.Repository) -> None:
+    torch = pytest.importorskip("torch")
+    expected = torch.arange(6).reshape(3, 2).to(torch.bfloat16)
+    with filled.transaction("main") as tx:
+        tx.create_dataset("halves", {"h": tr.Tensor("bfloat16", (2,))}).append({"h": expected})
+    ds = filled.dataset("halves")
+    assert torch.equal(ds.to_torch()["h"], expected)
+    (batch,) = ds.stream(batch_size=3, shuffle=False, output="torch")
+    assert torch.equal(batch["h"], expected)
+
+
 def test_a_stream_covers_every_row_once_in_an_order_of_the_seed(filled: tr.Repository) -> None:
     ds = filled.dataset("points")
     first = [batch["point"].copy() for batch in ds.stream(batch_size=16, window="1MB", seed=3)]

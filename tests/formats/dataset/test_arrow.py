@@ -110,6 +110,18 @@ def test_arrow_floats_become_small_ones() -> None:
     assert _rows(Column("c", Scalar("bfloat16")), values) == [1.5, None, ml_dtypes.bfloat16("inf")]
 
 
+@pytest.mark.parametrize("kind", [Tensor("bfloat16", (2,)), Embedding("float8_e5m2", 2)])
+def test_arrow_lists_of_floats_become_small_ones(kind: ColumnType) -> None:
+    array = pa.array([[1.5, 2], None, [0, -1]], pa.list_(pa.float32(), 2))
+    column = Column("c", kind, nullable=True)
+    found = _rows(column, coerce_column(column, pa.chunked_array([array, array[:1]])))
+    assert [row if row is None else row.tolist() for row in found] == [
+        [1.5, 2], None, [0, -1], [1.5, 2]
+    ]  # fmt: skip
+    with pytest.raises(InvalidInputError, match="row 1, column 'c': expected a value"):
+        coerce_column(Column("c", kind), array)
+
+
 @pytest.mark.parametrize("kind", [Scalar("bfloat16"), Scalar("float16"), Tensor("uint8", (2,))])
 def test_bytes_of_another_element_type_are_not_taken_for_these(kind: ColumnType) -> None:
     array = to_arrow_array(

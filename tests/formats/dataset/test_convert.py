@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.convert import as_array, convert
+from tensorrepo.formats.dataset.convert import as_array, as_torch, convert
 from tensorrepo.formats.dataset.fit import coerce_column
 from tensorrepo.formats.dataset.present import present
 from tensorrepo.formats.dataset.schema import Column, ColumnType, Embedding, Scalar, Tensor
-from tensorrepo.formats.dtypes import SMALL_FLOATS, element_dtype
+from tensorrepo.formats.dtypes import CODES, SMALL_FLOATS, element_dtype
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.columntypes import DTYPES, elements
 
@@ -122,6 +122,16 @@ def test_torch_tensors_are_taken_with_their_bits(name: str) -> None:
     assert as_array(given).tobytes() == expected.tobytes()
     assert as_array(list(given)).tobytes() == expected.tobytes()
     assert as_array(given.T).tobytes() == expected.T.tobytes()
+
+
+@pytest.mark.parametrize("name", sorted(CODES))
+@pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
+def test_arrays_become_torch_tensors_of_the_same_memory(name: str, shape: tuple[int, ...]) -> None:
+    array = np.array(elements(element_dtype(name), shape, np.random.default_rng(0)))
+    found = as_torch(array)
+    assert (str(found.dtype), tuple(found.shape)) == (f"torch.{name}", shape)
+    assert found.data_ptr() == array.ctypes.data or not array.size
+    assert as_array(found).tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize("kind", [Tensor("bfloat16", (2,)), Embedding("bfloat16", 2)])
