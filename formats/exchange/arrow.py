@@ -30,14 +30,15 @@ def read_arrow(path: Path, *, columns: tuple[str, ...] | None = None) -> Reading
 
     A record batch is read whole, as Arrow wrote it: memory is that of the largest one.
     """
-    return read_tables(path, "arrow", SUFFIXES, _open, columns)
+    return read_tables(path, "arrow", SUFFIXES, open_arrow, columns)
 
 
 def matches_arrow(candidate: Candidate) -> bool:
     return candidate.head.startswith((MAGIC, STREAM_MAGIC)) or has_table_files(candidate, SUFFIXES)
 
 
-def _open(path: Path) -> TableFile:
+def open_arrow(path: Path) -> TableFile:
+    """One Arrow file or stream, told apart by content."""
     with refusals(path, "Arrow file", *ARROW_ERRORS), pa.OSFile(str(path)) as file:
         if _is_stream(file):
             _check_end(path, file)

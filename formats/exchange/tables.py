@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema import Batch
+    from tensorrepo.formats.dataset.schema import Batch, Values
 
 # How pyarrow says that bytes are wrong. A lying length fails as an allocation.
 ARROW_ERRORS: tuple[type[Exception], ...] = (
@@ -58,7 +58,7 @@ class Adapted:
     """How one Arrow field becomes a column: its type here, and what to do with its arrays."""
 
     column: Column
-    convert: Callable[[pa.Array], pa.Array]
+    convert: Callable[[pa.Array], Values]
 
 
 def read_tables(
@@ -82,14 +82,14 @@ def read_tables(
             raise damage(file, f"differs from {files[0]}: {_difference(first, table.schema)}")
     counts = [table.rows for table in opened.values()]
     stored = sum(map(file_bytes, files))
-    with _naming(path):
+    with naming_file(path):
         adapted = adapt(first, columns)
         schema = Schema(tuple(item.column for item in adapted))
     return Reading(
         schema=schema,
         rows=None if None in counts else sum(count or 0 for count in counts),
         bytes=stored,
-        batches=_batches(opened, adapted),
+        batches=table_batches(opened, adapted),
         origin=Origin(str(path), name, len(files), stored),
     )
 
@@ -127,7 +127,7 @@ def adapt(schema: pa.Schema, columns: tuple[str, ...] | None) -> list[Adapted]:
     Data sets published by Hugging Face say in their metadata which columns are images and what
     their classes are called; that is understood.
     """
-    features = _features(schema)
+    features = features_of(schema)
     fields = {field.name: field for field in schema}
     if len(fields) < len(schema):
         name, _ = Counter(schema.names).most_common(1)[0]
@@ -146,7 +146,7 @@ def _adapt_field(field: pa.Field, feature: Mapping[str, Any]) -> Adapted:
     if kind == "ClassLabel" and isinstance(names, list) and pa.types.is_integer(field.type):
         # Hugging Face writes a missing label as -1.
         label = Column(field.name, ClassLabel(tuple(names)), nullable=True)
-        return Adapted(label, lambda array: _null_below_zero(array.cast(pa.int64())))
+        return Adapted(label, lambda array: null_below_zero(array.cast(pa.int64())))
     if kind == "Image" and pa.types.is_struct(field.type) and "bytes" in _field_names(field.type):
         return Adapted(
             Column(field.name, Image(), nullable=True), lambda array: array.field("bytes")
@@ -158,7 +158,8 @@ def _adapt_field(field: pa.Field, feature: Mapping[str, Any]) -> Adapted:
     return Adapted(column, lambda array: array)
 
 
-def _batches(opened: Mapping[Path, TableFile], adapted: list[Adapted]) -> Iterator[Batch]:
+def table_batches(opened: Mapping[Path, TableFile], adapted: Sequence[Adapted]) -> Iterator[Batch]:
+    """The rows of several files in order, validated and cut to bounded bytes."""
     for file, table in opened.items():
         row = 0
         with refusals(file, "table", *ARROW_ERRORS):
@@ -168,7 +169,7 @@ def _batches(opened: Mapping[Path, TableFile], adapted: list[Adapted]) -> Iterat
                     row += piece.num_rows
 
 
-def _converted(file: Path, row: int, batch: pa.RecordBatch, adapted: list[Adapted]) -> Batch:
+def _converted(file: Path, row: int, batch: pa.RecordBatch, adapted: Sequence[Adapted]) -> Batch:
     converted = {}
     for item in adapted:
         array = batch.column(item.column.name)
@@ -190,7 +191,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, step)
 
 
-def _features(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
+def features_of(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
     """What Hugging Face's metadata say of columns; empty without them."""
     try:
         form = json.loads((schema.metadata or {}).get(_HUGGING_FACE, b"{}"))
@@ -200,7 +201,7 @@ def _features(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
         return {}
 
 
-def _null_below_zero(array: pa.Array) -> pa.Array:
+def null_below_zero(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.less(array, 0), None, array)
 
 
@@ -220,7 +221,7 @@ def _difference(first: pa.Schema, other: pa.Schema) -> str:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def naming_file(path: Path) -> Iterator[None]:
     """Say in errors about a schema which file has it."""
     try:
         yield

@@ -110,9 +110,9 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_not_recognised_says_what_would_be(tmp_path: Path) -> None:
-    (tmp_path / "x.h5").write_bytes(b"\x89HDF\r\n\x1a\n something")
+    (tmp_path / "x.bin").write_bytes(b"\x7fELF something")
     with pytest.raises(InvalidInputError, match=r"no format that is known here.*Parquet.*\.npz"):
-        read(tmp_path / "x.h5")
+        read(tmp_path / "x.bin")
 
 
 def test_one_image_points_to_its_folder(tmp_path: Path) -> None:
