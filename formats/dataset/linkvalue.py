@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from tensorrepo.repo.errors import InvalidInputError
 
 MAX_URL_BYTES = 1 << 16
 _MAX_INT = (1 << 63) - 1
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class LinkValue(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -85,7 +87,7 @@ def _check_text(name: str, text: object, *, optional: bool) -> None:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidInputError(f"a link's {name} is not valid unicode: {text!r:.80}") from error
-    if size > MAX_URL_BYTES or any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+    if size > MAX_URL_BYTES or _CONTROL.search(text):
         raise InvalidInputError(
             f"a link's {name} has at most {MAX_URL_BYTES} bytes and no control characters, "
             f"got {text!r:.80}"

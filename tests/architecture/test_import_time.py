@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 HEAVY = {
-    "PIL", "blake3", "fsspec", "msgspec", "numpy", "obstore", "pandas", "pyarrow", "rich",
+    "PIL", "blake3", "fsspec", "ml_dtypes", "msgspec", "numpy", "obstore", "pandas", "pyarrow", "rich",
     "sklearn", "torch", "typer", "xxhash", "zstandard",
 }  # fmt: skip
 

@@ -38,7 +38,11 @@ TYPES: st.SearchStrategy[ColumnType] = st.one_of(
     st.just(Json()),
     st.just(Link()),
     st.builds(ClassLabel, st.just(("cat", "dog", "猫"))),
-    st.builds(Timestamp, st.sampled_from(["s", "ms", "us", "ns"]), st.sampled_from([None, "UTC"])),
+    st.builds(
+        Timestamp,
+        st.sampled_from(["s", "ms", "us", "ns"]),
+        st.sampled_from([None, "UTC", "Europe/Berlin", "+02:00"]),
+    ),
 )
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=8

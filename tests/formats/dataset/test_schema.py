@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.schema import (
     Bytes,
@@ -23,7 +24,26 @@ from tensorrepo.formats.dataset.schema import (
 )
 from tensorrepo.formats.dataset.write import column_id
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-from tests.support.columntypes import schemas
+from tests.support.columntypes import NAMES, TYPES, tiled
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+IDS = st.just("") | st.integers(0, 2**64 - 1).map("{:016x}".format)
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> Schema:
+    """Up to four columns with everything that a column may have but for being derived."""
+    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    kinds = st.one_of(TYPES, tiled())
+    return Schema(
+        tuple(
+            Column(name, draw(kinds), draw(st.booleans()), draw(IDS), draw(JSON)) for name in names
+        )
+    )
 
 
 @given(schemas())
@@ -35,6 +55,12 @@ def test_a_schema_survives_json(schema: Schema) -> None:
 @given(schemas())
 def test_a_schema_survives_arrow(schema: Schema) -> None:
     assert Schema.from_arrow(schema.to_arrow()) == schema
+
+
+@given(schemas())
+def test_a_schema_survives_arrows_stored_form_with_all_that_it_says(schema: Schema) -> None:
+    stored = schema.to_arrow().serialize()
+    assert Schema.from_arrow(pa.ipc.read_schema(stored)) == schema
 
 
 def test_a_schema_survives_arrows_stored_form() -> None:
