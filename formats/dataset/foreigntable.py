@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tensorrepo.formats.dataset.foreign import TablePlace
+    from tensorrepo.formats.dataset.outsideread import OutsideFile
     from tensorrepo.formats.dataset.values import ColumnValues
 
 # How pyarrow says that bytes are wrong. A lying length fails as an allocation.
 _DAMAGED = (pa.ArrowException, ValueError, OverflowError, MemoryError, OSError, KeyError)
 
 
-def read_metadata(file: IO[bytes], where: str) -> Any:
+def read_metadata(file: OutsideFile, where: str) -> Any:
     """The footer of a Parquet file, as pyarrow's FileMetaData.
 
     Raises:
@@ -33,7 +34,7 @@ def read_metadata(file: IO[bytes], where: str) -> Any:
 
 
 def read_group(
-    file: IO[bytes], metadata: Any, group: int, rows: int, place: TablePlace, where: str
+    file: OutsideFile, metadata: Any, group: int, rows: int, place: TablePlace, where: str
 ) -> ColumnValues:
     """One column of one row group; only its bytes are read.
 
@@ -51,6 +52,7 @@ def read_group(
     if group >= metadata.num_row_groups or metadata.row_group(group).num_rows != rows:
         raise CorruptError(f"{where} has no row group {group} of {rows} rows")
     with _damage(f"{where}, row group {group}, field {place.field!r}"):
+        # Without buffering ahead: its threads and Python's wait for each other when it fails.
         opened = pq.ParquetFile(
             file, metadata=metadata, pre_buffer=False, page_checksum_verification=True
         )

@@ -67,18 +67,18 @@ def read_links(
 
     At most `LINK_THREADS` values are held beside the one that was given out last.
     """
-    with ThreadPoolExecutor(LINK_THREADS, "links") as threads:
-        ahead: deque[Future[bytes | None]] = deque()
-        try:
-            for link in links:
-                if len(ahead) >= LINK_THREADS:
-                    yield ahead.popleft().result()
-                ahead.append(threads.submit(_read_optional, outside, link, most_bytes))
-            while ahead:
+    threads = ThreadPoolExecutor(LINK_THREADS, "links")
+    ahead: deque[Future[bytes | None]] = deque()
+    try:
+        for link in links:
+            if len(ahead) >= LINK_THREADS:
                 yield ahead.popleft().result()
-        finally:
-            for waiting in ahead:
-                waiting.cancel()
+            ahead.append(threads.submit(_read_optional, outside, link, most_bytes))
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        # Not waiting: a generator may be collected on any thread, one of its own pool included.
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _read_optional(outside: Outside, link: LinkValue | None, most_bytes: int) -> bytes | None:

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,13 +127,14 @@ def _sources(
         wanted = version.etag is None or (address.scheme == "file" if hashed is None else hashed)
         digest = b""
         if wanted:
-            start = done
-            digest = hash_outside(
-                outside, url, version, lambda at, start=start: progress(start + at)
-            )
+            digest = hash_outside(outside, url, version, partial(_add, progress, done))
         done += version.size
         progress(done)
         yield Source(address.url, outside, version, digest)
+
+
+def _add(progress: Callable[[int], None], before: int, done: int) -> None:
+    progress(before + done)
 
 
 def _recognise(source: Source) -> str:

@@ -37,10 +37,13 @@ class Source:
     version: Stat
     hash: bytes = b""
 
+    def file(self) -> OutsideFile:
+        """Its bytes, for decoders that read where they like."""
+        return OutsideFile(self.outside, self.url, self.version)
+
     def open(self) -> IO[bytes]:
         """Its bytes, read ahead."""
-        raw = OutsideFile(self.outside, self.url, self.version)
-        return cast("IO[bytes]", io.BufferedReader(raw, _BUFFER_BYTES))
+        return cast("IO[bytes]", io.BufferedReader(self.file(), _BUFFER_BYTES))
 
     def describe(self, format_name: str, columns: dict[str, Place]) -> ForeignFile:
         """The object that stands for it; `columns` by their ids."""

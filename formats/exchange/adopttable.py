@@ -41,17 +41,17 @@ def scan_parquet(source: Source, columns: tuple[str, ...] | None) -> Scan:
         InvalidInputError: damaged.
         UnsupportedError: a column that no column type holds; choose others with `columns`.
     """
+    try:
+        metadata = read_metadata(source.file(), source.url)
+        schema = metadata.schema.to_arrow_schema()
+        adapted = adapt(schema, columns)
+    except CorruptError as error:
+        raise InvalidInputError(str(error)) from error
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{source.url}: {error} Choose others: columns=a,b") from error
+    except ARROW_ERRORS as error:
+        raise damage(source.url, f"has a damaged schema: {error}") from error
     with source.open() as stream:
-        try:
-            metadata = read_metadata(stream, source.url)
-            schema = metadata.schema.to_arrow_schema()
-            adapted = adapt(schema, columns)
-        except CorruptError as error:
-            raise InvalidInputError(str(error)) from error
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{source.url}: {error} Choose others: columns=a,b") from error
-        except ARROW_ERRORS as error:
-            raise damage(source.url, f"has a damaged schema: {error}") from error
         groups = read_footer(stream, source.version.size, source.url)
     found = Schema(tuple(item.column for item in adapted))
     contents = {column.name: _content(column, schema) for column in found.columns}
@@ -95,10 +95,8 @@ def _entry(table: _Table, number: int, column: Column, place: TablePlace) -> NDA
     raw = sum(leaf.uncompressed_bytes for leaf in leaves) + 8 * group.rows
     if column.storage.layout is Layout.FIXED:
         raw = column.storage.row_bytes * group.rows
-    nulls: int | None = 0
-    if column.nullable:
-        nulls = _nulls_told(place, leaves, group.rows)
-        nulls = _nulls_read(table, number, place) if nulls is None else nulls
+    told = _nulls_told(place, leaves, group.rows) if column.nullable else 0
+    nulls = _nulls_read(table, number, place) if told is None else told
     raw_bytes = min(DIRECTORY.size + padded(raw), 2**63)
     return foreign_entries([0], [group.rows], [number], [stored], [raw_bytes], [nulls])
 
@@ -115,9 +113,8 @@ def _nulls_told(place: TablePlace, leaves: list[ColumnChunk], rows: int) -> int 
 
 def _nulls_read(table: _Table, number: int, place: TablePlace) -> int:
     rows, source = table.groups[number].rows, table.source
-    with source.open() as stream:
-        try:
-            values = read_group(stream, table.metadata, number, rows, place, source.url)
-        except CorruptError as error:
-            raise InvalidInputError(str(error)) from error
+    try:
+        values = read_group(source.file(), table.metadata, number, rows, place, source.url)
+    except CorruptError as error:
+        raise InvalidInputError(str(error)) from error
     return 0 if values.valid is None else rows - int(np.count_nonzero(values.valid))

@@ -174,7 +174,7 @@ def plan(survey: Survey, where: str, columns: tuple[str, ...] | None) -> dict[st
         if name != KEY and name not in by_column:
             listed = ", ".join(map(repr, (KEY, *by_column)))
             raise NotFoundError(f"{where}: holds no column {name!r}; there are {listed}")
-    planned = {}
+    planned: dict[str, PartColumn] = {}
     for name, parts in by_column.items():
         heads = [head for part in parts for head in survey.heads[part]]
         found = part_column(name, parts, heads, survey.classes, where)
