@@ -17,7 +17,7 @@ from tensorrepo.formats.dataset.sections import decode_sections, encode_sections
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,6 +62,20 @@ def runs_of_ids(ids: NDArray[Any]) -> NDArray[Any]:
     found["uid"], found["first"] = ids["fragment"][starts], ids["offset"][starts]
     found["rows"] = np.diff(np.append(starts, len(ids)))
     return found
+
+
+def join_runs(pieces: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """All runs of `pieces` in order, those that go on from the one before joined with it."""
+    runs = np.concatenate([np.zeros(0, RUN), *pieces])
+    if not len(runs):
+        return runs
+    stops = runs["first"].astype(np.int64) + runs["rows"]
+    begins = np.ones(len(runs), np.bool_)
+    begins[1:] = (runs["uid"][1:] != runs["uid"][:-1]) | (runs["first"][1:] != stops[:-1])
+    starts = np.flatnonzero(begins)
+    joined = runs[starts].copy()
+    joined["rows"] = np.add.reduceat(runs["rows"].astype(np.int64), starts)
+    return joined
 
 
 def encode_row_runs(runs: Mapping[int, NDArray[Any]]) -> bytes:

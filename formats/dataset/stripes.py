@@ -79,6 +79,11 @@ class Stripes:
         """Rows since the last fragment ended."""
         return self._fragment_rows
 
+    def restart(self) -> None:
+        """The fragment was ended from outside."""
+        self.__post_init__()
+        self._stripe_rows = self._fragment_bytes = self._fragment_rows = 0
+
     def advance(self, batch: Sequence[ColumnValues | TiledValues]) -> Iterator[Step]:
         """Cut one batch, given as the values of every column; rows at its end may stay open."""
         rows = batch[0].rows

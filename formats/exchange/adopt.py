@@ -21,13 +21,14 @@ import numpy as np
 from tensorrepo.formats.dataset.foreign import ForeignFile, encode_foreign
 from tensorrepo.formats.dataset.foreignread import hash_outside
 from tensorrepo.formats.dataset.fragments import Fragment
+from tensorrepo.formats.dataset.fragmentwrite import MIN_QUARTER_BYTES, column_groups
 from tensorrepo.formats.dataset.index import ColumnPages
 from tensorrepo.formats.dataset.outside import parse_address
 from tensorrepo.formats.dataset.page import TAG_BYTES
 from tensorrepo.formats.dataset.schema import Column, Schema
 from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart
 from tensorrepo.formats.dataset.treewrite import Groups, TreeWriter
-from tensorrepo.formats.dataset.write import MIN_QUARTER_BYTES, column_groups, column_id
+from tensorrepo.formats.dataset.write import column_id
 from tensorrepo.formats.exchange.adoptarrays import scan_npy, scan_safetensors
 from tensorrepo.formats.exchange.adopting import AdoptedFragment, Scan, Source
 from tensorrepo.formats.exchange.adopttable import scan_parquet
