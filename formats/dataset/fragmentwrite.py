@@ -103,8 +103,9 @@ class FragmentWriter:
         self.bytes = 0
         self._schema = schema
         self._options = options
-        self._tree = tree
-        self._groups = groups
+        self.groups = groups
+        self._make_tree = tree
+        self._tree: TreeWriter | None = None
         count = len(schema.columns)
         self._pieces: list[list[ColumnValues]] = [[] for _ in range(count)]
         self._tiled: dict[int, list[TiledValues]] = {
@@ -143,12 +144,19 @@ class FragmentWriter:
         self.rows += rows
         self.bytes += sum(column.nbytes for column in values)
 
+    @property
+    def tree(self) -> TreeWriter:
+        """Where fragments go; without groups or rows, heavy columns are guessed."""
+        return self._tree or self._grown(self.groups or column_groups(self._schema, None))
+
+    def _grown(self, groups: Groups) -> TreeWriter:
+        self._tree = self._make_tree(groups)
+        return self._tree
+
     def finish(self) -> TreeWriter:
         """End the last fragment; the tree, which has yet to be finished."""
-        if self._filling is None:
-            return self._tree(self._groups or column_groups(self._schema, None))
         self.end_fragment()
-        return self._filling.tree
+        return self.tree
 
     def end_fragment(self) -> None:
         """The next rows begin a fragment."""
@@ -166,8 +174,8 @@ class FragmentWriter:
             for storage, mean in zip(storages, means, strict=True)
         ]
         speeds = [mean / limit for mean, limit in zip(means, limits, strict=True)]
-        groups = self._groups or column_groups(self._schema, means)
-        tree = self._tree(groups)
+        groups = self.groups or column_groups(self._schema, means)
+        tree = self._tree or self._grown(groups)
         tiles = {
             place: TileStore(
                 storages[place],

@@ -404,31 +404,54 @@ def iterate(
         max_bytes: a batch holds no more than this, unless one row does.
     """
     names = dataset.schema.select(columns).names
-    cursors = {name: _Cursor(page_reader(dataset, name)) for name in names}
+    for _, values in scan(dataset, names, max_bytes=max_bytes):
+        yield values
+
+
+def scan(
+    dataset: Dataset,
+    columns: Sequence[str],
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    max_bytes: int = BATCH_BYTES,
+) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+    """Rows in order, cut where pages of the columns end, with their physical numbers.
+
+    Args:
+        dataset: what to read.
+        columns: names.
+        start: physical row, as `stop`; deleted rows between them are left out.
+        stop: None: to the end.
+        max_bytes: a batch holds no more than this, unless one row does.
+    """
+    stop = dataset.root.rows if stop is None else stop
+    cursors = {name: _Cursor(page_reader(dataset, name), start, stop) for name in columns}
     live = live_rows(dataset)
-    at = 0
-    while at < dataset.root.rows:
-        stop = min(cursor.stop_of(at) for cursor in cursors.values())
+    while start < stop:
+        end = min(stop, *(cursor.stop_of(start) for cursor in cursors.values()))
         row_bytes = sum(cursor.row_bytes for cursor in cursors.values())
         step = max(1, int(max_bytes / max(row_bytes, 1e-9)))
-        for start in range(at, stop, step):
-            end = min(stop, start + step)
-            alive = None if live is None else live.alive(start, end)
-            values = {name: cursor.slice(start, end) for name, cursor in cursors.items()}
+        for low in range(start, end, step):
+            high = min(end, low + step)
+            alive = None if live is None else live.alive(low, high)
+            values = {name: cursor.slice(low, high) for name, cursor in cursors.items()}
             if alive is None:
-                yield values
+                yield np.arange(low, high), values
             elif len(alive):
-                yield {name: column.take(alive) for name, column in values.items()}
-        at = stop
+                yield low + alive, {name: each.take(alive) for name, each in values.items()}
+        start = end
 
 
 class _Cursor:
     """Walks the pages of one column in order."""
 
-    def __init__(self, reader: PageReader) -> None:
+    def __init__(self, reader: PageReader, start: int, stop: int) -> None:
         self._index = reader.index
-        self._pages = reader.scan(range(reader.index.pages))
-        self._page = -1
+        bounds = reader.index.first_row
+        first = max(0, int(np.searchsorted(bounds, start, "right")) - 1)
+        self._pages = reader.scan(range(first, int(np.searchsorted(bounds, stop, "left"))))
+        self._page = first - 1
         self._values: ColumnValues | None = None
 
     def stop_of(self, row: int) -> int:

@@ -153,6 +153,8 @@ class TreeWriter:
 
     def keep_leaf(self, dataset: Dataset, entry: LeafEntry, *, last: bool = False) -> None:
         """Put a whole leaf of the base behind what is there; linked when boundaries allow it."""
+        if self._leaf.cuts.closed:
+            self._end_leaf(last=False)
         if not self._leaf.fragments and entry.digest and not last:
             self._leaves.append(entry)
             return
