@@ -66,12 +66,17 @@ def range_of(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> Range:
 def order_key(value: Any) -> int:
     """The key of one number or bool."""
     bits: int
-    if isinstance(value, float | np.floating):
+    if isinstance(value, float | np.floating) or _is_small_float(value):
         (bits,) = unpack("<Q", pack("<d", float(value)))
         return (bits ^ _ALL) if bits & _SIGN else bits | _SIGN
     number: int = int(value)
     unsigned = isinstance(value, np.unsignedinteger | np.bool_ | bool)
     return number if unsigned else (number + _SIGN) & _ALL
+
+
+def _is_small_float(value: Any) -> bool:
+    dtype = getattr(value, "dtype", None)  # such scalars are no np.floating
+    return dtype is not None and is_small_float(dtype)
 
 
 def value_of_key(key: int, dtype: str) -> int | float:

@@ -95,8 +95,8 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     options = StreamOptions(
         batch_size, rank, world, last, output, pad, transform, prefetch, threads, ahead_bytes, clock
     )
-    wanted = dataset.schema.select(columns).columns
-    by_schema = [column for column in dataset.schema.columns if column in wanted]
+    wanted = dataset.schema.select(columns).names
+    by_schema = [column for column in dataset.schema.columns if column.name in wanted]
     plan = make_plan(
         [(column.name, column_index(dataset, column.name)) for column in by_schema],
         batch_size=batch_size,
@@ -104,7 +104,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         shuffle=shuffle,
         deleted=live_rows(dataset),
     )
-    return Stream(dataset, options, plan, tuple(column.name for column in wanted), seed, epoch)
+    return Stream(dataset, options, plan, wanted, seed, epoch)
 
 
 class Stream:

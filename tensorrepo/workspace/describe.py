@@ -6,10 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
+from tensorrepo.formats.dataset.linkvalue import LinkValue
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.types import ClassLabel, Scalar, Tensor
+from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.formats.model.read import Model, open_model
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
@@ -82,6 +85,8 @@ def value_text(value: Any) -> str:
         return f"{value.dtype}{list(value.shape)} {inside}{more}"
     if isinstance(value, (bytes, memoryview)):
         return f"{len(value):,} bytes {bytes(value[:8]).hex()}"
+    if isinstance(value, LinkValue):
+        value = value.url
     text = str(value).replace("\n", " ")
     return text if len(text) <= SHOWN_BYTES else text[: SHOWN_BYTES - 3] + "..."
 
@@ -100,11 +105,14 @@ def type_text(kind: ColumnType) -> str:
 
 
 def value_json(value: Any) -> Any:
-    """One value for programs: arrays as nested lists, bytes as hex."""
-    if isinstance(value, np.ndarray):
-        return value_json(value.tolist())
-    if isinstance(value, np.generic):
-        return value_json(value.item())
+    """One value for programs: arrays as nested lists, bytes as hex, complex numbers as parts."""
+    if isinstance(value, LinkValue):
+        return msgspec.to_builtins(value)
+    if hasattr(value, "dtype"):  # scalars of bfloat16 and float8 are no np.generic
+        wider = np.float32 if is_small_float(value.dtype) else value.dtype
+        return value_json(np.asarray(value).astype(wider, copy=False).tolist())
+    if isinstance(value, complex):
+        return [value_json(value.real), value_json(value.imag)]
     if isinstance(value, (bytes, memoryview)):
         return bytes(value).hex()
     if isinstance(value, float) and not math.isfinite(value):

@@ -42,6 +42,7 @@ def test_small_floats_have_the_keys_of_the_numbers_that_they_are(dtype: str) -> 
     given = np.array([3, -0.0, np.nan, -2], element_dtype(dtype))
     assert range_of(given, None) == Range(order_key(-2.0), order_key(3.0), has_nan=True)
     assert range_of(given[:1], None).is_sorted
+    assert order_key(given[3]) == order_key(-2.0)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])

@@ -1,0 +1,45 @@
+"""Values are shown to people as text and to programs as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tensorrepo.formats.dataset.linkvalue import LinkValue
+from tensorrepo.workspace.describe import value_json, value_text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.float32("nan"), None),
+        (ml_dtypes.bfloat16(0.5), 0.5),
+        (np.array([[1, np.inf]], ml_dtypes.bfloat16), [[1.0, None]]),
+        (np.array([0.25, 2], ml_dtypes.float8_e5m2), [0.25, 2.0]),
+        (np.complex64(1 - 2j), [1.0, -2.0]),
+        (np.array([1j]), [[0.0, 1.0]]),
+        (LinkValue("s3://b", 3), {"url": "s3://b", "start": 3}),
+        (b"\0\xff", "00ff"),
+        ({"a": [None]}, {"a": [None]}),
+        (None, None),
+    ],
+)
+def test_a_value_is_json_for_programs(value: Any, expected: Any) -> None:
+    assert json.loads(json.dumps(value_json(value), allow_nan=False)) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (ml_dtypes.bfloat16(0.5), "0.5"),
+        (np.array([0.5, 1], ml_dtypes.bfloat16), "bfloat16[2] 0.5 1"),
+        (LinkValue("s3://b", 3), "s3://b"),
+    ],
+)
+def test_a_value_is_a_short_text_for_people(value: Any, expected: str) -> None:
+    assert value_text(value) == expected
