@@ -1,0 +1,285 @@
+"""Which rows of one column can differ between two versions, and which do?
+
+Candidates come from metadata alone: rows in pages that the other version does not have, and rows
+that were patched. Their values are read on both sides, in bounded memory, and compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorrepo.formats.dataset.cellequal import differing
+from tensorrepo.formats.dataset.narrowed import same_default
+from tensorrepo.formats.dataset.page import PAGE_FOREIGN
+from tensorrepo.formats.dataset.read import column_index, page_reader
+from tensorrepo.formats.dataset.rowmatch import Stretches
+from tensorrepo.formats.dataset.rowread import read_chosen
+from tensorrepo.formats.dataset.types import Layout
+from tensorrepo.formats.dataset.values import concat, valid_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.index import ColumnIndex
+    from tensorrepo.formats.dataset.narrowed import Part
+    from tensorrepo.formats.dataset.pageread import PageReader
+    from tensorrepo.formats.dataset.schema import Column
+    from tensorrepo.formats.dataset.values import ColumnValues
+
+BATCH_BYTES = 8 << 20  # of values that are compared at once, on each side
+LONG_BYTES = 64 << 10  # stretches from here on are read as they lie, shorter ones are gathered
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Rows that can differ in one column.
+
+    Attributes:
+        stretches: in pages that differ.
+        old_rows: rows that were patched on a side, and lie in no such page: int64 ``(n,)``.
+        new_rows: the same rows in the new version, ascending.
+    """
+
+    stretches: Stretches
+    old_rows: NDArray[np.int64]
+    new_rows: NDArray[np.int64]
+
+    @property
+    def rows(self) -> int:
+        """How many, deleted ones too."""
+        return int(self.stretches.rows.sum()) + len(self.new_rows)
+
+    def between(self, start: int, stop: int) -> Candidates:
+        """Those in ``[start, stop)`` of the new version."""
+        low, high = np.searchsorted(self.new_rows, [start, stop])
+        return Candidates(
+            self.stretches.between(start, stop), self.old_rows[low:high], self.new_rows[low:high]
+        )
+
+
+def find_candidates(
+    old: ColumnIndex, new: ColumnIndex, both: Stretches, *, same_defaults: bool
+) -> Candidates:
+    """The rows of `both` that can differ.
+
+    Args:
+        old: where the column's pages are in the one version.
+        new: and in the other.
+        both: rows that both versions hold.
+        same_defaults: whether rows without a page have the same value in both.
+    """
+    pieces = both.cut(new.first_row).swapped().cut(old.first_row).swapped()
+    unequal = pieces.chosen(~_equal_pages(old, new, pieces, same_defaults=same_defaults)).joined()
+    rows = _patched(old, new, both)
+    rows = rows[unequal.old_of(rows) < 0] if len(rows) else rows
+    old_rows = both.old_of(rows)
+    changed = ~_equal_patches(old, new, old_rows, rows)
+    return Candidates(unequal, old_rows[changed], rows[changed])
+
+
+def _equal_pages(
+    old: ColumnIndex, new: ColumnIndex, pieces: Stretches, *, same_defaults: bool
+) -> NDArray[np.bool_]:
+    """Which pieces, each in one page on both sides, are the same rows of the same page."""
+    pages, others = old.page_of(pieces.old), new.page_of(pieces.new)
+    equal = equal_pages(old, new, pages, others)
+    equal &= pieces.old - old.first_row[pages] == pieces.new - new.first_row[others]
+    nowhere = _is_nowhere(old)[pages] & _is_nowhere(new)[others]
+    return np.where(nowhere, same_defaults, equal)
+
+
+def equal_pages(
+    old: ColumnIndex, new: ColumnIndex, pages: NDArray[np.int64], others: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether pages ``pages[i]`` and ``others[i]`` hold the same rows for certain."""
+    same_form = np.array(
+        [[one == two for two in new.storages] for one in old.storages], np.bool_
+    ).reshape(len(old.storages), len(new.storages))
+    equal = (old.tags[pages] == new.tags[others]).all(axis=1)
+    equal &= same_form[old.stored_as[pages], new.stored_as[others]]
+    for name in ("rows", "codec", "nulls"):
+        equal &= old.entries[name][pages] == new.entries[name][others]
+    equal &= ~(_is_nowhere(old)[pages] | _is_nowhere(new)[others])
+    foreign = np.flatnonzero(equal & (old.entries["codec"][pages] == PAGE_FOREIGN))
+    for at in foreign.tolist():
+        equal[at] = _same_foreign(old, new, int(pages[at]), int(others[at]))
+    return equal
+
+
+def _same_foreign(old: ColumnIndex, new: ColumnIndex, page: int, other: int) -> bool:
+    """Whether two foreign pages are the same place of the same file: they have no tags."""
+    one, two = old.entries[page], new.entries[other]
+    places = [index.chunks[index.chunk[at]] for index, at in ((old, page), (new, other))]
+    names = [getattr(place, "digest", None) for place in places]
+    fields = ("first_row", "rows", "offset", "stored_bytes", "raw_bytes", "min", "max")
+    return names[0] is not None and names[0] == names[1] and all(one[f] == two[f] for f in fields)
+
+
+def _is_nowhere(index: ColumnIndex) -> NDArray[np.bool_]:
+    """Which pages are nowhere, so that their rows have the default."""
+    missing = np.array([chunk is None for chunk in index.chunks], np.bool_)
+    return missing[index.chunk] if len(missing) else np.zeros(index.pages, np.bool_)
+
+
+def _patched(old: ColumnIndex, new: ColumnIndex, both: Stretches) -> NDArray[np.int64]:
+    """Rows of the new version, ascending, that either side patched and both have."""
+    found = np.zeros(0, np.int64)
+    if old.patches is not None:
+        found = both.swapped().old_of(old.patches.rows)
+    if new.patches is not None:
+        mine = new.patches.rows
+        found = np.concatenate([found, mine[both.old_of(mine) >= 0]])
+    unique = np.unique(found)
+    return unique[unique >= 0]
+
+
+def _equal_patches(
+    old: ColumnIndex, new: ColumnIndex, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which rows take their value from the same place of the same patch on both sides."""
+    equal = np.zeros(len(new_rows), np.bool_)
+    if old.patches is None or new.patches is None:
+        return equal
+    (mine, source), (theirs, other) = old.patches.among(old_rows), new.patches.among(new_rows)
+    common, at, of = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+    one, two = old.patches.pages, new.patches.pages
+    rows, others = source[at], other[of]
+    pages, other_pages = one.page_of(rows), two.page_of(others)
+    same = equal_pages(one, two, pages, other_pages)
+    same &= rows - one.first_row[pages] == others - two.first_row[other_pages]
+    equal[common] = same
+    return equal
+
+
+# ------------------------------------------------------------------------------ values
+
+
+class ColumnComparer:
+    """One column in two versions. `old` or `new` is None where the column is not there: null."""
+
+    def __init__(
+        self,
+        old: Column | None,
+        new: Column | None,
+        parts: tuple[Part, Part],
+        both: Stretches,
+    ) -> None:
+        """Find the candidates.
+
+        Args:
+            old: the column as it was.
+            new: as it became.
+            parts: what can differ of the two versions.
+            both: rows that both hold, counted in the parts.
+        """
+        self.old = old
+        self.new = new
+        self._parts = parts
+        nothing = np.zeros(0, np.int64)
+        if old is None or new is None:
+            self.candidates = Candidates(both, nothing, nothing)
+        else:
+            self.candidates = find_candidates(
+                column_index(parts[0].compared, old.name),
+                column_index(parts[1].compared, new.name),
+                both,
+                same_defaults=same_default(old, new),
+            )
+
+    @property
+    def name(self) -> str:
+        """What the column is called, by its last name."""
+        column = self.new or self.old
+        assert column is not None, "a column is there on one side"
+        return column.name
+
+    def changed(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of ``[start, stop)`` of the new part that differ, and what they were in the old.
+
+        Returns:
+            Rows of the old part and of the new one, which ascend. Deleted rows are among them.
+        """
+        within = self.candidates.between(start, stop)
+        found = [(within.old_rows[:0], within.new_rows[:0]), *self._compared(within)]
+        old_rows, new_rows = (np.concatenate(rows) for rows in zip(*found, strict=True))
+        order = np.argsort(new_rows, kind="stable")
+        return old_rows[order], new_rows[order]
+
+    def _compared(self, some: Candidates) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        stretches = some.stretches
+        long = stretches.rows * self._row_bytes() >= LONG_BYTES
+        long &= not self._is_tiled
+        for old, new, rows in zip(
+            *(each[long].tolist() for each in (stretches.old, stretches.new, stretches.rows)),
+            strict=True,
+        ):
+            for begin, end in self._batches(rows):
+                changed = np.flatnonzero(self._in_a_row(old + begin, new + begin, end - begin))
+                yield changed + (old + begin), changed + (new + begin)
+        short = stretches.chosen(~long).pairs()
+        pairs = [
+            np.concatenate([one, two])
+            for one, two in zip(short, (some.old_rows, some.new_rows), strict=True)
+        ]
+        yield from self.among(*pairs)
+
+    def among(
+        self, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Those pairs of rows, counted in the parts, that differ, in batches."""
+        step = max(1, int(BATCH_BYTES / max(self._row_bytes(), 1.0)))
+        for at in range(0, len(new_rows), step):
+            mine, theirs = old_rows[at : at + step], new_rows[at : at + step]
+            changed = self._differing(self._chosen(0, mine), self._chosen(1, theirs), len(mine))
+            yield mine[changed], theirs[changed]
+
+    def _in_a_row(self, old: int, new: int, rows: int) -> NDArray[np.bool_]:
+        before = self._ranged(0, old, rows)
+        return self._differing(before, self._ranged(1, new, rows), rows)
+
+    def _differing(
+        self, before: ColumnValues | None, after: ColumnValues | None, rows: int
+    ) -> NDArray[np.bool_]:
+        if before is None or after is None or self.old is None or self.new is None:
+            there = after if before is None else before
+            return np.zeros(rows, np.bool_) if there is None else valid_rows(there)
+        return differing(before, after, self.old.storage, self.new.storage)
+
+    def _ranged(self, side: int, start: int, rows: int) -> ColumnValues | None:
+        reader = self._reader(side)
+        return None if reader is None else concat(reader.range(start, start + rows))
+
+    def _chosen(self, side: int, rows: NDArray[np.int64]) -> ColumnValues | None:
+        reader = self._reader(side)
+        return None if reader is None else read_chosen(reader, rows)
+
+    def _reader(self, side: int) -> PageReader | None:
+        column = (self.old, self.new)[side]
+        return None if column is None else page_reader(self._parts[side].dataset, column.name)
+
+    # ------------------------------------------------------------------------ sizes
+
+    @property
+    def _is_tiled(self) -> bool:
+        columns = (self.old, self.new)
+        return any(each is not None and each.storage.layout is Layout.TILED for each in columns)
+
+    def _row_bytes(self) -> float:
+        """Bytes of a row, on average, of the side that has the larger ones."""
+        if not self.candidates.rows:
+            return 1.0
+        readers = [reader for side in (0, 1) if (reader := self._reader(side))]
+        if self._is_tiled:
+            return float(BATCH_BYTES)  # one by one: rows are large
+        return max(reader.index.raw_bytes / max(1, reader.index.rows) for reader in readers)
+
+    def _batches(self, rows: int) -> Iterator[tuple[int, int]]:
+        """Bounds of batches of ``[0, rows)``."""
+        step = max(1, int(BATCH_BYTES / max(self._row_bytes(), 1.0)))
+        for at in range(0, rows, step):
+            yield at, min(rows, at + step)
