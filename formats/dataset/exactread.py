@@ -2,7 +2,8 @@
 
 A page's small parts come first: validity, row table and row sums, its *table*. They are kept. Then
 the rows' own bytes. Rows of fixed pages lie where arithmetic says, so both come in one round of
-parallel requests; others take two rounds, and one when the table is known.
+parallel requests; others take two rounds, and one when the table is known. Of a fixed page the sums
+are all that is read: a null row is zeros, and its sum tells it from a row of zeros.
 
 The page's tag covers the page as a whole, so a table by itself is proved by nothing. A row is
 proved by its sum, which binds its bytes, its dimensions and whether it is null: with a wrong table
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.dataset.page import (
     DATA,
@@ -27,6 +29,7 @@ from tensorrepo.formats.dataset.page import (
     buffer_starts,
     check_rows,
     decode_table,
+    decode_validity,
     expected_bytes,
     table_row_bytes,
 )
@@ -61,7 +64,7 @@ class RowsOfPage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowTable:
-    """What a page says of its rows: their ends and dimensions unless they are fixed, and sums."""
+    """What a page says of its rows: their sums and, unless they are fixed, where they lie."""
 
     offsets: NDArray[np.int64] | None
     dims: NDArray[np.uint32] | None
@@ -177,10 +180,10 @@ def _proved(
 
 
 def _rows(storage: Storage, table: RowTable, rows: NDArray[np.int64], data: bytes) -> ColumnValues:
-    valid = None if table.valid is None else table.valid[rows]
     items = np.frombuffer(data, storage.element)
     if table.offsets is None:
-        return FixedValues(items.reshape(len(rows), *storage.row_shape), valid)
+        return _fixed_rows(storage, items, table.sums[rows])
+    valid = None if table.valid is None else table.valid[rows]
     offsets = offsets_of(table.offsets[rows + 1] - table.offsets[rows])
     if storage.layout is Layout.BINARY:
         return BinaryValues(offsets, items, valid)
@@ -188,21 +191,30 @@ def _rows(storage: Storage, table: RowTable, rows: NDArray[np.int64], data: byte
     return RaggedValues(offsets, items, storage.shape, dims, valid)
 
 
+def _fixed_rows(storage: Storage, items: NDArray[Any], sums: NDArray[np.uint32]) -> FixedValues:
+    """Fixed rows with the nulls that their sums tell."""
+    values = items.reshape(len(sums), *storage.row_shape)
+    sum_of_zeros = xxh3_64_intdigest(bytes(storage.row_bytes)) & 0xFFFFFFFF
+    zero = ~items.view(np.uint8).reshape(len(sums), -1).any(axis=1)
+    null = zero & (sums != sum_of_zeros)
+    return FixedValues(values, ~null if null.any() else None)
+
+
 # ------------------------------------------------------------------------------ where things lie
 
 
 def _table_ranges(reader: PageReader, page: int) -> list[ByteRange]:
-    """Where a page's table lies: what is before its rows, and the sums."""
+    """Where a page's table lies: the sums, and of pages that are not fixed what finds its rows."""
     index = reader.index
     sizes = expected_bytes(index.entries[page], reader.storage(page))
     starts = buffer_starts(sizes)
-    last = VALIDITY if _is_fixed(reader, page) else TABLE
-    stop = starts[last] + sizes[last]
     base, chunk = int(index.entries["offset"][page]), int(index.chunk[page])
-    return [
-        ByteRange(chunk, base + starts[VALIDITY], base + stop),
-        ByteRange(chunk, base + starts[SUMS], base + starts[SUMS] + sizes[SUMS]),
-    ]
+
+    def cover(first: int, last: int) -> ByteRange:
+        return ByteRange(chunk, base + starts[first], base + starts[last] + sizes[last])
+
+    sums = cover(SUMS, SUMS)
+    return [sums] if _is_fixed(reader, page) else [sums, cover(VALIDITY, TABLE)]
 
 
 def _decode_table(reader: PageReader, page: int, data: Sequence[memoryview]) -> RowTable | None:
@@ -211,22 +223,18 @@ def _decode_table(reader: PageReader, page: int, data: Sequence[memoryview]) -> 
     None when it contradicts itself or the page's entry.
     """
     entry, storage = reader.index.entries[page], reader.storage(page)
-    front, sums = data
-    rows, nulls = int(entry["rows"]), int(entry["nulls"])
-    sizes = expected_bytes(entry, storage)
-    valid = None
-    if nulls:
-        packed = np.frombuffer(front[: sizes[VALIDITY]], np.uint8)
-        valid = np.unpackbits(packed, count=rows, bitorder="little").view(np.bool_)
+    sums = np.frombuffer(data[0], "<u4")
     if storage.layout is Layout.FIXED:
-        return RowTable(None, None, valid, np.frombuffer(sums, "<u4"))
+        return RowTable(None, None, None, sums)
+    sizes, rows = expected_bytes(entry, storage), int(entry["rows"])
     starts = buffer_starts(sizes)
-    table = front[starts[TABLE] - starts[VALIDITY] :]
     try:
+        valid = decode_validity(data[1][: sizes[VALIDITY]], rows, int(entry["nulls"]))
+        table = data[1][starts[TABLE] - starts[VALIDITY] :]
         offsets, dims = decode_table(table, rows, storage, int(entry["min"]))
     except CorruptError:
         return None
-    return RowTable(offsets, dims, valid, np.frombuffer(sums, "<u4"))
+    return RowTable(offsets, dims, valid, sums)
 
 
 def _row_ranges(reader: PageReader, wanted: RowsOfPage, table: RowTable | None) -> list[ByteRange]:

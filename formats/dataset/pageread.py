@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -194,10 +195,14 @@ class PageReader:
             return place
         return self.objects.map(place)
 
-    @property
+    @cached_property
     def is_far(self) -> bool:
-        """Whether some pages must be asked of a store or a foreign file."""
-        return self._any_is_far(range(self.index.pages))
+        """Whether pages must be asked of a store, which maps all chunks or none, or elsewhere."""
+        links = (chunk for chunk in self.index.chunks if isinstance(chunk, Link))
+        link = next(links, None)
+        if link is None or (self.index.entries["codec"] == PAGE_FOREIGN).any():
+            return link is not None
+        return self.objects.map(link) is None
 
     def is_kept(self, page: int) -> bool:
         """Whether a page from a store is remembered."""

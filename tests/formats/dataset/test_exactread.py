@@ -125,7 +125,7 @@ def test_a_large_slice_costs_one_request_a_page(store: Store) -> None:
 
 ROUNDS = [
     (FIXED, [4], [2]),
-    (NULLABLE, [6], [2]),
+    (NULLABLE, [4], [2]),
     (RAGGED, [4, 2], [2]),
     (BINARY, [4, 2], [2]),
 ]
@@ -165,6 +165,18 @@ def test_a_damaged_page_is_refused_where_rows_need_what_is_damaged(
     damaged = _damaged(store, start + 150 * step)
     with pytest.raises(CorruptError, match=r"column 'c', page 0 \(rows 0 to 300\) in chunk"):
         read_chosen(store.reader(damaged), np.array([150]))
+
+
+def test_a_row_of_zeros_is_told_from_null() -> None:
+    objects = MemoryObjects()
+    pages = Pages(objects, NULLABLE)
+    zeros = np.zeros(3000, np.uint8)
+    pages.add([None if at % 2 else zeros for at in range(ROWS_OF_A_PAGE)])
+    reader = PageReader(objects, pages.index(), "c", PageCache())
+    found = presented(NULLABLE, read_chosen(reader, np.array([150, 151])))
+    assert equal(found[0], zeros)
+    assert found[1] is None
+    assert sum(stop - start for _, start, stop in objects.reads) < 100_000
 
 
 def test_a_damaged_table_is_asked_for_again(store: Store) -> None:
