@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
+from tensorrepo.formats.dataset.outside import parse_address
+from tensorrepo.formats.dataset.outsideread import AllowedOutside
 from tensorrepo.formats.model.merge import ModelMergeDriver
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.cache import DiskCache
@@ -39,6 +41,7 @@ CONFIG_KEYS = {
     "user.name": "your name in commits",
     "user.email": "your address in commits",
     "cache.limit": "bytes that the cache of remote objects may take, such as 20GB",
+    "outside.allow": "what may be read outside of repositories: folders and URLs, with commas",
 }
 DEFAULT_CACHE_LIMIT = "20GB"
 _AUTHOR = re.compile(r"[^<>\n]+ <[^<>\s]+>")
@@ -48,11 +51,15 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What this machine lends: an environment, a home, the folder that a command runs in."""
+    """What this machine lends: an environment, a home, the folder that a command runs in.
+
+    `outside` are folders and URLs below which a command may read what is in no repository.
+    """
 
     environment: Mapping[str, str] = field(repr=False)
     home: Path
     cwd: Path
+    outside: tuple[str, ...] = ()
 
     def folder(self, variable: str, fallback: str) -> Path:
         """One of the XDG folders, ours in it."""
@@ -90,6 +97,36 @@ def local_state(machine: Machine, pending: Path) -> LocalState:
         memory=machine.state_folder / "memory",
         cache=DiskCache(machine.cache_folder / "objects", limit) if limit else None,
     )
+
+
+def allowed_outside(
+    machine: Machine, more: Mapping[str, Mapping[str, str]] | None = None
+) -> AllowedOutside:
+    """Who reads what is in no repository: what the user's settings and this command allow.
+
+    Args:
+        machine: whose settings count. Nothing in a repository or a workspace can allow a place.
+        more: further prefixes, each with the storage options that it needs.
+    """
+    given = parse_prefixes(read_config(machine.config_file).get("outside.allow", ""))
+    prefixes: dict[str, Mapping[str, str]] = {
+        _absolute(text, machine): {} for text in (*given, *machine.outside)
+    }
+    prefixes |= {_absolute(text, machine): options for text, options in (more or {}).items()}
+    return AllowedOutside(prefixes, environment=machine.environment)
+
+
+def parse_prefixes(text: str) -> list[str]:
+    """Folders and URLs with commas between them, normalised.
+
+    Raises:
+        InvalidInputError: one is no absolute path and no URL, or has credentials in it.
+    """
+    return [parse_address(part.strip()).url for part in text.split(",") if part.strip()]
+
+
+def _absolute(text: str, machine: Machine) -> str:
+    return text if is_url(text) else str(machine.cwd / Path(text).expanduser())
 
 
 def connect(

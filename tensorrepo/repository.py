@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from tensorrepo.transaction import Transaction
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from tensorrepo.formats.dataset.outsideread import AllowedOutside
     from tensorrepo.repo import repository as core
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.commits import Commit
@@ -50,6 +52,7 @@ class Origin:
     url: str = field(repr=False)
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     author: str | None = None
+    outside: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = field(default=(), repr=False)
 
 
 class Repository:
@@ -78,6 +81,12 @@ class Repository:
     def id(self) -> str:
         """What tells this repository from every other, wherever it is copied to."""
         return self.core.id
+
+    @cached_property
+    def outside(self) -> AllowedOutside:
+        """Who reads what lies outside of the repository, and below which prefixes."""
+        more = {prefix: dict(options) for prefix, options in self._origin.outside}
+        return connect.allowed_outside(self._machine, more)
 
     @property
     def machine(self) -> connect.Machine:

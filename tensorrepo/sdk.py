@@ -7,6 +7,7 @@ author of commits, and RANK and WORLD_SIZE of a distributed job.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repository import Origin, Repository
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from tensorrepo.formats.exchange.base import Reading
     from tensorrepo.model import Model
@@ -52,14 +53,26 @@ def init(
 
 
 def open_repository(
-    url: str | Path, *, storage_options: Mapping[str, str] | None = None, author: str | None = None
+    url: str | Path,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    author: str | None = None,
+    outside: Iterable[str | Path] | Mapping[str, Mapping[str, str]] = (),
 ) -> Repository:
-    """Open the repository at `url` (`tensorrepo.open`). The arguments are those of `init`.
+    """Open the repository at `url` (`tensorrepo.open`).
+
+    Args:
+        url: as for `init`, and the next two.
+        storage_options: credentials, endpoint and the like; else the usual environment variables.
+        author: ``Name <email>`` of commits.
+        outside: folders and URLs below which datasets may point at files and links that the
+            repository does not hold; as a mapping with the storage options of each. What
+            ``tensorrepo config outside.allow`` says is allowed, too.
 
     Raises:
         NotFoundError: there is none.
     """
-    return _open(_origin(url, storage_options, author))
+    return _open(_origin(url, storage_options, author, outside))
 
 
 @lru_cache(maxsize=16)
@@ -75,12 +88,25 @@ def _open(origin: Origin) -> Repository:
 
 
 def _origin(
-    url: str | Path, storage_options: Mapping[str, str] | None, author: str | None
+    url: str | Path,
+    storage_options: Mapping[str, str] | None,
+    author: str | None,
+    outside: Iterable[str | Path] | Mapping[str, Mapping[str, str]] = (),
 ) -> Origin:
+    options = outside if isinstance(outside, Mapping) else {}
+    allowed = tuple(
+        (_anywhere(str(each)), tuple(sorted(options.get(str(each), {}).items())))
+        for each in outside
+    )
+    return Origin(_anywhere(url), tuple(sorted((storage_options or {}).items())), author, allowed)
+
+
+def _anywhere(url: str | Path) -> str:
+    """`url` as it means the same place in another folder."""
     text = str(url)
     if not connect.is_url(text):  # another process may work in another folder
         text = str(Path(text).expanduser().absolute())
-    return Origin(text, tuple(sorted((storage_options or {}).items())), author)
+    return text
 
 
 def read(

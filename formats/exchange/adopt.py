@@ -21,7 +21,7 @@ import numpy as np
 from tensorrepo.formats.dataset.foreign import ForeignFile, encode_foreign
 from tensorrepo.formats.dataset.foreignread import hash_outside
 from tensorrepo.formats.dataset.fragments import Fragment
-from tensorrepo.formats.dataset.fragmentwrite import MIN_QUARTER_BYTES, column_groups
+from tensorrepo.formats.dataset.fragmentwrite import column_groups
 from tensorrepo.formats.dataset.index import ColumnPages
 from tensorrepo.formats.dataset.outside import parse_address
 from tensorrepo.formats.dataset.page import TAG_BYTES
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "tar", "npy", "safetensors")
 _HEAD_BYTES = 512
+_WAITING_BYTES = 1 << 20  # nothing waits to be stored: of a base at most its inline pages
 _RANDOM = random.SystemRandom()
 
 
@@ -251,7 +252,7 @@ class _Writer:
             means = [int(each["stored_bytes"].sum()) / fragment.rows for each in entries]
             self._groups = column_groups(self._schema, means)
         self._tree = TreeWriter(
-            self._objects, self._schema, self._groups, base, self._storers, MIN_QUARTER_BYTES
+            self._objects, self._schema, self._groups, base, self._storers, _WAITING_BYTES
         )
         return self._tree
 

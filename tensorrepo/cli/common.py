@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorrepo.cli import output
-from tensorrepo.cli.main import AFTER_DASHES
+from tensorrepo.cli.main import AFTER_DASHES, OUTSIDE
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.sdk import machine
 from tensorrepo.workspace.session import Session, open_session
@@ -26,7 +26,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for progra
 
 def started_in(context: typer.Context) -> Machine:
     """This machine, as if the command had been started in the folder that -C names."""
-    here = machine()
+    here = replace(machine(), outside=context.meta.get(OUTSIDE, ()))
     directory = context.find_root().obj
     if directory is None:
         return here

@@ -66,6 +66,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 
 AFTER_DASHES = "tensorrepo.after-dashes"  # key of the context's memory
+OUTSIDE = "tensorrepo.outside"  # another one
 WITH_PATHS = ("diff", "log")
 
 
@@ -141,6 +142,14 @@ def root(
     directory: Annotated[
         str | None, typer.Option("-C", metavar="DIR", help="Work as if started in DIR.")
     ] = None,
+    allow_outside: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-outside",
+            metavar="PREFIX",
+            help="Read files in place and links below this folder or URL.",
+        ),
+    ] = None,
     version: Annotated[  # noqa: ARG001 - its callback has answered by now
         bool,
         typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
@@ -148,6 +157,7 @@ def root(
 ) -> None:
     """Versioned datasets and models: git and lakehouse in one."""
     context.obj = directory
+    context.meta[OUTSIDE] = tuple(allow_outside or ())
 
 
 def guarded(function: Callable[..., None]) -> Callable[..., None]:

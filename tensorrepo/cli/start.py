@@ -8,7 +8,7 @@ import typer
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, started_in
-from tensorrepo.connect import CONFIG_KEYS, parse_size, read_config, write_config
+from tensorrepo.connect import CONFIG_KEYS, parse_prefixes, parse_size, read_config, write_config
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.workspace import find_workspace
 from tensorrepo.workspace.start import start_workspace
@@ -82,6 +82,10 @@ def config_command(
     elif value is not None:
         if key == "cache.limit":
             parse_size(value)  # refuses what is no size
+        if key == "outside.allow":
+            if local:
+                raise InvalidInputError("outside.allow is a setting of yours: leave out --local")
+            parse_prefixes(value)  # refuses what is no place
         write_config(file, {**settings, key: value})
     elif key in settings:
         output.json_value(settings[key]) if as_json else output.line(settings[key])

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorrepo.connect import Machine, author, connect, is_url
+from tensorrepo.connect import Machine, allowed_outside, author, connect, is_url
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.revisions import Revision, resolve, split_path
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tensorrepo.formats.dataset.outsideread import AllowedOutside
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.repository import Repository
 
@@ -39,6 +40,11 @@ class Session:
         if self.workspace is None:
             raise no_workspace(self.machine.cwd)
         return self.workspace
+
+    @property
+    def outside(self) -> AllowedOutside:
+        """Who reads what datasets point at: what the user's settings and the command allow."""
+        return allowed_outside(self.machine)
 
     @property
     def head(self) -> Head | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,3 +75,25 @@ def test_the_sdk_adopts_in_a_transaction(tmp_path: Path) -> None:
             tx.adopt("photos", path)
         assert len(tx.adopt("photos", [path], append=True)) == 2 * ROWS
     assert len(repo.dataset("photos")) == 2 * ROWS
+
+
+# ------------------------------------------------------------------------------ permission
+
+
+def test_a_setting_allows_places_for_this_user_alone(shell: Shell) -> None:
+    shell("config", "outside.allow", "/data, S3A://bucket/raw")
+    assert shell("config", "outside.allow").strip() == "/data, S3A://bucket/raw"
+    assert shell.run("config", "--local", "outside.allow", "/data").exit_code == 2
+    for wrong in ("data", "s3://key:secret@bucket", "/data/../etc"):
+        done = shell.run("config", "outside.allow", wrong)
+        assert done.exit_code == 2
+        assert "secret" not in done.output
+
+
+def test_a_repository_knows_what_it_may_read(tmp_path: Path) -> None:
+    tr.init(tmp_path / "store", author="Ada <ada@example.org>")
+    closed = tr.open(tmp_path / "store")
+    allowed = tr.open(tmp_path / "store", outside=[tmp_path / "x", "gs://bucket/raw/"])
+    assert closed.outside.prefixes == ()
+    assert allowed.outside.prefixes == (f"file://{tmp_path}/x", "gs://bucket/raw")
+    assert pickle.loads(pickle.dumps(allowed)).outside.prefixes == allowed.outside.prefixes
