@@ -7,7 +7,7 @@ corner, width, height, in pixels. Several files about the same images are joined
 places of records are held in memory: 24 bytes an annotation.
 
 Source:
-    https://cocodataset.org/#format-data
+    The page "Data format" of the COCO data set.
 """
 
 from __future__ import annotations

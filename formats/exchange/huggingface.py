@@ -91,7 +91,11 @@ def read_huggingface(
         NotFoundError: no such split or column.
         UnsupportedError: a feature that no column type holds.
     """
-    splits = _splits(path, split)
+    with refusals(path, "dataset", *ARROW_ERRORS):
+        return _read(path, _splits(path, split), columns)
+
+
+def _read(path: Path, splits: Sequence[str], columns: tuple[str, ...] | None) -> Reading:
     opened = {name: _open_split(path / name) for name in splits}
     first = opened[splits[0]]
     for name, other in opened.items():

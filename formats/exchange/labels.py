@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.exchange.imagewalk import ImageFile
 
 FILE_COLUMNS = ("file_name", "file", "filename", "image", "path", "image_path", "file_path")
+TABLE_NAMES = ("metadata", "labels", "annotations")  # such a table is never passed over as broken
 _SUFFIXES = (*CSV_SUFFIXES, *JSONL_SUFFIXES, ".json")
 _BLOCK_RECORDS = 4096
 _MAX_OBJECT_BYTES = 64 << 20  # of a JSON object that maps files to labels, which is read whole
@@ -73,7 +74,7 @@ def find_labels(folder: Path, file_column: str | None = None) -> LabelTable | No
     """The one table in `folder` whose rows name files there; None when there is none.
 
     Raises:
-        InvalidInputError: there are several; says how to choose.
+        InvalidInputError: there are several, or one called as such tables are cannot be read.
     """
     with refusals(folder, "folder"):
         names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
@@ -82,10 +83,12 @@ def find_labels(folder: Path, file_column: str | None = None) -> LabelTable | No
         if name.lower().endswith(_SUFFIXES):
             try:
                 table = open_labels(folder, name, file_column)
-            except Error:  # some other table, which nobody asked for
-                continue
-            if _names_files(table, folder):
-                found.append(table)
+                if _names_files(table, folder):
+                    found.append(table)
+            except Error:
+                if Path(name).stem in TABLE_NAMES:
+                    raise
+                # Else it is some other table, which nobody asked for.
     if len(found) > 1:
         names = [table.path.name for table in found]
         raise damage(folder, f"holds several tables of labels: {few(names, len(names))}. Say which")
@@ -211,12 +214,9 @@ def _mapped(path: Path) -> Iterator[list[dict[str, Any]]]:
 
 def _names_files(table: LabelTable, folder: Path) -> bool:
     """Whether the first rows lead to image files."""
-    try:
-        batch = next(iter(table.open().batches), None)
-        names = [] if batch is None else _texts(batch, table.column)[:_TRIED_ROWS]
-        return any(find_image(folder, name) is not None for name in names if name)
-    except Error:
-        return False
+    batch = next(iter(table.open().batches), None)
+    names = [] if batch is None else _texts(batch, table.column)[:_TRIED_ROWS]
+    return any(find_image(folder, name) is not None for name in names if name)
 
 
 def _texts(batch: InputBatch, column: str) -> list[Any]:

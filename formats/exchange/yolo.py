@@ -9,7 +9,8 @@ outline), all in parts of the picture's width and height. An image without a tex
 objects. Names of classes come from data.yaml, classes.txt or obj.names.
 
 Source:
-    https://docs.ultralytics.com/datasets/detect/
+    The pages "Object Detection" and "Instance Segmentation" of the guide to data sets of
+    Ultralytics.
 """
 
 from __future__ import annotations

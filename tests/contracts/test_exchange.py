@@ -57,8 +57,12 @@ class Case:
     file: str = ""
     cut_shows: bool = True
     holds_no_rows: bool = True
+    repeats: bool = True
+    needs: str = ""
 
     def dataset(self, rows: int = ROWS) -> Dataset:
+        if self.needs:
+            pytest.importorskip(self.needs)
         batch = {name: values[:rows] for name, values in self.rows.items()}
         return dataset_of(self.columns, batch)
 
@@ -70,11 +74,15 @@ class Case:
         copy = folder / self.target
         if path.is_dir() and not copy.exists():
             shutil.copytree(path, copy)
-        (copy / self.file if self.file else copy).write_bytes(content)
+        self.inner(copy).write_bytes(content)
         return copy
 
     def content(self, path: Path) -> bytes:
-        return (path / self.file if self.file else path).read_bytes()
+        return self.inner(path).read_bytes()
+
+    def inner(self, path: Path) -> Path:
+        """The file of an export that can be damaged: some formats choose its name."""
+        return next(path.glob(self.file)) if self.file and path.is_dir() else path
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,7 @@ _PLAIN_ROWS = {
     "text": _TEXT,
     "flag": _NUMBERS > 1,
 }
+_NAMED = ("image", "label", "ragged", "flag", "text")
 _FIXED = ("image", "label", "complex", "flag", "text")
 # In the order of their paths, as a walk meets them.
 _PLACES = sorted((("cat", "dög", "a%2Fb")[row % 3], f"{row:03}.png") for row in range(ROWS))
@@ -214,6 +223,23 @@ CASES = [
     ),
     Case("tfrecord", "t.tfrecord", _LISTS, _LISTS_ROWS, holds_no_rows=False),
     Case("tfrecord", "t.tfrecord.gz", _LISTS, _LISTS_ROWS, holds_no_rows=False),
+    Case(
+        "huggingface",
+        "saved",
+        {name: _MANY[name] for name in _NAMED},
+        {name: _MANY_ROWS[name] for name in _NAMED},
+        file="*.arrow",
+    ),
+    # Lance writes its own metadata in an order of chance.
+    Case(
+        "lance",
+        "t.lance",
+        _MANY,
+        _MANY_ROWS,
+        file="data/*.lance",
+        repeats=False,
+        needs="lance",
+    ),
     Case("csv", "t.csv", _PLAIN, _PLAIN_ROWS, cut_shows=False, holds_no_rows=False),
     Case("jsonl", "t.jsonl", _PLAIN, _PLAIN_ROWS, cut_shows=False, holds_no_rows=False),
 ]
@@ -257,11 +283,19 @@ def test_reading_says_rows_bytes_and_origin(case: Case, tmp_path: Path) -> None:
     assert (reading.origin.path, reading.origin.format) == (str(path), case.format)
 
 
-@every_case
+@pytest.mark.parametrize("case", [case for case in CASES if case.repeats])
 def test_two_exports_of_one_dataset_are_the_same_bytes(case: Case, tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     first, again = case.export(tmp_path), case.export(tmp_path / "again")
     assert case.content(first) == case.content(again)
+
+
+@every_case
+def test_progress_of_an_export_only_grows(case: Case, tmp_path: Path) -> None:
+    told: list[int] = []
+    export(case.dataset(), tmp_path / case.target, case.format, progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] > 0
 
 
 @every_case
