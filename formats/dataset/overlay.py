@@ -70,6 +70,13 @@ def overlay(values: ColumnValues, places: NDArray[np.int64], patches: ColumnValu
     return collect(pieces, values.rows)
 
 
+def by_page(pages: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+    """Each page among `pages`, ascending, and the places that it has there."""
+    order = np.argsort(pages, kind="stable")
+    each, starts = np.unique(pages[order], return_index=True)
+    return list(zip(each.tolist(), np.split(order, starts[1:]), strict=True))
+
+
 def repeated(row: ColumnValues, rows: int) -> ColumnValues:
     """`row`, which is a single one, `rows` times: without memory for each where numpy can."""
     valid = None if row.valid is None else np.broadcast_to(row.valid, (rows,))

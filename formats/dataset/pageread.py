@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo.formats.dataset.limited import LimitedCache
-from tensorrepo.formats.dataset.overlay import Piece, collect, overlay, repeated
+from tensorrepo.formats.dataset.overlay import Piece, by_page, collect, overlay, repeated
 from tensorrepo.formats.dataset.page import (
     PAGE_FOREIGN,
     PAGE_PLAIN,
@@ -138,10 +138,8 @@ class PageReader:
 
     def take(self, rows: NDArray[np.int64]) -> ColumnValues:
         """Some rows in the order asked for, a copy; reads every page of theirs as a whole."""
-        pages = self.index.page_of(rows)
         pieces = []
-        for page in np.unique(pages).tolist():
-            places = np.flatnonzero(pages == page)
+        for page, places in by_page(self.index.page_of(rows)):
             within = rows[places] - self.index.first_row[page]
             pieces.append(Piece(self.values(page), within, places))
         return collect(pieces, len(rows)) if pieces else empty_values(self.index)

@@ -50,23 +50,27 @@ def fetch(
     """
     data = [memoryview(b"")] * len(ranges)
     reads = _plan_reads(ranges, gap_bytes)
-    with ThreadPoolExecutor(min(RANGE_THREADS, max(1, len(reads))), "range") as threads:
-        begun = []
-        for read in reads:
-            link = chunks[read.chunk]
-            assert isinstance(link, Link), "inline pages are in memory, others have a chunk"
-            begun.append(_begin(threads, objects, link, read))
+    threads = ThreadPoolExecutor(min(RANGE_THREADS, max(1, len(reads))), "range")
+    try:
+        begun = [_begin(threads, objects, chunks[read.chunk], read) for read in reads]
         for read, (parts, whole) in zip(reads, begun, strict=True):
-            results = [part.result() for part in parts]
-            view = memoryview(results[0]) if whole is None else whole.data
-            if view.nbytes != read.stop - read.start:
-                raise CorruptError(
-                    f"expected {read.stop - read.start} bytes of a chunk, got {view.nbytes}"
-                )
+            view = _finish(read, parts, whole)
             for place in read.places:
                 one = ranges[place]
                 data[place] = view[one.start - read.start : one.stop - read.start]
+    finally:
+        threads.shutdown(cancel_futures=True)  # after a failure the others need not begin
     return data
+
+
+def _finish(
+    read: _Read, parts: Sequence[Future[Any]], whole: NDArray[np.uint8] | None
+) -> memoryview:
+    results = [part.result() for part in parts]
+    view = memoryview(results[0]) if whole is None else whole.data
+    if view.nbytes != read.stop - read.start:
+        raise CorruptError(f"expected {read.stop - read.start} bytes of a chunk, got {view.nbytes}")
+    return view
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +102,13 @@ def _plan_reads(ranges: Sequence[ByteRange], gap_bytes: int) -> list[_Read]:
 
 
 def _begin(
-    threads: ThreadPoolExecutor, objects: ObjectSource, link: Link, read: _Read
+    threads: ThreadPoolExecutor,
+    objects: ObjectSource,
+    link: Link | memoryview | None,
+    read: _Read,
 ) -> tuple[list[Future[Any]], NDArray[np.uint8] | None]:
     """The requests of one read; a large one is several, which fill the array given back."""
+    assert isinstance(link, Link), "inline pages are in memory, others have a chunk"
     if read.stop - read.start <= MOST_BYTES:
         return [threads.submit(objects.read_range, link, read.start, read.stop)], None
     whole = np.empty(read.stop - read.start, np.uint8)

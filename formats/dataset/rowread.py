@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 GATHERED_ROW_BYTES = 32 << 10  # from here on one copy per row is faster
 GATHER_BYTES = 128 << 10  # numpy gathers into a buffer of its own, which should stay in cache
 FEW_ROWS = 8  # of a page: up to so many in one call are proved by their own sums
-EXACT_PAGES = 2  # a slice of more pages reads them whole
+EXACT_PAGES = 2  # a slice of more pages, or of more rows, reads pages whole
+EXACT_ROWS = 4096
+COLUMN_THREADS = 8  # each has threads of its own for its requests
 
 
 def read_chosen(reader: PageReader, rows: NDArray[np.int64]) -> ColumnValues:
@@ -75,15 +77,21 @@ def read_range(reader: PageReader, start: int, stop: int) -> ColumnValues:
     """
     if start >= stop:
         return empty_values(reader.index)
-    low, last = reader.index.page_of(np.array([start, stop - 1])).tolist()
-    pages = np.arange(low, last + 1)
-    if len(pages) <= EXACT_PAGES and _far(reader, pages).any():
-        rows = np.arange(start, stop)
-        firsts = np.maximum(reader.index.first_row[pages] - start, 0)
-        if exact_pays(reader, pages, rows, firsts).any():
-            return read_chosen(reader, rows)
+    if reader.is_far and _few_pay(reader, start, stop):
+        return read_chosen(reader, np.arange(start, stop))
     pieces = reader.range(start, stop)
     return concat(pieces) if len(pieces) > 1 else pieces[0].copy()
+
+
+def _few_pay(reader: PageReader, start: int, stop: int) -> bool:
+    """Whether rows ``[start, stop)`` lie in few pages, of which single rows are better read."""
+    low, last = reader.index.page_of(np.array([start, stop - 1])).tolist()
+    if last - low >= EXACT_PAGES or stop - start > EXACT_ROWS:
+        return False
+    pages = np.arange(low, last + 1)
+    firsts = np.maximum(reader.index.first_row[pages] - start, 0)
+    pays = exact_pays(reader, pages, np.arange(start, stop), firsts)
+    return bool((pays & _far(reader, pages)).any())
 
 
 def read_columns(
@@ -103,7 +111,7 @@ def read_columns(
 
     if len(readers) < 2 or not any(reader.is_far for reader in readers):
         return [read(reader) for reader in readers]
-    with ThreadPoolExecutor(len(readers), "column") as threads:
+    with ThreadPoolExecutor(min(COLUMN_THREADS, len(readers)), "column") as threads:
         return list(threads.map(read, readers))
 
 

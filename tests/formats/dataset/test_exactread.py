@@ -239,3 +239,14 @@ def test_a_large_range_is_read_in_parts_side_by_side() -> None:
     assert found[0] == data[7 : 2 * MOST_BYTES + 90]
     assert found[1:] == [b"", data[3:9]]
     assert len(objects.reads) == 4
+
+
+def test_a_range_cut_short_is_corrupt_and_ends_the_round() -> None:
+    class Short(MemoryObjects):
+        def read_range(self, link: Any, start: int, stop: int) -> Any:
+            return super().read_range(link, start, stop - 1)
+
+    objects = Short()
+    link = objects.put(Kind.CHUNK, bytes(1000))
+    with pytest.raises(CorruptError, match="expected 10 bytes of a chunk, got 9"):
+        fetch(objects, [link], [ByteRange(0, 0, 10)])
