@@ -74,7 +74,8 @@ def by_page(pages: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
     """Each page among `pages`, ascending, and the places that it has there."""
     order = np.argsort(pages, kind="stable")
     each, starts = np.unique(pages[order], return_index=True)
-    return list(zip(each.tolist(), np.split(order, starts[1:]), strict=True))
+    groups = np.split(order, starts[1:]) if len(pages) else []
+    return list(zip(each.tolist(), groups, strict=True))
 
 
 def repeated(row: ColumnValues, rows: int) -> ColumnValues:
