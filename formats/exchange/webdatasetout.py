@@ -223,20 +223,18 @@ def _values(batch: pa.RecordBatch, column: Column) -> Callable[[int], Any]:
 
 def _shards(samples: Iterator[_Sample], shard_bytes: int) -> Iterator[Iterator[_Sample]]:
     """Samples in runs of about `shard_bytes`, at least one run; each is walked before the next."""
-    ended = False
 
-    def run() -> Iterator[_Sample]:
-        nonlocal ended
+    def run(sample: _Sample | None) -> Iterator[_Sample]:
         held = 0
-        for sample in samples:
+        while sample is not None:
             yield sample
             held += sum(len(data) + 2 * tarfile.BLOCKSIZE for _, data in sample[1])
-            if held >= shard_bytes:
-                return
-        ended = True
+            sample = next(samples, None) if held < shard_bytes else None
 
-    while not ended:
-        yield run()
+    first = next(samples, None)
+    yield run(first)
+    while (first := next(samples, None)) is not None:
+        yield run(first)
 
 
 # ------------------------------------------------------------------------------ archives

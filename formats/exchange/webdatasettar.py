@@ -11,6 +11,7 @@ Source:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
@@ -29,6 +30,7 @@ _CHECKSUM = slice(148, 156)
 _REGULAR = frozenset((b"0", b"\0", b"7"))
 _WITHOUT_DATA = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))  # links, devices, folders, pipes
 _END = bytes(BLOCK_BYTES)
+_OCTAL = re.compile(rb"[0-7]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ def _parse(block: bytes, where: str) -> tuple[bytes, bytes, int]:
     """Kind, name and size of one header."""
     name, size, checksum, kind, magic, prefix = _HEADER.unpack(block)
     expected = sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")
-    if _number(checksum, where) != expected:
+    octal = checksum.strip(b"\0 ")
+    if not _OCTAL.fullmatch(octal) or int(octal, 8) != expected:
         raise damage(where, "has no header of a tar archive there: its checksum is wrong")
     name = name.partition(b"\0")[0]
     if magic == b"ustar\0" and prefix[0]:  # GNU keeps other things there
