@@ -31,8 +31,12 @@ _SAFE: Final = {
 }
 
 
-def as_array(given: Any) -> NDArray[Any]:
+def as_array(given: Any, wanted: np.dtype[Any] | None = None) -> NDArray[Any]:
     """`np.asarray`, which also takes torch tensors of types that numpy has not, alone or in a list.
+
+    Args:
+        given: anything that numpy takes, or a torch tensor.
+        wanted: the element type that the numbers are going to have.
 
     Raises:
         ValueError, OverflowError, TypeError: as numpy raises them.
@@ -41,10 +45,22 @@ def as_array(given: Any) -> NDArray[Any]:
         return np.asarray([as_array(row) for row in given])
     name = str(given.dtype).removeprefix("torch.") if is_torch(given) else ""
     if name not in SMALL_FLOATS:
-        return np.asarray(given)
+        array = np.asarray(given)
+        return array if wanted != np.uint64 else _whole(given, array)
     array = np.empty(tuple(given.shape), SMALL_FLOATS[name])
     tensor_of("", given).read_into(0, array.reshape(-1).view(np.uint8).data)
     return array
+
+
+def _whole(given: Any, array: NDArray[Any]) -> NDArray[Any]:
+    """`array`, but exact: numpy makes floats of integers that partly need all 64 bits."""
+    if isinstance(given, np.ndarray) or array.dtype != np.float64 or not (array >= 2.0**63).any():
+        return array
+    numbers = np.asarray(given, np.object_)
+    if numbers.shape != array.shape:
+        return array
+    whole = all(isinstance(n, int | np.integer) and 0 <= n < 1 << 64 for n in numbers.flat)
+    return numbers.astype(np.uint64) if whole else array
 
 
 def as_torch(array: NDArray[Any]) -> Any:

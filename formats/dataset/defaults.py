@@ -108,7 +108,7 @@ def _from_json(column: Column, default: Any) -> Any:
 
 
 def _array(storage: Storage, default: Any) -> NDArray[Any]:
-    array = as_array(_named_numbers(default))
+    array = as_array(_named_numbers(default), storage.element)
     least = tuple(dim or 0 for dim in storage.shape)
     if not array.size and not np.prod(least):
         return np.zeros(least, storage.element)

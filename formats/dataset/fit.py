@@ -155,7 +155,11 @@ def _stack(
     if isinstance(column.type, Timestamp):
         given = [_moment(row) for row in given]
     try:
-        array = as_array(given) if given else np.empty((0, *shape), column.storage.element)
+        array = (
+            as_array(given, column.storage.element)
+            if given
+            else np.empty((0, *shape), column.storage.element)
+        )
     except (ValueError, OverflowError, TypeError):
         array = np.empty(0, np.object_)
     if array.dtype.kind in "OSU" or array.shape[1:] != shape:
@@ -173,7 +177,7 @@ def _name_odd_row(column: Column, rows: list[Any], first_row: int) -> NoReturn:
         if row is None:
             continue
         try:
-            array = as_array(row)
+            array = as_array(row, column.storage.element)
         except (ValueError, OverflowError, TypeError):
             _refuse(column, first_row + at, f"shape {shape}", "rows of different lengths")
         if array.dtype.kind in "OSU":
@@ -348,7 +352,7 @@ def _coerce_ragged(
 def _row_array(column: Column, row: Any, number: int) -> NDArray[Any]:
     shape = column.storage.shape
     try:
-        array = as_array(row)
+        array = as_array(row, column.storage.element)
     except (ValueError, OverflowError, TypeError):
         _refuse(column, number, f"shape {shape}", "rows of different lengths")
     if not array.size and array.dtype == np.float64:  # an empty list has no type of its own

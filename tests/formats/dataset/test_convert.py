@@ -156,3 +156,20 @@ def test_values_of_types_that_do_not_mix_are_refused() -> None:
     given = [ml_dtypes.bfloat16(1), ml_dtypes.float8_e5m2(1), "a"]
     with pytest.raises(InvalidInputError, match="row 2, column 'c'"):
         coerce_column(Column("c", Scalar("float32")), given)
+
+
+@pytest.mark.parametrize(
+    "kind", [Scalar("uint64"), Tensor("uint64", (1,)), Tensor("uint64", (None,))]
+)
+def test_integers_of_64_bits_are_taken_from_lists_as_they_are(kind: ColumnType) -> None:
+    numbers = [2**63 + 1, 2**53 + 1, 2**64 - 1]
+    column = Column("c", kind)
+    rows = numbers if isinstance(kind, Scalar) else [[n] for n in numbers]
+    found: Any = present(column, coerce_column(column, rows))
+    assert [int(np.asarray(row).item()) for row in found] == numbers
+
+
+@pytest.mark.parametrize("odd", [-1, 2**64, 0.5])
+def test_what_is_no_integer_of_64_bits_is_refused_beside_those_that_are(odd: Any) -> None:
+    with pytest.raises(InvalidInputError, match="column 'c': expected uint64"):
+        coerce_column(Column("c", Scalar("uint64")), [2**63 + 1, odd])

@@ -27,7 +27,11 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError, Unsupported
 from tests.support.columntypes import NAMES, TYPES, tiled
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
