@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.coerce import coerce_batch
 from tensorrepo.formats.dataset.fragmentwrite import FragmentWriter, WriteOptions
+from tensorrepo.formats.dataset.lenient import Misfits, coerce_leniently
 from tensorrepo.formats.dataset.schema import Column, Schema, type_to_json
 from tensorrepo.formats.dataset.treewrite import Groups, TreeWriter
 from tensorrepo.repo.errors import InvalidInputError
@@ -46,6 +46,7 @@ def write_dataset(
     page_bytes: int | None = None,
     codec: CodecChoice = Codec.NONE,
     rng: random.Random = _RANDOM,
+    misfits: Misfits | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Link:
     """Store the rows of `batches` as a dataset, or behind those of `base`.
@@ -60,6 +61,7 @@ def write_dataset(
         page_bytes: size of a full page; None: 1 MiB, or 256 KiB where rows are under 4 KiB.
         codec: tried on every page and tile, kept where it saves a quarter; "auto" tries a sample.
         rng: gives fragments their uids.
+        misfits: what to do about rows that do not fit, and then the report of them; None: raise.
         progress: called after every batch with rows and bytes written so far.
 
     Returns:
@@ -69,6 +71,7 @@ def write_dataset(
         InvalidInputError: a row that does not fit; nothing that was stored is reachable.
     """
     columns = _identified(schema, base)
+    misfits = misfits or Misfits()
     with (
         ThreadPoolExecutor(ENCODE_THREADS, "encode") as encoders,
         ThreadPoolExecutor(1, "store") as storers,
@@ -84,7 +87,7 @@ def write_dataset(
         try:
             for batch in batches:
                 for part in _parts(batch):
-                    writer.add(coerce_batch(columns, part, writer.rows))
+                    writer.add(coerce_leniently(columns, part, misfits))
                 if progress is not None:
                     progress(writer.rows, writer.bytes)
             finished = writer.finish()
