@@ -124,7 +124,7 @@ def read(
     """
     if isinstance(what, (str, Path)):
         return registry.read(what, format, **options)
-    return registry.read_object(what, **options)
+    return registry.read_object(what, **_any(options))
 
 
 def export(

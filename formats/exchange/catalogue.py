@@ -149,6 +149,7 @@ FORMATS: tuple[Format, ...] = (
             Option("null_values", "words that stand for a missing value", parse_names),
             Option("text_columns", 'columns kept as text: "007" is no number', parse_names),
             _COLUMNS,
+            DAMAGED,
         ),
         (_DELIMITER,),
     ),

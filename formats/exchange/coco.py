@@ -400,7 +400,8 @@ def _object_columns(
 
 
 def _name(categories: Mapping[int, _Category], number: int | None) -> str:
-    return categories[number].name if number in categories else str(number)
+    known = None if number is None else categories.get(number)
+    return str(number) if known is None else known.name
 
 
 def _category(category: _Category) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from typing import IO, TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from tensorrepo.formats.exchange.base import Candidate, damage, refusals
+from tensorrepo.formats.exchange.base import Candidate, Damage, damage, refusals
+from tensorrepo.formats.exchange.csvskip import RowsOfOtherWidth, skip_misfits
 from tensorrepo.formats.exchange.tables import (
     ARROW_ERRORS,
     TableFile,
@@ -47,6 +48,7 @@ def read_csv(
     null_values: tuple[str, ...] = (),
     text_columns: tuple[str, ...] = (),
     columns: tuple[str, ...] | None = None,
+    damaged: bool = False,
 ) -> Reading:
     """A delimited text file, or all those of a folder that have the same columns.
 
@@ -58,18 +60,21 @@ def read_csv(
         null_values: words that stand for a missing value, besides the empty cell.
         text_columns: columns kept as text although they look like numbers ("007").
         columns: only these.
+        damaged: pass over rows with too many cells or too few, or a cell that is not of the type
+            of the first rows.
     """
+    met = Damage(skip=damaged)
     check_encoding(encoding)
     files = Dialect(delimiter, header, encoding, ("", *null_values), text_columns)
     opened: list[pa.Schema] = []
 
     def open_one(file: Path) -> TableFile:
         # What the first file's columns turned out to be holds for all.
-        table = _open(file, files, opened[0] if opened else None)
+        table = _open(file, files, opened[0] if opened else None, met)
         opened.append(table.schema)
         return table
 
-    return read_tables(path, "csv", SUFFIXES, open_one, columns)
+    return replace(read_tables(path, "csv", SUFFIXES, open_one, columns), damage=met)
 
 
 def matches_csv(candidate: Candidate) -> bool:
@@ -113,14 +118,18 @@ class Dialect:
     text_columns: tuple[str, ...]
 
 
-def _open(path: Path, dialect: Dialect, known: pa.Schema | None) -> TableFile:
+def _open(path: Path, dialect: Dialect, known: pa.Schema | None, met: Damage) -> TableFile:
     with refusals(path, "CSV file", *ARROW_ERRORS):
         dialect = replace(dialect, delimiter=dialect.delimiter or _guess_delimiter(path))
         with open_text(path) as stream:
-            inferred = _reader(stream, dialect, {}).schema
+            # What is passed over here is met again, and told, when rows are read.
+            ignored = RowsOfOtherWidth(path, Damage(skip=True), header=dialect.header)
+            inferred = _reader(stream, dialect, {}, ignored if met.skip else None).schema
         types = _types(path, inferred, dialect, known)
     names = _column_names(types)
     schema = pa.schema(list(zip(names, types.values(), strict=True)))
+    if met.skip:
+        return TableFile(schema, None, lambda: _fitting(path, dialect, types, names, met))
     return TableFile(schema, None, lambda: _batches(path, dialect, types, names))
 
 
@@ -155,7 +164,10 @@ def _has_type(inferred: pa.DataType) -> bool:
 
 
 def _reader(
-    stream: IO[bytes], dialect: Dialect, types: Mapping[str, pa.DataType]
+    stream: IO[bytes],
+    dialect: Dialect,
+    types: Mapping[str, pa.DataType],
+    passed: RowsOfOtherWidth | None = None,
 ) -> pc.CSVStreamingReader:
     return pc.open_csv(
         stream,
@@ -166,7 +178,9 @@ def _reader(
             encoding=dialect.encoding,
             autogenerate_column_names=not dialect.header,
         ),
-        pc.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
+        pc.ParseOptions(
+            delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=passed
+        ),
         pc.ConvertOptions(
             column_types=types,
             null_values=dialect.null_values,
@@ -182,6 +196,20 @@ def _batches(
     try:
         with open_text(path) as stream:
             for batch in _reader(stream, dialect, types):
+                yield batch.rename_columns(names)
+    except pa.ArrowException as problem:
+        raise _explained(path, names, str(problem)) from problem
+
+
+def _fitting(
+    path: Path, dialect: Dialect, types: Mapping[str, pa.DataType], names: list[str], met: Damage
+) -> Iterator[pa.RecordBatch]:
+    """Batches without the rows that do not fit."""
+    passed = RowsOfOtherWidth(path, met, header=dialect.header)
+    try:
+        with open_text(path) as stream:
+            texts = _reader(stream, dialect, dict.fromkeys(types, pa.string()), passed)
+            for batch in skip_misfits(path, texts, types, passed, met):
                 yield batch.rename_columns(names)
     except pa.ArrowException as problem:
         raise _explained(path, names, str(problem)) from problem

@@ -257,4 +257,4 @@ def _step(given: Any) -> int:
     rows = len(given) if hasattr(given, "__len__") else 0
     if not size or not rows:
         return 64
-    return max(1, min(_MAX_ROWS, BATCH_BYTES * rows // size))
+    return int(max(1, min(_MAX_ROWS, BATCH_BYTES * rows // size)))

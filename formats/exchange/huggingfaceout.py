@@ -199,6 +199,7 @@ def _element(column: Column) -> pa.DataType:
 
 
 def _tensor(column: Column) -> _Feature:
+    form: dict[str, Any]
     dtype, shape = _dtype(column), column.storage.shape
     if len(shape) > 5 or None in shape[1:] or 0 in shape or not shape:
         raise column_refused(
@@ -221,7 +222,8 @@ def _tensor(column: Column) -> _Feature:
         (length,) = shape
         kind = pa.list_(kind) if length is None else pa.list_(kind, length)
         form = {"feature": _value(dtype), "_type": "List"}
-        form |= {} if length is None else {"length": length}
+        if length is not None:
+            form["length"] = length
         field = _field(column, kind)
     return _Feature(form, field, lambda rows: _nested(column, rows, inner, kind))
 

@@ -273,7 +273,7 @@ def _named(base: Path, table: LabelTable) -> Iterator[tuple[dict[str, Any], Any,
 def _names_of(batch: InputBatch) -> Sequence[str]:
     if isinstance(batch, pa.RecordBatch | pa.Table):
         return list(batch.schema.names)
-    return list(batch)  # type: ignore[arg-type]  # tables give columns, never rows
+    return list(batch)
 
 
 def _without_rows(folder: Path, base: Path, ignore: Ignore, files: _Files) -> list[str]:

@@ -159,7 +159,7 @@ def _adapt(field: pa.Field) -> Adapted:
 
 def _ragged(array: pa.Array) -> list[Any]:
     """Rows of elements and shape as arrays."""
-    found = []
+    found: list[Any] = []
     for row in range(len(array)):
         item = array[row]
         if not item.is_valid:

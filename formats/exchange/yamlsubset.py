@@ -50,7 +50,7 @@ def parse_yaml(text: str) -> dict[str, Any]:
 
 def _lines(text: str) -> list[tuple[int, str]]:
     """Lines with something in them, comments cut off, with their numbers."""
-    found = []
+    found: list[tuple[int, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         kept = _without_comment(line).rstrip()
         if kept and not (kept == "---" and not found):
