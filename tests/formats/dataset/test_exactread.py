@@ -10,12 +10,9 @@ import pytest
 from tensorrepo.formats.dataset.exactread import exact_pays
 from tensorrepo.formats.dataset.page import SUMS, TABLE, buffer_starts, expected_bytes
 from tensorrepo.formats.dataset.pageread import PageCache, PageReader
-from tensorrepo.formats.dataset.rangeread import ByteRange, fetch
-from tensorrepo.formats.dataset.ranges import MOST_BYTES
 from tensorrepo.formats.dataset.rowread import read_chosen, read_columns, read_range
 from tensorrepo.formats.dataset.schema import Bytes, Column, Tensor
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.objects import Kind
 from tests.support.columns import Pages, RoundObjects, presented
 from tests.support.damage import flipped
 from tests.support.datasets import equal
@@ -223,30 +220,3 @@ def test_compressed_pages_are_read_whole() -> None:
 def _pays(pages: Pages, index: ColumnIndex, rows: list[int]) -> bool:
     reader = PageReader(pages.objects, index, "c", PageCache())
     return bool(exact_pays(reader, np.array([0]), np.array(rows), np.array([0])).all())
-
-
-def test_a_large_range_is_read_in_parts_side_by_side() -> None:
-    class Parts(MemoryObjects):
-        def read_into(self, link: Any, start: int, buffer: memoryview) -> None:
-            assert buffer.nbytes <= MOST_BYTES
-            super().read_into(link, start, buffer)
-
-    objects = Parts()
-    data = np.random.default_rng(0).bytes(2 * MOST_BYTES + 100)
-    link = objects.put(Kind.CHUNK, data)
-    wanted = [ByteRange(0, 7, 2 * MOST_BYTES + 90), ByteRange(0, 0, 0), ByteRange(0, 3, 9)]
-    found = fetch(objects, [link], wanted)
-    assert found[0] == data[7 : 2 * MOST_BYTES + 90]
-    assert found[1:] == [b"", data[3:9]]
-    assert len(objects.reads) == 4
-
-
-def test_a_range_cut_short_is_corrupt_and_ends_the_round() -> None:
-    class Short(MemoryObjects):
-        def read_range(self, link: Any, start: int, stop: int) -> Any:
-            return super().read_range(link, start, stop - 1)
-
-    objects = Short()
-    link = objects.put(Kind.CHUNK, bytes(1000))
-    with pytest.raises(CorruptError, match="expected 10 bytes of a chunk, got 9"):
-        fetch(objects, [link], [ByteRange(0, 0, 10)])
