@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.schema import (
         Bytes,
         ClassLabel,
+        Column,
         Embedding,
         Image,
         Json,
+        Link,
+        LinkValue,
         Schema,
         Tensor,
         Text,
         Timestamp,
     )
+    from tensorrepo.formats.dataset.where import col
     from tensorrepo.model import Model
     from tensorrepo.repo.errors import (
         CommitExpired,
@@ -51,6 +55,7 @@ _ERRORS = "tensorrepo.repo.errors"
 _HOMES = {
     "Bytes": (_SCHEMA, "Bytes"),
     "ClassLabel": (_SCHEMA, "ClassLabel"),
+    "Column": (_SCHEMA, "Column"),
     "CommitExpired": (_ERRORS, "CommitExpired"),
     "CommitOutcomeUnknown": (_ERRORS, "CommitOutcomeUnknown"),
     "ConflictError": (_ERRORS, "ConflictError"),
@@ -61,6 +66,8 @@ _HOMES = {
     "Image": (_SCHEMA, "Image"),
     "InvalidInputError": (_ERRORS, "InvalidInputError"),
     "Json": (_SCHEMA, "Json"),
+    "Link": (_SCHEMA, "Link"),
+    "LinkValue": (_SCHEMA, "LinkValue"),
     "Model": ("tensorrepo.model", "Model"),
     "NotFoundError": (_ERRORS, "NotFoundError"),
     "PermissionDenied": (_ERRORS, "PermissionDenied"),
@@ -74,6 +81,7 @@ _HOMES = {
     "Text": (_SCHEMA, "Text"),
     "Timestamp": (_SCHEMA, "Timestamp"),
     "UnsupportedError": (_ERRORS, "UnsupportedError"),
+    "col": ("tensorrepo.formats.dataset.where", "col"),
     "decode_image": ("tensorrepo.formats.dataset.present", "decode_image"),
     "export": ("tensorrepo.sdk", "export"),
     "init": ("tensorrepo.sdk", "init"),
@@ -84,6 +92,7 @@ _HOMES = {
 __all__ = [
     "Bytes",
     "ClassLabel",
+    "Column",
     "CommitExpired",
     "CommitOutcomeUnknown",
     "ConflictError",
@@ -94,6 +103,8 @@ __all__ = [
     "Image",
     "InvalidInputError",
     "Json",
+    "Link",
+    "LinkValue",
     "Model",
     "NotFoundError",
     "PermissionDenied",
@@ -108,6 +119,7 @@ __all__ = [
     "Timestamp",
     "UnsupportedError",
     "__version__",
+    "col",
     "decode_image",
     "export",
     "init",

@@ -11,6 +11,7 @@ import numpy as np
 from tensorrepo import connect
 from tensorrepo.formats.dataset.convert import as_torch
 from tensorrepo.formats.dataset.stream import stream as open_stream
+from tensorrepo.formats.dataset.where import find_rows, ids_of_rows, rows_of_ids
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
 from tensorrepo.repo.errors import UnsupportedError
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.batch import Output
     from tensorrepo.formats.dataset.plan import Shuffle
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.dataset.schema import Schema
     from tensorrepo.formats.dataset.stream_options import Last
+    from tensorrepo.formats.dataset.where import Where
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repository import Repository
 
@@ -66,6 +69,36 @@ class Dataset:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Rows in order, read in large pieces."""
         return iter(self.stored)
+
+    def find(self, where: Where) -> NDArray[np.int64]:
+        """Numbers of the rows that `where` names, ascending: ``ds[ds.find("label == 3")]``.
+
+        `where` is what `DatasetDraft` says; ids and keys that no row has are passed over.
+        """
+        return find_rows(self.stored, where)
+
+    def row_ids(self, rows: Any = slice(None)) -> list[str]:
+        """Lasting ids of some rows, given by number: they stay when rows move, and are valid in
+        every version that has the row.
+        """
+        return ids_of_rows(self.stored, rows)
+
+    def rows_by_id(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Numbers of the rows that have these ids, in their order; -1 where one is not there."""
+        return rows_of_ids(self.stored, ids)
+
+    def resolve(self, column: str, rows: Any = slice(None)) -> list[bytes | None]:
+        """The bytes that links point at, under the prefixes that the repository was opened with.
+
+        Args:
+            column: of type Link.
+            rows: a slice, row numbers or a mask.
+
+        Raises:
+            PermissionDenied: a link is under no prefix that was allowed.
+            CorruptError: what lies there is not what the link says: size, etag or hash differ.
+        """
+        return self.stored.resolve(column, rows)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows as one Arrow table."""

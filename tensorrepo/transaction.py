@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo.adopt import Wish, adopt_files
 from tensorrepo.dataset import Dataset
+from tensorrepo.draft import DatasetDraft
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema import Schema
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.formats.exchange.base import Reading
 from tensorrepo.formats.model.manifest import Edge
 from tensorrepo.formats.model.write import write_model
 from tensorrepo.model import Model
@@ -20,56 +20,17 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.repo.trees import Entry
-from tensorrepo.rows import batches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
     from typing import Self
 
-    from tensorrepo.formats.dataset.schema import InputBatch
     from tensorrepo.formats.dataset.types import TypeLike
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.transaction import Transaction as CoreTransaction
     from tensorrepo.repository import Repository
-
-
-@dataclass(slots=True, repr=False)
-class DatasetDraft:
-    """A dataset in a transaction: rows can be appended."""
-
-    transaction: Transaction
-    path: str
-    schema: Schema
-    rows: int = 0
-
-    def append(self, rows: Reading | InputBatch | Iterable[InputBatch]) -> Self:
-        """Add rows behind those that are there. They are stored at once, in bounded memory.
-
-        Args:
-            rows: a dict of columns, an iterable of row dicts or of batches, an Arrow table or
-                batch, a dataset of torch or of Hugging Face, or what `tensorrepo.read` opened.
-                Pass many small batches as one iterable: each call makes a fragment of its own.
-
-        Raises:
-            InvalidInputError: a row does not fit; names row, column, expected and found. Rows of
-                earlier calls stay.
-        """
-        core = self.transaction.core
-        entry = core.entry(self.path)
-        base = open_dataset(core.objects, entry.digest) if entry else None
-        batches = batches_of(self.schema, rows)
-        link = write_dataset(core.objects, self.schema, batches, base=base)
-        core.stage(self.path, Entry(Kind.DATASET, link.digest))
-        self.rows = len(open_dataset(core.objects, link.digest))
-        return self
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def __repr__(self) -> str:
-        return f"<dataset {self.path} in a transaction: {self.rows:,} rows>"
 
 
 @dataclass(slots=True, repr=False)
@@ -101,16 +62,15 @@ class Transaction:
         schema = columns if isinstance(columns, Schema) else Schema.of(columns)
         link = write_dataset(self.core.objects, schema, ())
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
-        return DatasetDraft(self, path, schema)
+        return DatasetDraft(self.core, path)
 
     def dataset(self, name: str) -> DatasetDraft:
-        """An existing dataset, to append to."""
+        """An existing dataset, to be changed."""
         path = _full("datasets", name)
         entry = self.core.entry(path)
         if entry is None or entry.kind is not Kind.DATASET:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
-        found = open_dataset(self.core.objects, entry.digest)
-        return DatasetDraft(self, path, found.schema.without_ids(), len(found))
+        return DatasetDraft(self.core, path)
 
     def adopt(
         self,
@@ -153,8 +113,7 @@ class Transaction:
             self.core.objects, wish, self.repository.machine, base=base, options=storage_options
         )
         self.core.stage(path, Entry(Kind.DATASET, made.link.digest))
-        found = open_dataset(self.core.objects, made.link.digest)
-        return DatasetDraft(self, path, found.schema.without_ids(), len(found))
+        return DatasetDraft(self.core, path)
 
     def save_model(
         self,

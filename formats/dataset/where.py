@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.predicate import parse_where
 from tensorrepo.formats.dataset.read import (
     BATCH_BYTES,
     Dataset,
+    Rows,
     iterate,
     live_rows,
     resolve_rows,
@@ -95,6 +96,14 @@ class FragmentRows:
     stop: int
 
 
+def col(name: str) -> pc.Expression:
+    """A column in a predicate: ``col("label") == 3``, ``col("split").isin(["a", "b"])``,
+    ``col("note").is_null()``, joined by ``&``, ``|`` and ``~``. Another name of
+    `pyarrow.compute.field`.
+    """
+    return pc.field(name)
+
+
 # ------------------------------------------------------------------------------ choosing
 
 
@@ -130,6 +139,26 @@ def choose_rows(dataset: Dataset, where: Where, *, strict: bool = True) -> Chose
 def count_rows(dataset: Dataset, where: Where) -> int:
     """How many rows `where` names."""
     return len(choose_rows(dataset, where, strict=False).rows)
+
+
+def find_rows(dataset: Dataset, where: Where) -> NDArray[np.int64]:
+    """Numbers of the rows that `where` names, deleted ones not counted, ascending."""
+    rows = choose_rows(dataset, where, strict=False).rows
+    table = live_rows(dataset)
+    return rows if table is None else table.live(rows)
+
+
+def ids_of_rows(dataset: Dataset, rows: Rows) -> list[str]:
+    """Ids of some rows, given by number, as text."""
+    numbers = np.asarray(resolve_rows(rows, dataset.rows), np.int64)
+    return [format_row_id(each) for each in row_id_table(dataset).of(_physical(dataset, numbers))]
+
+
+def rows_of_ids(dataset: Dataset, ids: Sequence[Any]) -> NDArray[np.int64]:
+    """Numbers of the rows that have these ids, deleted ones not counted; -1 where there is none."""
+    rows = row_id_table(dataset).find(row_ids(ids))
+    table = live_rows(dataset)
+    return rows if table is None else np.where(rows >= 0, table.live(rows), -1)
 
 
 def _physical(dataset: Dataset, live: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -266,9 +295,7 @@ def _are_ids(where: Any) -> bool:
 def _by_ids(dataset: Dataset, ids: Any, *, strict: bool) -> Chosen:
     wanted = row_ids([each.item() if isinstance(each, np.void) else each for each in ids])
     rows = row_id_table(dataset).find(wanted)
-    live = live_rows(dataset)
-    if live is not None:
-        rows = np.where(rows >= 0, np.where(live.live(rows) >= 0, rows, -1), -1)
+    rows = np.where(rows_of_ids(dataset, wanted) >= 0, rows, -1)
     there = np.flatnonzero(rows >= 0)
     if strict and len(there) != len(rows):
         missing = wanted[int(np.flatnonzero(rows < 0)[0])]

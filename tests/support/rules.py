@@ -32,6 +32,9 @@ TOUCH_STORAGE = (
     "formats/model/filebytes.py",  # the user's own files that come with a model
     "formats/*/merge.py",  # a merge driver reads both sides' manifests and writes the joined one
     "formats/*/diff.py",  # a diff reads the manifests of two versions
+    "formats/dataset/update.py",  # changes read one version and write the next
+    "formats/dataset/upsert.py",
+    "formats/dataset/evolve.py",
     "formats/exchange/*.py",
 )
 STORAGE_NAMES = ("ObjectSource", "ObjectSink", "Backend", "DiskCache", "ObjectStore", "Repository")

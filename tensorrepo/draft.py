@@ -1,0 +1,237 @@
+"""A dataset in a transaction, as the SDK shows it: what can be done with its rows and columns.
+
+Every verb stores what changes at once, in bounded memory, and stages the new version; nothing is
+seen by others before the transaction commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo import connect
+from tensorrepo.formats.dataset import evolve
+from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.lenient import Misfits
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema import Column, as_type
+from tensorrepo.formats.dataset.update import delete_rows, update_rows
+from tensorrepo.formats.dataset.upsert import upsert
+from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.trees import Entry
+from tensorrepo.rows import batches_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Self
+
+    from tensorrepo.formats.dataset.evolve import NewValues
+    from tensorrepo.formats.dataset.lenient import OnError
+    from tensorrepo.formats.dataset.read import Dataset as StoredDataset
+    from tensorrepo.formats.dataset.schema import InputBatch, Schema
+    from tensorrepo.formats.dataset.types import TypeLike
+    from tensorrepo.formats.dataset.where import Where
+    from tensorrepo.formats.exchange.base import Reading
+    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.transaction import Transaction as CoreTransaction
+
+
+@dataclass(slots=True, repr=False)
+class DatasetDraft:
+    """A dataset in a transaction. Verbs can be chained: ``draft.delete(...).append(...)``.
+
+    `where` says which rows are meant: a predicate as text (``"label == 3 and note is null"``) or as
+    an expression (``tr.col("label") == 3``); row numbers as in ``ds[...]``; row ids; or key columns
+    with their values (``{"name": ["a.png", "b.png"]}``). `misfits` reports what the last `append`
+    passed over.
+    """
+
+    core: CoreTransaction
+    path: str
+    misfits: Misfits = field(default_factory=Misfits)
+
+    @property
+    def stored(self) -> StoredDataset:
+        """The dataset as it is now, to read from."""
+        entry = self.core.entry(self.path)
+        assert entry is not None, "a draft is made of an entry"
+        return open_dataset(self.core.objects, entry.digest)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns as they are now."""
+        return self.stored.schema.without_ids()
+
+    @property
+    def rows(self) -> int:
+        return len(self.stored)
+
+    def append(
+        self, rows: Reading | InputBatch | Iterable[InputBatch], *, on_error: OnError = "raise"
+    ) -> Self:
+        """Add rows behind those that are there. They are stored at once, in bounded memory.
+
+        Args:
+            rows: a dict of columns, an iterable of row dicts or of batches, an Arrow table or
+                batch, a dataset of torch or of Hugging Face, or what `tensorrepo.read` opened.
+                Pass many small batches as one iterable: each call makes a fragment of its own.
+            on_error: of rows that do not fit: "raise", "skip" the row, or set the value "null";
+                `misfits` then tells of them.
+
+        Raises:
+            InvalidInputError: a row does not fit; names row, column, expected and found. Rows of
+                earlier calls stay.
+        """
+        self.misfits = Misfits(on_error)
+        batches = batches_of(self.schema, rows)
+        stored = self.stored
+        return self._stage(
+            write_dataset(
+                self.core.objects,
+                stored.schema.without_ids(),
+                batches,
+                base=stored,
+                misfits=self.misfits,
+            )
+        )
+
+    def delete(self, where: Where) -> Self:
+        """Delete rows; those that are gone already are passed over. `compact` frees their bytes.
+
+        Example:
+            ``tx.dataset("photos").delete("consent == false")``
+        """
+        return self._stage(delete_rows(self.core.objects, self.stored, where))
+
+    def update(
+        self, where: Where, values: Mapping[str, Any], *, columns: Iterable[str] | None = None
+    ) -> Self:
+        """Give rows other values; only what differs is written.
+
+        Args:
+            where: which rows.
+            values: by column: one value for all rows (None is null), a value for each row in the
+                order of `where`, or a function of a `pyarrow.RecordBatch` of some of them.
+            columns: what functions are given; None: all.
+
+        Raises:
+            InvalidInputError: a value does not fit; nothing changed.
+            NotFoundError: a row id, number or key that is not there.
+
+        Example:
+            ``tx.dataset("photos").update({"name": ["a.png", "b.png"]}, {"label": ["cat", "dog"]})``
+        """
+        return self._stage(
+            update_rows(self.core.objects, self.stored, where, values, columns=columns)
+        )
+
+    def upsert(
+        self, rows: Reading | InputBatch | Iterable[InputBatch], key: str | Sequence[str]
+    ) -> Self:
+        """Update the rows whose key is there, and append the others.
+
+        Args:
+            rows: as for `append`. Columns that they lack stay as they are, and take their default,
+                or null, in new rows.
+            key: the column, or columns, that tell one row from every other.
+
+        Raises:
+            InvalidInputError: a row that does not fit, or a key that is null or given twice.
+        """
+        batches = batches_of(self.schema, rows)
+        return self._stage(upsert(self.core.objects, self.stored, key, batches))
+
+    def add_column(
+        self,
+        name: str,
+        type: TypeLike,  # noqa: A002 - what users call it
+        values: NewValues | None = None,
+        *,
+        default: Any = None,
+        nullable: bool | None = None,
+        columns: Iterable[str] | None = None,
+    ) -> Self:
+        """Put a column behind those there are.
+
+        Args:
+            name: of the column.
+            type: such as ``"float32"`` or ``Embedding("float32", 768)``.
+            values: one for each row: an array, an iterable of arrays, or a function that is given
+                some of the rows as a `pyarrow.RecordBatch`. None: all rows have the default, or
+                null, and no row is written.
+            default: what rows have that are given no value, these and later ones.
+            nullable: None: only when there are neither values nor a default.
+            columns: what a function is given; None: all.
+
+        Raises:
+            InvalidInputError: a value does not fit, or there are more or fewer than rows.
+            ConflictError: there is a column of that name.
+
+        Example:
+            ``draft.add_column("embedding", Embedding("float32", 768), embed, columns=["image"])``
+        """
+        if nullable is None:
+            nullable = values is None and default is None
+        column = Column(name, as_type(type), nullable, default=default)
+        return self._stage(
+            evolve.add_column(self.core.objects, self.stored, column, values, columns=columns)
+        )
+
+    def drop_column(self, name: str) -> Self:
+        """Leave a column out. Versions that have it keep it."""
+        return self._stage(evolve.drop_column(self.core.objects, self.stored, name))
+
+    def rename_column(self, name: str, new_name: str) -> Self:
+        """Call a column something else; no row is written."""
+        return self._stage(evolve.rename_column(self.core.objects, self.stored, name, new_name))
+
+    def widen_column(
+        self,
+        name: str,
+        type: TypeLike | None = None,  # noqa: A002 - what users call it
+        *,
+        nullable: bool | None = None,
+    ) -> Self:
+        """Let a column hold more: a wider dtype, open dimensions, more classes, nulls.
+
+        No row is written: values are converted when they are read.
+
+        Raises:
+            InvalidInputError: the new type does not hold every value of the old one.
+        """
+        return self._stage(
+            evolve.widen_column(self.core.objects, self.stored, name, type, nullable=nullable)
+        )
+
+    def set_properties(self, **properties: Any) -> Self:
+        """Set notes of the dataset, JSON values by name; None takes one away."""
+        return self._stage(evolve.set_properties(self.core.objects, self.stored, properties))
+
+    def compact(
+        self, target_bytes: int | str = "64MiB", *, budget_bytes: int | str = "256MiB"
+    ) -> Self:
+        """Write worn fragments anew: small ones, and those with deleted or patched rows.
+
+        Args:
+            target_bytes: of a fragment.
+            budget_bytes: bound of the memory used.
+        """
+        return self._stage(
+            compact_dataset(
+                self.core.objects,
+                self.stored,
+                target_bytes=connect.parse_size(target_bytes),
+                budget_bytes=connect.parse_size(budget_bytes),
+            )
+        )
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        return f"<dataset {self.path} in a transaction: {self.rows:,} rows>"
+
+    def _stage(self, link: Link) -> Self:
+        self.core.stage(self.path, Entry(Kind.DATASET, link.digest))
+        return self
