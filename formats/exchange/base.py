@@ -78,6 +78,13 @@ class Damage:
         if len(self.skipped) < MAX_SKIPPED:
             self.skipped.append(Skipped(str(source), row, str(problem)))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of it, once the reading is over."""
+        told = [f"passed over: {item.reason}" for item in self.skipped[: MAX_NOTES - 1]]
+        more = self.count - len(told)
+        return (*told, f"passed over: {more} more") if more else tuple(told)
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

@@ -146,8 +146,8 @@ def _read_folders(
 def _met(survey: Survey, *, skip: bool) -> Damage:
     """The images that the survey found damaged."""
     met = Damage(skip=skip)
-    for relative in sorted(survey.damaged):
-        met.meet(relative, None, damage(relative, "is cut short or damaged"))
+    for relative, problem in survey.damaged.items():
+        met.meet(relative, None, InvalidInputError(f"{relative} {problem}"))
     return met
 
 
@@ -243,7 +243,7 @@ def _schema(plan: Plan, places: Mapping[tuple[str, ...], Place], *, one_split: b
 def _batches(
     path: Path,
     ignore: Ignore,
-    damaged: AbstractSet[str],
+    damaged: Mapping[str, str],
     plan: Plan,
     places: Mapping[tuple[str, ...], Place],
     *,

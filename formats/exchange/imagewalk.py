@@ -46,28 +46,30 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a first walk over a folder finds: folders with images, and what is passed over."""
+    """What a first walk over a folder finds: folders with images, and what is passed over.
+
+    `damaged` says of such images what is wrong with them.
+    """
 
     places: Mapping[tuple[str, ...], Place]
     passed_over: tuple[str, ...]
-    damaged: frozenset[str]
+    damaged: Mapping[str, str]
 
 
 def survey_folder(path: Path, ignore: Ignore, *, examined: bool) -> Survey:
     """Count the images of every folder; with `examined` read each one to find damaged ones."""
     places: dict[tuple[str, ...], Place] = {}
     passed_over: list[str] = []
-    damaged: set[str] = set()
+    damaged: dict[str, str] = {}
     for image in walk_images(path, ignore, passed_over, examined=examined):
         if examined and (problem := _problem(image)):
-            damaged.add(image.relative)
-            passed_over.append(f"{image.relative} {problem}")
+            damaged[image.relative] = problem
             continue
         place = places.setdefault(image.folders, Place())
         place.rows += 1
         place.bytes += image.bytes
         place.codecs.add(image.codec)
-    return Survey(places, tuple(passed_over), frozenset(damaged))
+    return Survey(places, tuple(passed_over), damaged)
 
 
 def walk_images(

@@ -178,8 +178,9 @@ def test_damaged_images_can_be_skipped_and_are_reported(tmp_path: Path) -> None:
     folder_of(tmp_path, "cat/3.png", content=b"")
     reading = read_images(tmp_path, damaged=True)
     assert reading.rows == 1
-    assert "cat/2.png is a png image cut short at" in reading.notes[0]
-    assert "cat/3.png is no image" in reading.notes[1]
+    assert "cat/2.png is a png image cut short at" in reading.damage.skipped[0].reason
+    assert reading.damage.notes == (f"passed over: {reading.damage.skipped[0].reason}",)
+    assert "cat/3.png is no image" in reading.notes[0]
     assert len(store(reading)) == 1
 
 
