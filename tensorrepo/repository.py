@@ -139,7 +139,8 @@ class Repository:
             NotFoundError: no such ref, or no dataset of that name in it.
         """
         revision, path, entry = self._entry(name, ref, "datasets", Kind.DATASET)
-        return Dataset(self, path, revision.digest, open_dataset(self.core.objects, entry.digest))
+        stored = open_dataset(self.core.objects, entry.digest, self.outside)
+        return Dataset(self, path, revision.digest, stored)
 
     def model(self, name: str, ref: str = "main") -> Model:
         """A model as it is in the commit that `ref` names now; tensors are read when asked for."""

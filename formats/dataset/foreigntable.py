@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tensorrepo.formats.dataset.coerce import coerce_column
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
@@ -29,6 +28,8 @@ def read_metadata(file: OutsideFile, where: str) -> Any:
     Raises:
         CorruptError: it is no Parquet file, or a damaged one.
     """
+    import pyarrow.parquet as pq  # takes 30 ms, and few datasets need it
+
     with _damage(where):
         return pq.ParquetFile(file, page_checksum_verification=True).metadata
 
@@ -49,6 +50,8 @@ def read_group(
     Raises:
         CorruptError: there is no such field or row group, it has other rows, or it is damaged.
     """
+    import pyarrow.parquet as pq
+
     if group >= metadata.num_row_groups or metadata.row_group(group).num_rows != rows:
         raise CorruptError(f"{where} has no row group {group} of {rows} rows")
     with _damage(f"{where}, row group {group}, field {place.field!r}"):

@@ -19,9 +19,12 @@ import pyarrow as pa
 from tensorrepo.formats.dataset.arrow import to_arrow_array
 from tensorrepo.formats.dataset.defaults import default_values
 from tensorrepo.formats.dataset.deletions import unpack_deletions
+from tensorrepo.formats.dataset.foreignread import ForeignReader
 from tensorrepo.formats.dataset.index import ColumnIndex, IndexPart, Patches, join_indexes
+from tensorrepo.formats.dataset.links import read_links
 from tensorrepo.formats.dataset.live import LiveRows
 from tensorrepo.formats.dataset.manifest import FRAGMENT, Root, decode_root
+from tensorrepo.formats.dataset.outside import Nothing
 from tensorrepo.formats.dataset.pageread import READ_THREADS, PageCache, PageReader
 from tensorrepo.formats.dataset.patches import patched_rows
 from tensorrepo.formats.dataset.present import Presented, present, present_row
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.manifest import Leaf, Span
+    from tensorrepo.formats.dataset.outside import Outside
     from tensorrepo.formats.dataset.schema import Column, Schema
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource
@@ -61,6 +65,7 @@ class _Memory:
     leaves: tuple[tuple[Leaf, Links], ...] | None = None
     live: LiveRows | None = None
     ids: RowIdTable | None = None
+    foreign: ForeignReader | None = None
     lock: Lock = field(default_factory=Lock)
 
 
@@ -70,12 +75,15 @@ class Dataset:
 
     ``ds[7]`` is a dict of one row, ``ds[10:20]`` and ``ds[[3, 9, 4]]`` are dicts of columns,
     ``ds["label"]`` is a column. Values are as `present` says.
+
+    `outside` reads files in place and links; by default nothing outside the repository is read.
     """
 
     objects: ObjectSource
     digest: Digest
     root: Root
     links: Links
+    outside: Outside = field(default_factory=Nothing)
     _memory: _Memory = field(default_factory=_Memory)
 
     @property
@@ -129,6 +137,10 @@ class Dataset:
                     for column in self.schema.columns
                 }
 
+    def resolve(self, name: str, rows: Rows = slice(None)) -> list[bytes | None]:
+        """What links of a column point at, proved as far as they say what it was; see `links`."""
+        return list(read_links(self.outside, self[name][rows]))
+
     def to_batches(
         self, columns: Iterable[str] | None = None, *, max_bytes: int = BATCH_BYTES
     ) -> Iterator[pa.RecordBatch]:
@@ -180,8 +192,15 @@ class ColumnView:
 # ------------------------------------------------------------------------------ opening
 
 
-def open_dataset(objects: ObjectSource, digest: Digest) -> Dataset:
+def open_dataset(
+    objects: ObjectSource, digest: Digest, outside: Outside | None = None
+) -> Dataset:
     """The dataset whose root has this digest; reads one object.
+
+    Args:
+        objects: where it is.
+        digest: of its root.
+        outside: who reads files in place and links; None: they are not read.
 
     Raises:
         NotFoundError: there is no such object.
@@ -191,7 +210,8 @@ def open_dataset(objects: ObjectSource, digest: Digest) -> Dataset:
     if envelope.kind is not Kind.DATASET:
         raise InvalidInputError(f"object {digest:.12} is a {envelope.kind.label}, not a dataset")
     links = {link.digest: link for link in envelope.links}
-    return Dataset(objects, digest, decode_root(envelope.payload), links)
+    root = decode_root(envelope.payload)
+    return Dataset(objects, digest, root, links, outside or Nothing())
 
 
 def column_index(dataset: Dataset, name: str) -> ColumnIndex:
@@ -207,7 +227,9 @@ def page_reader(dataset: Dataset, name: str) -> PageReader:
     if found is None:
         index = _read_column_index(dataset, column)
         with memory.lock:
-            fresh = PageReader(dataset.objects, index, name, memory.cache)
+            memory.foreign = memory.foreign or ForeignReader(dataset.objects, dataset.outside)
+            foreign = memory.foreign.read
+            fresh = PageReader(dataset.objects, index, name, memory.cache, foreign)
             found = memory.readers.setdefault(column.id, fresh)
     return found
 

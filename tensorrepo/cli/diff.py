@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.workspace.describe import describe_entry
+from tensorrepo.workspace.outside import files_in_place, files_text
 
 if TYPE_CHECKING:
     from tensorrepo.workspace.session import Session
@@ -107,10 +109,14 @@ def _compared(session: Session, revisions: list[str], paths: tuple[str, ...]) ->
 def _show_entry(session: Session, what: str, *, as_json: bool) -> None:
     revision, path, entry = session.find(what)
     described = describe_entry(session.repository.objects, path, entry)
+    files = files_in_place(session.repository.objects, [entry])
     if as_json:
-        output.json_value({"commit": revision.digest, **described.to_json()})
+        told = {"commit": revision.digest, **described.to_json()}
+        output.json_value({**told, "files_in_place": [asdict(file) for file in files]})
         return
     output.line(f"{described.path} ({described.kind}) in commit {revision.digest:.12}")
     output.line(f"  {described.shape}, {output.bytes_text(described.bytes)}, digest {entry.digest}")
     for detail in described.details:
         output.line(f"  {detail}")
+    for text in files_text(files):
+        output.line(f"  {text}")

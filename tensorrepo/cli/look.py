@@ -103,7 +103,7 @@ def cat_command(
         data = objects.get(found.digest).payload
         output.json_value(file_json(path, data)) if as_json else output.raw(data)
         return
-    shown = preview(objects, path, found, start=start, rows=rows)
+    shown = preview(objects, path, found, session.outside, start=start, rows=rows)
     if as_json:
         output.json_lines(shown.records)
     else:

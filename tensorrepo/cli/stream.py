@@ -54,7 +54,7 @@ def stream_command(
     if entry.kind is not Kind.DATASET:
         raise InvalidInputError(f"{path} is a {entry.kind.label}: only datasets stream")
     rank, size = world(session.machine.environment)
-    dataset = open_dataset(session.repository.objects, entry.digest)
+    dataset = open_dataset(session.repository.objects, entry.digest, session.outside)
     reader = stream(
         dataset,
         batch_size=batch_size,

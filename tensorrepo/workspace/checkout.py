@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from tensorrepo.formats.dataset.outside import Outside
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
     from tensorrepo.workspace.session import Session
@@ -156,6 +157,7 @@ def write_entry(
     format_name: str | None,
     *,
     overwrite: bool,
+    outside: Outside | None = None,
     options: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
@@ -164,7 +166,7 @@ def write_entry(
     `format_name` None: told by the target's suffix.
     """
     if entry.kind is Kind.DATASET:
-        dataset = open_dataset(objects, entry.digest)
+        dataset = open_dataset(objects, entry.digest, outside)
         registry.export(
             dataset, target, format_name, overwrite=overwrite, progress=progress, **(options or {})
         )
@@ -193,7 +195,10 @@ def _write(
         raise ConflictError(f"cannot write {target}: a file is in the way") from error
     except OSError as error:
         raise PermissionDenied(f"cannot write {target}: {error.strerror}") from error
-    write_entry(session.repository.objects, entry, target, format_name, overwrite=True)
+    write_entry(
+        session.repository.objects, entry, target, format_name,
+        overwrite=True, outside=session.outside,
+    )  # fmt: skip
     return _written(path, target, format_name)
 
 
@@ -279,6 +284,6 @@ def export(
     _, path, entry = session.find(f"{ref}:{entry_name}" if ref else entry_name)
     write_entry(
         session.repository.objects, entry, target, format_name,
-        overwrite=force, options=options, progress=progress,
+        overwrite=force, outside=session.outside, options=options, progress=progress,
     )  # fmt: skip
     return _written(path, target, format_name or target.suffix.lstrip(".") or "folder")

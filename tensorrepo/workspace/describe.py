@@ -18,6 +18,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.outside import Outside
     from tensorrepo.formats.dataset.types import ColumnType
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource
@@ -68,10 +69,12 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> Descriptio
     return Description(path, kind, f"{size:,} bytes", size, entry.digest)
 
 
-def preview(objects: ObjectSource, path: str, entry: Entry, *, start: int, rows: int) -> Preview:
+def preview(
+    objects: ObjectSource, path: str, entry: Entry, outside: Outside, *, start: int, rows: int
+) -> Preview:
     """Some rows of a dataset, or all tensors of a model."""
     if entry.kind is Kind.DATASET:
-        return _preview_dataset(open_dataset(objects, entry.digest), start, rows)
+        return _preview_dataset(open_dataset(objects, entry.digest, outside), start, rows)
     if entry.kind is Kind.MODEL:
         return _preview_model(open_model(objects, entry))
     raise InvalidInputError(f"{path} is a {entry.kind.label}, which has no rows to print")

@@ -14,6 +14,7 @@ from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.fence import closure
 from tensorrepo.repo.mend import rewrite_checkpoint, rewrite_hint
 from tensorrepo.repo.slots import HINT_KEY, checkpoint_key
+from tensorrepo.workspace.outside import files_in_place, look_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +46,7 @@ def examine(session: Session) -> Iterator[Finding]:
         ("log", _log),
         ("caches", _caches),
         ("objects", _objects),
+        ("outside", _outside),
         ("author", _author),
         ("workspace", _workspace),
     )
@@ -168,6 +170,27 @@ def _objects(session: Session) -> Finding:
         store.describe(digest)
         count += 1
     return Finding("objects", "ok", f"{count:,} reachable, all there")
+
+
+def _outside(session: Session) -> Finding:
+    """Files that datasets were adopted from, of the commit that HEAD or `main` names."""
+    if not session.repository.log.refresh().state.refs:
+        return Finding("outside", "ok", "no commits yet")
+    tree = session.resolve().commit.tree
+    entries = (entry for _, entry in session.repository.entries(tree, "datasets/"))
+    files = files_in_place(session.repository.objects, entries)
+    wrong, hidden = look_at(session.outside, files)
+    note = f", {hidden} of them not looked at" if hidden else ""
+    if wrong:
+        return Finding(
+            "outside",
+            "error",
+            f"{len(wrong)} of {len(files)} files in place are not as they were: {wrong[0]}",
+            "Put them back, or adopt the new ones.",
+        )
+    advice = "Allow to read them: `tensorrepo --allow-outside PREFIX doctor`." if hidden else ""
+    level = "warning" if hidden else "ok"
+    return Finding("outside", level, f"{len(files)} files in place are needed{note}", advice)
 
 
 def _author(session: Session) -> Finding:

@@ -13,10 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tensorrepo.formats.dataset.foreignread import ForeignReader
 from tensorrepo.formats.dataset.outsideread import AllowedOutside
-from tensorrepo.formats.dataset.pageread import PageReader
-from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.exchange.adopt import Adopted, adopt
 from tests.support.objects import MemoryObjects
 
@@ -55,13 +53,7 @@ def adopted(*paths: Path | str, outside: Outside | None = None, **options: Any) 
 
 def opened(objects: MemoryObjects, digest: Digest, outside: Outside) -> Dataset:
     """A dataset that may read outside the repository."""
-    dataset = open_dataset(objects, digest)
-    read = ForeignReader(objects, outside).read
-    memory = dataset._memory
-    for column in dataset.schema.columns:
-        index = column_index(dataset, column.name)
-        memory.readers[column.id] = PageReader(objects, index, column.name, memory.cache, read)
-    return dataset
+    return open_dataset(objects, digest, outside)
 
 
 def write_npy(path: Path) -> Path:

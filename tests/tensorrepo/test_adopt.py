@@ -5,9 +5,11 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.formats.dataset.types import Link
 from tests.support.adopted import ROWS, write_npy, write_parquet, write_tar
 
 if TYPE_CHECKING:
@@ -97,3 +99,70 @@ def test_a_repository_knows_what_it_may_read(tmp_path: Path) -> None:
     assert closed.outside.prefixes == ()
     assert allowed.outside.prefixes == (f"file://{tmp_path}/x", "gs://bucket/raw")
     assert pickle.loads(pickle.dumps(allowed)).outside.prefixes == allowed.outside.prefixes
+
+
+def test_show_names_the_files_that_the_repository_does_not_hold(shell: Shell) -> None:
+    write_npy(shell.folder / "x.npy")
+    shell("adopt", "x.npy", "--dataset", "points")
+    shell("commit", "-m", "adopt")
+    assert "1 file in place" in shell("show", "HEAD:points")
+    (told,) = shell.json("show", "HEAD:points")["files_in_place"]
+    assert told["url"].endswith("/x.npy")
+    assert told["size"] == (shell.folder / "x.npy").stat().st_size
+
+
+def test_doctor_looks_at_the_files_it_may_look_at(shell: Shell) -> None:
+    path = write_npy(shell.folder / "x.npy")
+    shell("adopt", "x.npy", "--dataset", "points")
+    shell("commit", "-m", "adopt")
+    assert "1 of them not looked at" in shell("doctor")
+    shell("config", "outside.allow", str(shell.folder))
+    assert "1 files in place are needed" in shell("doctor")
+    path.write_bytes(path.read_bytes()[:-1])
+    done = shell.run("doctor")
+    assert done.exit_code == 5
+    assert "not as they were" in done.output
+
+
+def test_a_command_reads_files_in_place_only_when_it_is_allowed_to(shell: Shell) -> None:
+    write_npy(shell.folder / "x.npy")
+    shell("adopt", "x.npy", "--dataset", "points")
+    shell("commit", "-m", "adopt")
+    refused = shell.run("cat", "points")
+    assert refused.exit_code == 6
+    assert "--allow-outside" in refused.output
+    allow = ("--allow-outside", str(shell.folder))
+    assert "float32[2, 3]" in shell(*allow, "cat", "points", "--rows", "3")
+    shell(*allow, "export", "points", "--to", "out.npy")
+    assert np.array_equal(np.load(shell.folder / "out.npy"), np.load(shell.folder / "x.npy"))
+    shell("config", "outside.allow", str(shell.folder))
+    assert shell("cat", "points", "--rows", "3")
+
+
+def test_the_sdk_reads_files_in_place_only_when_it_is_allowed_to(tmp_path: Path) -> None:
+    repo = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
+    path = write_npy(tmp_path / "x.npy")
+    with repo.transaction("main") as tx:
+        tx.adopt("points", path)
+    with pytest.raises(tr.PermissionDenied, match="outside="):
+        repo.dataset("points")[0]
+    allowed = tr.open(tmp_path / "store", outside=[path]).dataset("points")
+    assert np.array_equal(allowed["x"][:], np.load(path))
+    assert allowed.to_arrow().num_rows == ROWS
+
+
+def test_links_are_resolved_below_what_is_allowed(tmp_path: Path) -> None:
+    repo = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name * 3)
+    links = [str(tmp_path / "a"), {"url": str(tmp_path / "b"), "start": 1, "size": 3}]
+    with repo.transaction("main") as tx:
+        tx.create_dataset("photos", {"photo": Link()}).append({"photo": links})
+    assert repo.dataset("photos")["photo"][0].url == str(tmp_path / "a")
+    with pytest.raises(tr.PermissionDenied):
+        repo.dataset("photos").resolve("photo")
+    allowed = tr.open(tmp_path / "store", outside=[tmp_path]).dataset("photos")
+    assert allowed.resolve("photo") == [b"aaa", b"bb"]
+    (tmp_path / "b").write_text("longer")
+    with pytest.raises(tr.CorruptError, match="expected 3 bytes, found 6"):
+        allowed.resolve("photo", [1])

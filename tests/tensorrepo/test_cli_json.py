@@ -17,6 +17,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "init": (("init", "--force"),),
     "config": (("config", "user.name", "Bob"), ("config", "user.name")),
     "add": (("add", "points.npz", "--dataset", "other"),),
+    "adopt": (("adopt", "net.safetensors", "--dataset", "weights"),),
     "rm": (("rm", "net"),),
     "mv": (("mv", "net", "web"),),
     "restore": (("restore", "net", "--source", "v1"),),
