@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from concurrent.futures import Future
 from threading import Lock
@@ -20,7 +21,7 @@ class LimitedCache(Generic[_V]):
         self._limit_bytes = limit_bytes
         self._bytes = 0
         self._items: OrderedDict[object, tuple[_V, int]] = OrderedDict()
-        self._loading: dict[object, Future[_V]] = {}
+        self._loading: dict[tuple[int, object], Future[_V]] = {}
         self._lock = Lock()
 
     def get(self, key: object) -> _V | None:
@@ -49,10 +50,12 @@ class LimitedCache(Generic[_V]):
         found = self.get(key)
         if found is not None:
             return found
+        # A forked process has the keys of threads that it does not have: nobody answers there.
+        loading = (os.getpid(), key)
         with self._lock:
-            other = self._loading.get(key)
+            other = self._loading.get(loading)
             if other is None:
-                self._loading[key] = mine = Future[_V]()
+                self._loading[loading] = mine = Future[_V]()
         if other is not None:
             return other.result()
         try:
@@ -64,5 +67,5 @@ class LimitedCache(Generic[_V]):
             raise
         finally:
             with self._lock:
-                del self._loading[key]
+                del self._loading[loading]
         return value

@@ -151,12 +151,11 @@ class PageReader:
         if len(pages) < 2 or not self._any_is_far(pages):
             yield from map(read, pages)
             return
-        sizes = self.index.entries["stored_bytes"]
         with ThreadPoolExecutor(READ_THREADS, "read") as threads:
             ahead: deque[tuple[Future[ColumnValues], int]] = deque()
             held = 0
             for page in pages:
-                size = int(sizes[page])
+                size = self._most_bytes(page)
                 while ahead and held + size > AHEAD_BYTES:
                     first, first_bytes = ahead.popleft()
                     held -= first_bytes
@@ -165,6 +164,13 @@ class PageReader:
                 held += size
             for last, _ in ahead:
                 yield last.result()
+
+    def _most_bytes(self, page: int) -> int:
+        """What a page takes in memory at most."""
+        entry = self.index.entries[page]
+        if self.is_tiled(page):
+            return int(entry["rows"]) * int(entry["max"])  # that of its largest row
+        return max(int(entry["stored_bytes"]), int(entry["raw_bytes"]))
 
     # -------------------------------------------------------------------------- one page
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,3 +27,25 @@ def test_a_cache_keeps_the_last_used_within_its_limit(uses: list[tuple[int, int]
     kept = [found for key in range(10) if (found := cache.get(key)) is not None]
     assert sum(size for _, size in kept) <= 100
     assert not uses or cache.get(uses[-1][0]) is not None
+
+
+def test_a_forked_process_loads_what_a_thread_it_lacks_was_loading() -> None:
+    cache: LimitedCache[int] = LimitedCache(100)
+    begun, forked = threading.Event(), threading.Event()
+
+    def load() -> tuple[int, int]:
+        begun.set()
+        forked.wait()
+        return 7, 1
+
+    thread = threading.Thread(target=cache.get_or_load, args=("a", load))
+    thread.start()
+    begun.wait()
+    child = os.fork()
+    if not child:
+        os._exit(cache.get_or_load("a", lambda: (9, 1)))
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    finally:
+        forked.set()
+        thread.join()
