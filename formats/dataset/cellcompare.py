@@ -173,7 +173,7 @@ class ColumnComparer:
 
         Args:
             old: the column as it was.
-            new: as it became.
+            new: as it became; with another id it is another column of that name.
             parts: what can differ of the two versions.
             both: rows that both hold, counted in the parts.
         """
@@ -181,7 +181,7 @@ class ColumnComparer:
         self.new = new
         self._parts = parts
         nothing = np.zeros(0, np.int64)
-        if old is None or new is None:
+        if old is None or new is None or old.id != new.id:
             self.candidates = Candidates(both, nothing, nothing)
         else:
             self.candidates = find_candidates(

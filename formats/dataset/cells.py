@@ -41,9 +41,15 @@ class VersionPair:
     matched: Matched
 
     @classmethod
-    def of(cls, old: Dataset, new: Dataset) -> VersionPair:
-        """Reads the leaves, deletions and row runs that differ: no page and no page index."""
-        parts = narrow(old, new)
+    def of(cls, old: Dataset, new: Dataset, *, whole: bool = False) -> VersionPair:
+        """Reads the leaves, deletions and row runs that differ: no page and no page index.
+
+        Args:
+            old: a version.
+            new: another one.
+            whole: leave in what both have, for columns that only one of them has.
+        """
+        parts = narrow(old, new, whole=whole)
         tables = [row_id_table(part.dataset) for part in parts]
         alive = [(part.dataset.root.rows, part.dead) for part in parts]
         return cls(*parts, match_rows(tables[0], tables[1], alive[0], alive[1]))

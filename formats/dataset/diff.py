@@ -1,22 +1,27 @@
-"""What differs between two versions of a dataset?
+"""What differs between two versions of a dataset, in counts?
 
-Coarse and cheap: columns, whole fragments, rows and bytes. Leaves that both versions have are
-skipped, and no page is read.
+Cheap: the schema, leaves that are not equal, what they say of fragments, deletions and pages, and
+the statistics in the roots. No page is read, unless exact counts are asked for. `rowdiff` gives
+the rows themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
+import numpy as np
+
+from tensorrepo.formats.dataset.cells import VersionPair
+from tensorrepo.formats.dataset.read import Dataset, fragment_records, open_dataset
+from tensorrepo.formats.dataset.rowdiff import count_changes, paired_columns
 from tensorrepo.formats.dataset.schema import type_to_json
-from tensorrepo.formats.dataset.treeread import read_leaf
+from tensorrepo.formats.dataset.statistics import value_of_key
+from tensorrepo.formats.dataset.types import Layout, Timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tensorrepo.formats.dataset.manifest import LeafEntry
+    from tensorrepo.formats.dataset.manifest import ColumnStatistics
     from tensorrepo.formats.dataset.schema import Column
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource
@@ -24,11 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """One column that differs: `old` and `new` are its type in words, None where it is absent."""
+    """One column that differs: `old` and `new` are its type in words, None where it is absent.
+
+    `what` lists "added", "dropped", "replaced" (another column took the name), "renamed",
+    "retyped", "nullability", "default"; `old_name` is there when it was renamed.
+    """
 
     name: str
     old: str | None
     new: str | None
+    what: tuple[str, ...] = ()
+    old_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +52,42 @@ class ColumnBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnUpdates:
+    """Rows that both versions have and that differ in a column; at most so many unless exact."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """A column over all its rows, deleted ones too.
+
+    `min` and `max` bound the values of scalars that have an order: numbers, bools, moments as text.
+    """
+
+    nulls: int
+    stored_bytes: int
+    min: Any
+    max: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFactsChange:
+    """The facts of a column before and after; None where it is absent."""
+
+    name: str
+    old: ColumnFacts | None
+    new: ColumnFacts | None
+
+
+@dataclass(frozen=True, slots=True)
 class DatasetDiff:
-    """What `new` has that `old` has not, and the reverse. Rows are counted in whole fragments."""
+    """What `new` has that `old` has not, and the reverse.
+
+    Rows that came and went are counted exactly, by their ids. `rows_updated` and `updated` are
+    upper bounds unless `exact`: rows in pages that differ, and rows that were patched.
+    """
 
     old_rows: int
     new_rows: int
@@ -52,99 +97,242 @@ class DatasetDiff:
     fragments_removed: int
     schema: tuple[ColumnChange, ...]
     columns: tuple[ColumnBytes, ...]  # those whose bytes changed
+    rows_updated: int = 0
+    updated: tuple[ColumnUpdates, ...] = ()
+    exact: bool = False
+    reordered: bool = False  # the columns that both have come in another order
+    statistics: tuple[ColumnFactsChange, ...] = ()
 
     @property
     def summary(self) -> str:
         """In a few words, for a line."""
-        parts = [f"+{self.rows_added:,} rows"] if self.rows_added or not self.rows_removed else []
+        parts = [f"+{self.rows_added:,} rows"] if self.rows_added else []
         parts += [f"-{self.rows_removed:,} rows"] if self.rows_removed else []
+        parts += [f"{self._bound}{self.rows_updated:,} rows updated"] if self.rows_updated else []
         parts += [f"{len(self.schema)} columns changed"] if self.schema else []
-        return ", ".join(parts)
+        parts += ["columns reordered"] if self.reordered else []
+        return ", ".join(parts) or "same rows"
 
     def lines(self) -> Iterator[str]:
         """In full, for people."""
-        for change in self.schema:
-            if change.old is None:
-                yield f"column {change.name} added: {change.new}"
-            elif change.new is None:
-                yield f"column {change.name} removed: {change.old}"
-            else:
-                yield f"column {change.name}: {change.old} -> {change.new}"
+        yield from map(_schema_line, self.schema)
+        if self.reordered:
+            yield "columns in another order"
         yield f"rows: {self.old_rows:,} -> {self.new_rows:,}"
-        for column in self.columns:
-            yield f"column {column.name}: {column.new - column.old:+,} bytes"
+        for column in self.updated:
+            yield f"column {column.name}: {self._bound}{column.rows:,} rows updated"
+        for change in self.columns:
+            yield f"column {change.name}: {change.new - change.old:+,} bytes"
+        for facts in self.statistics:
+            yield from _facts_lines(facts)
+
+    @property
+    def _bound(self) -> str:
+        return "" if self.exact else "up to "
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def diff_datasets(objects: ObjectSource, old: Digest | None, new: Digest | None) -> DatasetDiff:
-    """Compare two versions; None stands for no dataset at all."""
+def diff_datasets(
+    objects: ObjectSource, old: Digest | None, new: Digest | None, *, exact: bool = False
+) -> DatasetDiff:
+    """Compare two versions; None stands for no dataset at all.
+
+    Args:
+        objects: where both are stored.
+        old: root of the one.
+        new: root of the other.
+        exact: count updated rows exactly: reads the values that can differ.
+    """
     before = None if old is None else open_dataset(objects, old)
     after = None if new is None else open_dataset(objects, new)
-    gone, come = _fragments(before, after), _fragments(after, before)
-    removed = {uid: rows for uid, rows in gone.items() if uid not in come}
-    added = {uid: rows for uid, rows in come.items() if uid not in gone}
+    return compare_datasets(before, after, exact=exact)
+
+
+def compare_datasets(
+    old: Dataset | None, new: Dataset | None, *, exact: bool = False
+) -> DatasetDiff:
+    """The same for datasets that are open."""
+    counts = _counts(old, new, exact=exact)
+    facts = tuple(_facts_changes(old, new))
     return DatasetDiff(
-        old_rows=0 if before is None else before.rows,
-        new_rows=0 if after is None else after.rows,
-        rows_added=sum(added.values()),
-        rows_removed=sum(removed.values()),
-        fragments_added=len(added),
-        fragments_removed=len(removed),
-        schema=tuple(_schema_changes(before, after)),
-        columns=tuple(_byte_changes(before, after)),
+        old_rows=0 if old is None else old.rows,
+        new_rows=0 if new is None else new.rows,
+        schema=tuple(_schema_changes(_visible(old), _visible(new))),
+        columns=tuple(_byte_changes(facts)),
+        exact=exact,
+        reordered=_is_reordered(_visible(old), _visible(new)),
+        statistics=facts,
+        **counts,
     )
 
 
-def _fragments(dataset: Dataset | None, other: Dataset | None) -> dict[int, int]:
-    """Rows of every fragment by its uid, but for leaves that `other` has too."""
+# ------------------------------------------------------------------------------ rows
+
+
+def _counts(old: Dataset | None, new: Dataset | None, *, exact: bool) -> dict[str, Any]:
+    if old is None or new is None:
+        fragments = [
+            0 if each is None else sum(leaf.fragments for leaf in each.root.leaves)
+            for each in (old, new)
+        ]
+        return {
+            "rows_added": 0 if new is None else new.rows,
+            "rows_removed": 0 if old is None else old.rows,
+            "fragments_added": fragments[1],
+            "fragments_removed": fragments[0],
+        }
+    pair = VersionPair.of(old, new)
+    uids = [fragment_records(part.dataset)["uid"] for part in (pair.old, pair.new)]
+    rows, updated = _exact_updates(old, new) if exact else _possible_updates(pair, old, new)
+    return {
+        "rows_added": pair.matched.added.rows,
+        "rows_removed": pair.matched.deleted.rows,
+        "fragments_added": len(np.setdiff1d(uids[1], uids[0])),
+        "fragments_removed": len(np.setdiff1d(uids[0], uids[1])),
+        "rows_updated": rows,
+        "updated": tuple(ColumnUpdates(name, count) for name, count in updated.items() if count),
+    }
+
+
+def _possible_updates(pair: VersionPair, old: Dataset, new: Dataset) -> tuple[int, dict[str, int]]:
+    """Rows that may have been updated, by what metadata tells; and the same by column."""
+    shared = int(pair.matched.both.rows.sum())
+    if not shared:
+        return 0, {}
+    pairs = paired_columns(old.schema, new.schema, None, by_name=False)
+    comparers = [pair.comparer(*columns) for columns in pairs]
+    found = {comparer.name: comparer.candidates.rows for comparer in comparers}
+    return min(shared, sum(found.values())), found
+
+
+def _exact_updates(old: Dataset, new: Dataset) -> tuple[int, dict[str, int]]:
+    counts = count_changes(old, new)
+    return counts.updated, counts.columns
+
+
+# ------------------------------------------------------------------------------ columns
+
+
+def _visible(dataset: Dataset | None) -> dict[str, Column]:
+    """Columns by id, in order, hidden ones left out."""
     if dataset is None:
         return {}
-    known = set() if other is None else {_identity(entry) for entry in other.root.leaves}
-    found: dict[int, int] = {}
-    for entry in dataset.root.leaves:
-        if _identity(entry) not in known:
-            leaf, _ = read_leaf(dataset.objects, dataset.links, entry)
-            uids, rows = leaf.fragments["uid"].tolist(), leaf.fragments["rows"].tolist()
-            found.update(zip(uids, rows, strict=True))
-    return found
+    return {column.id: column for column in dataset.schema.visible.columns}
 
 
-def _identity(entry: LeafEntry) -> tuple[bytes, bytes]:
-    return entry.digest, entry.payload
+def _schema_changes(old: dict[str, Column], new: dict[str, Column]) -> Iterator[ColumnChange]:
+    come = {column.name: column for column in new.values() if column.id not in old}
+    for column in old.values():
+        if column.id in new:
+            after = new[column.id]
+            if what := tuple(_differences(column, after)):
+                old_name = column.name if column.name != after.name else None
+                yield ColumnChange(after.name, _in_words(column), _in_words(after), what, old_name)
+        elif column.name in come:
+            other = come.pop(column.name)
+            yield ColumnChange(column.name, _in_words(column), _in_words(other), ("replaced",))
+        else:
+            yield ColumnChange(column.name, _in_words(column), None, ("dropped",))
+    for column in come.values():
+        yield ColumnChange(column.name, None, _in_words(column), ("added",))
 
 
-def _schema_changes(before: Dataset | None, after: Dataset | None) -> Iterator[ColumnChange]:
-    old, new = _columns(before), _columns(after)
-    for name in old | new:
-        one, two = old.get(name), new.get(name)
-        if one != two:
-            yield ColumnChange(name, _in_words(one), _in_words(two))
+def _differences(old: Column, new: Column) -> Iterator[str]:
+    if old.name != new.name:
+        yield "renamed"
+    if old.type != new.type:
+        yield "retyped"
+    if old.nullable != new.nullable:
+        yield "nullability"
+    if old.default != new.default:
+        yield "default"
 
 
-def _columns(dataset: Dataset | None) -> dict[str, Column]:
-    return {} if dataset is None else {column.name: column for column in dataset.schema.columns}
+def _is_reordered(old: dict[str, Column], new: dict[str, Column]) -> bool:
+    return [one for one in old if one in new] != [one for one in new if one in old]
 
 
-def _in_words(column: Column | None) -> str | None:
-    if column is None:
-        return None
+def _in_words(column: Column) -> str:
     form = type_to_json(column.type)
     kind = form.pop("type")
     details = ", ".join(f"{key}={value}" for key, value in form.items())
-    return f"{kind}({details})" + (" or null" if column.nullable else "")
+    default = "" if column.default is None else f", default {column.default!r:.40}"
+    return f"{kind}({details})" + (" or null" if column.nullable else "") + default
 
 
-def _byte_changes(before: Dataset | None, after: Dataset | None) -> Iterator[ColumnBytes]:
-    old, new = _stored_bytes(before), _stored_bytes(after)
-    for name in old | new:
-        if old.get(name, 0) != new.get(name, 0):
-            yield ColumnBytes(name, old.get(name, 0), new.get(name, 0))
+def _schema_line(change: ColumnChange) -> str:
+    if change.old is None:
+        return f"column {change.name} added: {change.new}"
+    if change.new is None:
+        return f"column {change.name} removed: {change.old}"
+    renamed = "" if change.old_name is None else f" (was {change.old_name})"
+    if change.what == ("renamed",):
+        return f"column {change.name}{renamed}: renamed"
+    replaced = ", another column" if "replaced" in change.what else ""
+    return f"column {change.name}{renamed}: {change.old} -> {change.new}{replaced}"
 
 
-def _stored_bytes(dataset: Dataset | None) -> dict[str, int]:
+def _byte_changes(facts: Iterable[ColumnFactsChange]) -> Iterator[ColumnBytes]:
+    for change in facts:
+        before, after = (0 if one is None else one.stored_bytes for one in (change.old, change.new))
+        if before != after:
+            yield ColumnBytes(change.name, before, after)
+
+
+# ------------------------------------------------------------------------------ statistics
+
+
+def _facts_changes(old: Dataset | None, new: Dataset | None) -> Iterator[ColumnFactsChange]:
+    """Of all columns, by name; a column that was renamed is found under its new name."""
+    before, after = _facts(old), _facts(new)
+    names = {column.id: column.name for column in _visible(new).values()}
+    renamed = {
+        names[column.id]: column.name for column in _visible(old).values() if column.id in names
+    }
+    was = set(renamed.values())
+    for name, facts in after.items():
+        old_name = renamed.get(name, None if name in was else name)
+        yield ColumnFactsChange(name, None if old_name is None else before.get(old_name), facts)
+    for name, facts in before.items():
+        if name not in after and name not in was:
+            yield ColumnFactsChange(name, facts, None)
+
+
+def _facts(dataset: Dataset | None) -> dict[str, ColumnFacts]:
     if dataset is None:
         return {}
-    names = {column.id: column.name for column in dataset.schema.columns}
-    return {names[entry.id]: entry.stored_bytes for entry in dataset.root.statistics}
+    columns = _visible(dataset)
+    return {
+        columns[entry.id].name: _facts_of(columns[entry.id], entry)
+        for entry in dataset.root.statistics
+        if entry.id in columns
+    }
+
+
+def _facts_of(column: Column, known: ColumnStatistics) -> ColumnFacts:
+    low, high = (_plain(column, key) for key in (known.min, known.max))
+    return ColumnFacts(known.nulls, known.stored_bytes, low, high)
+
+
+def _plain(column: Column, key: int | None) -> Any:
+    """The value of an order key, as JSON can hold it."""
+    if key is None or column.storage.layout is not Layout.FIXED:
+        return None
+    value = value_of_key(key, column.storage.dtype)
+    if isinstance(column.type, Timestamp):
+        return str(np.datetime64(int(value), column.type.unit))
+    if column.storage.dtype == "bool":
+        return bool(value)
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _facts_lines(change: ColumnFactsChange) -> Iterator[str]:
+    old, new = change.old, change.new
+    if old is None or new is None:
+        return
+    if old.nulls != new.nulls:
+        yield f"column {change.name}: nulls {old.nulls:,} -> {new.nulls:,}"
+    if (old.min, old.max) != (new.min, new.max):
+        yield f"column {change.name}: range [{old.min}, {old.max}] -> [{new.min}, {new.max}]"

@@ -40,6 +40,7 @@ class Part:
         first_row: int64 ``(leaves,)``: the row of the part that each leaf begins with.
         skipped: int64 ``(leaves,)``: physical rows of the version left out before each leaf.
         skipped_live: int64 ``(leaves,)``: live ones.
+        total: physical rows of the whole version.
     """
 
     dataset: Dataset
@@ -47,6 +48,7 @@ class Part:
     first_row: NDArray[np.int64]
     skipped: NDArray[np.int64]
     skipped_live: NDArray[np.int64]
+    total: int
 
     @property
     def dead(self) -> NDArray[np.int64]:
@@ -70,10 +72,10 @@ class Part:
         return np.searchsorted(self.first_row, rows, side="right") - 1
 
 
-def narrow(old: Dataset, new: Dataset) -> tuple[Part, Part]:
-    """The parts of two versions that can differ."""
-    if _defaults_changed(old.schema, new.schema):
-        # Rows that take a default are not what they were, however equal the leaves are.
+def narrow(old: Dataset, new: Dataset, *, whole: bool = False) -> tuple[Part, Part]:
+    """The parts of two versions that can differ; all of both when `whole`."""
+    # Rows that take a default that changed are not what they were, however equal leaves are.
+    if whole or _defaults_changed(old.schema, new.schema):
         return _part(old, frozenset(), None), _part(new, frozenset(), None)
     shared = {_identity(entry) for entry in old.root.leaves}
     shared &= {_identity(entry) for entry in new.root.leaves}
@@ -97,6 +99,7 @@ def _part(version: Dataset, shared: Iterable[Any], spans: set[_SpanKey] | None) 
         mine[kept],
         (np.cumsum(rows) - rows - mine)[kept],
         (np.cumsum(live) - live - mine_live)[kept],
+        version.root.rows,
     )
 
 

@@ -48,9 +48,9 @@ def test_columns_are_compared_by_type() -> None:
     new = stored(objects, Schema.of({"n": "int32", "come": ClassLabel(("a",))}), [])
     found = diff_datasets(objects, old.digest, new.digest)
     assert found.schema == (
-        ColumnChange("n", "scalar(dtype=int64)", "scalar(dtype=int32)"),
-        ColumnChange("gone", "scalar(dtype=int8)", None),
-        ColumnChange("come", None, "class_label(names=('a',))"),
+        ColumnChange("n", "scalar(dtype=int64)", "scalar(dtype=int32)", ("replaced",)),
+        ColumnChange("gone", "scalar(dtype=int8)", None, ("dropped",)),
+        ColumnChange("come", None, "class_label(names=('a',))", ("added",)),
     )
 
 
