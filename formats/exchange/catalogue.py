@@ -17,6 +17,8 @@ from tensorrepo.formats.exchange.base import (
     parse_flag,
     parse_names,
 )
+from tensorrepo.formats.exchange.beton import SUFFIXES as BETON_SUFFIXES
+from tensorrepo.formats.exchange.beton import matches_beton, read_beton
 from tensorrepo.formats.exchange.coco import matches_coco, read_coco
 from tensorrepo.formats.exchange.csv import SUFFIXES as CSV_SUFFIXES
 from tensorrepo.formats.exchange.csv import matches_csv, read_csv
@@ -235,6 +237,14 @@ FORMATS: tuple[Format, ...] = (
             Option("value", "what values are: bytes, text, image or datum"),
             _SAMPLES,
         ),
+    ),
+    Format(
+        "beton",
+        "beton, FFCV's file of samples",
+        BETON_SUFFIXES,
+        matches_beton,
+        read_beton,
+        read_options=(_COLUMNS,),
     ),
     Format(
         "huggingface",
