@@ -155,7 +155,7 @@ class PageReader:
             ahead: deque[tuple[Future[ColumnValues], int]] = deque()
             held = 0
             for page in pages:
-                size = self._most_bytes(page)
+                size = int(self.row_bytes(page) * int(self.index.entries["rows"][page]))
                 while ahead and held + size > AHEAD_BYTES:
                     first, first_bytes = ahead.popleft()
                     held -= first_bytes
@@ -165,18 +165,20 @@ class PageReader:
             for last, _ in ahead:
                 yield last.result()
 
-    def _most_bytes(self, page: int) -> int:
-        """What a page takes in memory at most."""
-        entry = self.index.entries[page]
-        if self.is_tiled(page):
-            return int(entry["rows"]) * int(entry["max"])  # that of its largest row
-        return max(int(entry["stored_bytes"]), int(entry["raw_bytes"]))
-
     # -------------------------------------------------------------------------- one page
 
     def link(self, page: int) -> Link | memoryview | None:
         """Where the page lies, as the index says it."""
         return self.index.chunks[int(self.index.chunk[page])]
+
+    def row_bytes(self, page: int) -> float:
+        """What a row of the page takes in memory: the average, of tiled ones the largest."""
+        entry = self.index.entries[page]
+        if self.link(page) is None:
+            return self.default(page).nbytes
+        if self.is_tiled(page):
+            return int(entry["max"])
+        return max(int(entry["stored_bytes"]), int(entry["raw_bytes"])) / max(1, int(entry["rows"]))
 
     def key(self, page: int) -> tuple[object, int]:
         """What the page is called in caches."""

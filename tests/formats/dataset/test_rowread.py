@@ -172,6 +172,18 @@ def test_a_short_text_by_default_is_repeated_for_the_rows_that_are_read() -> Non
     assert presented(column, read_chosen(reader, np.array([9, 7]))) == [b"none", b"none"]
 
 
+def test_rows_are_known_to_be_large_before_they_are_read() -> None:
+    row = np.zeros((40, 50), np.uint8)
+    for form, tile in (("plain", None), ("missing", None), ("tiled", (16, 16))):
+        pages = Pages(MemoryObjects(), Column("c", Tensor("uint8", (40, 50), tile)))
+        if form == "missing":
+            pages.add_missing(9)
+        else:
+            pages.add([row] * 9)
+        reader = _reader(pages, pages.index(row))
+        assert 2000 <= reader.row_bytes(0) < 2100
+
+
 def test_foreign_pages_are_refused_without_somebody_who_reads_them() -> None:
     pages = Pages(MemoryObjects(), COLUMNS["numbers"])
     pages.add_foreign(4)
