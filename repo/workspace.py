@@ -116,6 +116,22 @@ class Staging(msgspec.Struct, frozen=True, omit_defaults=True):
         _check_digests(self.base)
 
 
+class Unfinished(msgspec.Struct, frozen=True):
+    """How far an `add` that was cut off had got.
+
+    `source` says what was read and how, `base` what it was put behind. `root` holds the first
+    `rows` rows of it. While the lease of the staging area keeps `root`, the same `add` goes on.
+    """
+
+    source: str
+    base: Digest | None
+    root: Digest
+    rows: int
+
+    def __post_init__(self) -> None:
+        _check_digests(self.base, self.root)
+
+
 class Tracked(msgspec.Struct, frozen=True):
     """One file or folder that `checkout` wrote: what it was made from, and how it looked then."""
 
@@ -160,6 +176,13 @@ class Workspace:
     def tracked(self) -> dict[str, Tracked]:
         """What was written out, by path relative to the root of the workspace."""
         return _read(self._folder / "tracked.json", dict[str, Tracked], {})
+
+    def unfinished(self) -> dict[str, Unfinished]:
+        """What was being added when a command was cut off, by entry."""
+        return _read(self._folder / "unfinished.json", dict[str, Unfinished], {})
+
+    def write_unfinished(self, unfinished: Mapping[str, Unfinished]) -> None:
+        _write(self._folder / "unfinished.json", dict(sorted(unfinished.items())))
 
     def write_state(self, state: WorkspaceState) -> None:
         _write(self._folder / "workspace.json", state)

@@ -23,6 +23,15 @@ OnError = Literal["raise", "skip", "null"]
 MAX_NOTED = 1000
 
 
+def parse_on_error(text: str) -> OnError:
+    """What to do about rows that do not fit, in a user's words."""
+    match text:
+        case "raise" | "skip" | "null":
+            return text
+        case _:
+            raise InvalidInputError(f"on_error is raise, skip or null, got {text!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Misfit:
     """A row that did not fit, counted in the input. `column` is the one that became null; None: the
@@ -48,8 +57,7 @@ class Misfits:
     noted: list[Misfit] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.on_error not in ("raise", "skip", "null"):
-            raise InvalidInputError(f"on_error is raise, skip or null, got {self.on_error!r}")
+        parse_on_error(self.on_error)
 
     @property
     def summary(self) -> str:
@@ -76,11 +84,12 @@ def coerce_leniently(schema: Schema, batch: InputBatch, misfits: Misfits) -> lis
     first_row = misfits.rows
     try:
         values = coerce_batch(schema, batch, first_row)
-        misfits.rows += values[0].rows
-        return values
     except InvalidInputError:
         if misfits.on_error == "raise":
             raise
+    else:
+        misfits.rows += values[0].rows
+        return values
     misfits.rows += batch_rows(batch)
     coerce_batch(
         schema, batch_part(batch, 0, 0), first_row

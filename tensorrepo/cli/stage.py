@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from dataclasses import replace as replaced
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, place, session_of
 from tensorrepo.cli.complete import complete_entry, complete_place, complete_ref
+from tensorrepo.formats.dataset.lenient import parse_on_error
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.add import add, tracked_request
@@ -46,13 +48,17 @@ def add_command(
     option: Annotated[
         list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
     ] = None,
+    on_error: Annotated[
+        str, typer.Option("--on-error", help="For rows that do not fit: raise, skip or null.")
+    ] = "raise",
     as_json: JsonOption = False,
 ) -> None:
     """Read a file or folder, store it, and stage it for the next commit.
 
     Datasets: a folder of images (a folder for each class), Parquet, CSV, JSON lines, npy, npz,
     IDX (as MNIST), Arrow. Models: safetensors, PyTorch checkpoints, npz. A name that exists needs
-    --append, --sync or --replace. What `checkout` wrote knows its name, and means --sync.
+    --append, --sync or --replace. What `checkout` wrote knows its name, and means --sync. A long
+    one that was cut off goes on where it was: give the same command again.
 
     Examples:
         tensorrepo add photos/ --dataset photos
@@ -71,6 +77,7 @@ def add_command(
         format_name,
         parse_options(option or []),
     )
+    request = replaced(request, on_error=parse_on_error(on_error))
     with session.here.locked(), output.progress(f"adding {request.path}", None) as told:
         added = add(session, request, told)
     if as_json:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.formats.dataset.lenient import Misfits
 from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
-from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.models import read_model
 from tensorrepo.formats.model.write import write_model
@@ -28,16 +28,19 @@ from tensorrepo.repo.workspace import Tracked, changed_files, describe_files
 from tensorrepo.repo.writer import ObjectWriter
 from tensorrepo.workspace.add_files import add_files
 from tensorrepo.workspace.commit import forget_committed
+from tensorrepo.workspace.ingest import forget_unfinished, ingest_dataset
 from tensorrepo.workspace.request import Added, Mode, Request, existing_entry, new_writer
 from tensorrepo.workspace.session import entry_at
 from tensorrepo.workspace.staging import change, stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tensorrepo.repo.ids import Digest
     from tensorrepo.workspace.session import Session
+
+SHOWN_MISFITS = 5
 
 
 def add(session: Session, request: Request, progress: Callable[[int], None]) -> list[Added]:
@@ -72,6 +75,7 @@ def add(session: Session, request: Request, progress: Callable[[int], None]) -> 
     if added.changed:
         shown = change(entry, rows=added.rows, size_bytes=added.bytes, source=str(source))
         stage(session, {request.path: shown})
+        forget_unfinished(session, request.path)
         _track(session, request, entry)
     return [added]
 
@@ -108,30 +112,42 @@ def _add_dataset(
     reading = registry.read(request.source, request.format, **request.options)
     appends = request.mode is Mode.APPEND and existing is not None
     base = open_dataset(writer, existing.digest) if appends and existing else None
-    link = write_dataset(
-        writer,
-        reading.schema,
-        reading.batches,
-        base=base,
-        progress=lambda _, done: progress(done),
-    )
+    misfits = Misfits(request.on_error)
+    link, known_rows = ingest_dataset(session, request, reading, writer, base, misfits, progress)
     made = open_dataset(writer, link.digest)
     rows = len(made) - (len(base) if base else 0)
     if not rows:
         raise InvalidInputError(f"{request.source} holds no rows: there is nothing to add")
-    notes = tuple(reading.notes)
+    notes = (*reading.notes, *_account(known_rows, misfits))
     if existing and not base and same_content(open_dataset(writer, existing.digest), made):
         return existing, Added(request.path, 0, reading.bytes, changed=False, notes=notes)
     entry = Entry(Kind.DATASET, link.digest)
-    return entry, Added(request.path, rows, reading.bytes, changed=True, notes=notes)
+    return entry, Added(
+        request.path, rows, reading.bytes, changed=True, notes=notes, misfits=tuple(misfits.noted)
+    )
+
+
+def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
+    """What a user should know of how the rows came in."""
+    if known_rows:
+        yield f"went on behind {known_rows:,} rows that an earlier run had stored"
+    if misfits.summary:
+        yield misfits.summary
+        yield from (each.reason for each in misfits.noted[:SHOWN_MISFITS])
+        if len(misfits.noted) > SHOWN_MISFITS:
+            yield "more of them with --json"
 
 
 def same_content(old: Dataset, new: Dataset) -> bool:
     """Whether two datasets have the same columns and, page by page, the same bytes."""
+    if old.root.deleted or new.root.deleted:
+        return False
     if old.schema.without_ids() != new.schema.without_ids():
         return False
     for name in new.schema.names:
         before, after = column_index(old, name), column_index(new, name)
+        if not (before.is_plain and after.is_plain):
+            return False
         if not np.array_equal(before.first_row, after.first_row):
             return False
         if not np.array_equal(before.tags, after.tags):

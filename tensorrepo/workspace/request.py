@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from tensorrepo.formats.dataset.lenient import Misfit, OnError
     from tensorrepo.repo.trees import Entry
     from tensorrepo.workspace.session import Session
 
@@ -37,6 +38,7 @@ class Request:
     mode: Mode = Mode.NEW
     format: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+    on_error: OnError = "raise"
 
     @property
     def path(self) -> str:
@@ -52,6 +54,7 @@ class Added:
     bytes: int
     changed: bool
     notes: tuple[str, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
 
 
 def existing_entry(session: Session, request: Request) -> Entry | None:

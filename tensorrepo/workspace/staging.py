@@ -165,10 +165,17 @@ def restore(session: Session, name: str, source: str | None) -> tuple[str, str, 
     return full, given, True
 
 
-def keep_alive(session: Session, entries: list[Entry | None]) -> None:
-    """Hold one lease on all that is staged: collection keeps it until the commit, or a release."""
+def keep_alive(session: Session, entries: list[Entry | None], root: Digest | None = None) -> None:
+    """Hold one lease on all that is staged: collection keeps it until the commit, or a release.
+
+    What a long `add` had stored stays in it as well; `root` is that of the one at work.
+    """
     workspace, state = session.here, session.here.state()
-    digests = sorted({digest for entry in entries for digest in entry_digests(entry)})
+    digests = sorted(
+        {digest for entry in entries for digest in entry_digests(entry)}
+        | ({each.root for each in workspace.unfinished().values()} & _held(session))
+        | ({root} if root is not None else set())
+    )
     lease = state.lease or f"stage-{secrets.token_hex(8)}"
     now_ns = time.time_ns()
     renews = now_ns / 10**9 - state.lease_seconds > RENEW_SECONDS
@@ -191,6 +198,13 @@ def keep_alive(session: Session, entries: list[Entry | None]) -> None:
     if append(session.repository.log, decide).record is not None:
         seconds = now_ns / 10**9
         workspace.write_state(msgspec.structs.replace(state, lease=lease, lease_seconds=seconds))
+
+
+def _held(session: Session) -> set[Digest]:
+    """What the lease of the staging area keeps now."""
+    state = session.repository.log.refresh().state
+    held = state.leases.get(session.here.state().lease or "")
+    return set(held.keep) if held is not None else set()
 
 
 def release(session: Session) -> None:

@@ -1,0 +1,120 @@
+"""`add` of much data: killed, it goes on; rows that do not fit are skipped when told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.sdk import open_repository
+from tensorrepo.workspace import ingest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.shell import Shell
+
+ROWS = 40_000
+CHECKPOINT_BYTES = 200_000
+# The command line with small stretches, and slow enough to be killed between two of them.
+SLOW = f"""
+import sys, time
+from tensorrepo.workspace import ingest
+ingest.CHECKPOINT_BYTES = {CHECKPOINT_BYTES}
+note = ingest._note
+def slow(*given):
+    note(*given)
+    time.sleep(0.3)
+ingest._note = slow
+from tensorrepo.cli.main import main
+sys.argv = ["tensorrepo", "add", "many.csv", "--dataset", "many"]
+main()
+"""
+
+
+@pytest.fixture
+def many(shell: Shell) -> Shell:
+    """A workspace beside a CSV file of many rows."""
+    lines = "".join(f"{at},{at * at}\n" for at in range(ROWS))
+    (shell.folder / "many.csv").write_text("n,square\n" + lines)
+    return shell
+
+
+@pytest.fixture
+def _small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "CHECKPOINT_BYTES", CHECKPOINT_BYTES)
+
+
+def _killed(shell: Shell) -> None:
+    """Run `add` in a process of its own, and kill it after its first checkpoint."""
+    command = subprocess.Popen(
+        [sys.executable, "-c", SLOW],
+        cwd=shell.folder,
+        env={**os.environ, **shell.variables},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    note = shell.folder / ".tensorrepo/unfinished.json"
+    deadline = time.monotonic() + 60
+    while not note.exists() and command.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    command.kill()
+    command.wait()
+    assert note.exists(), "it was killed before its first checkpoint"
+
+
+def _numbers(shell: Shell) -> Any:
+    store = shell.folder / ".tensorrepo/store"
+    return open_repository(str(store)).dataset("many")["n"][:]
+
+
+@pytest.mark.usefixtures("_small_stretches")
+def test_an_add_that_was_killed_goes_on(many: Shell) -> None:
+    _killed(many)
+    told = many("add", "many.csv", "--dataset", "many", "--json")
+    assert "went on behind" in json.loads(told)[0]["notes"][-1]
+    many("commit", "-m", "many")
+    assert np.array_equal(_numbers(many), np.arange(ROWS))
+    assert json.loads((many.folder / ".tensorrepo/unfinished.json").read_text()) == {}
+
+
+@pytest.mark.usefixtures("_small_stretches")
+def test_a_source_that_changed_is_read_anew(many: Shell) -> None:
+    _killed(many)
+    source: Path = many.folder / "many.csv"
+    source.write_text(source.read_text() + "-1,1\n")
+    told = many("add", "many.csv", "--dataset", "many", "--json")
+    assert json.loads(told)[0]["notes"] == []
+    many("commit", "-m", "many")
+    assert np.array_equal(_numbers(many), [*range(ROWS), -1])
+
+
+@pytest.mark.usefixtures("_small_stretches")
+def test_what_no_lease_keeps_is_not_gone_on_from(many: Shell) -> None:
+    _killed(many)
+    (many.folder / "note.txt").write_text("x")
+    many("add", "note.txt", "--file", "note")
+    many("restore", "--staged")  # nothing is staged any more: the lease is given back
+    told = many("add", "many.csv", "--dataset", "many", "--json")
+    assert json.loads(told)[0]["notes"] == []
+
+
+def test_rows_that_do_not_fit_are_skipped_and_told(shell: Shell) -> None:
+    (shell.folder / "first.jsonl").write_text('{"n": 1, "t": "a"}\n{"n": 2, "t": "b"}\n')
+    shell("add", "first.jsonl", "--dataset", "d")
+    shell("commit", "-m", "first")
+    (shell.folder / "more.jsonl").write_text('{"n": 3, "t": "c"}\n{"n": 4.5, "t": "d"}\n')
+    assert shell.run("add", "more.jsonl", "--dataset", "d", "--append").exit_code != 0
+    done = shell.run("add", "more.jsonl", "--dataset", "d", "--append", "--on-error", "bogus")
+    assert done.exit_code == 2
+    told = shell("add", "more.jsonl", "--dataset", "d", "--append", "--on-error", "skip", "--json")
+    added = json.loads(told)[0]
+    assert added["rows"] == 1
+    assert [each["row"] for each in added["misfits"]] == [1]
+    assert "1 rows skipped" in added["notes"]
