@@ -1,0 +1,267 @@
+"""`update`, `delete`, `column`, `compact`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, place, session_of
+from tensorrepo.cli.complete import complete_entry
+from tensorrepo.connect import parse_size
+from tensorrepo.formats.dataset import evolve
+from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.predicate import parse_literal
+from tensorrepo.formats.dataset.schema import Column
+from tensorrepo.formats.dataset.update import delete_rows, update_rows
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.workspace.change import (
+    Changed,
+    change_dataset,
+    parse_type,
+    values_of_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.where import Where
+    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.writer import ObjectWriter
+
+DatasetArgument = Annotated[
+    str, typer.Argument(metavar="DATASET", help="Its name.", autocompletion=complete_entry)
+]
+WhereOption = Annotated[
+    str | None, typer.Option("--where", metavar="EXPR", help="Rows for which this holds.")
+]
+RowOption = Annotated[
+    list[str] | None, typer.Option("--row", metavar="N|ID", help="This row; may be repeated.")
+]
+
+
+def update_command(
+    context: typer.Context,
+    name: DatasetArgument,
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="COLUMN=VALUE", help="A value; may be repeated.")
+    ],
+    where: WhereOption = None,
+    row: RowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give rows of a dataset other values, and stage it.
+
+    VALUE is a number, true, false, null or text; quote text that looks like one of these. EXPR
+    compares columns: ==, !=, <, <=, >, >=, in (...), is null, and, or, not.
+
+    Examples:
+        tensorrepo update photos --where "label == 'cat' and score < 0.5" --set label=dog
+        tensorrepo update photos --row 17 --row 25 --set checked=true
+        tensorrepo update users --where "city is null" --set city="'unknown'"
+    """
+    chosen = _rows(where, row)
+    values = dict(_setting(each) for each in settings)
+    _change(
+        context,
+        name,
+        lambda objects, dataset: update_rows(objects, dataset, chosen, values),
+        "update",
+        as_json=as_json,
+    )
+
+
+def delete_command(
+    context: typer.Context,
+    name: DatasetArgument,
+    where: WhereOption = None,
+    row: RowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete rows of a dataset, and stage it. `tensorrepo rm` removes the whole dataset.
+
+    Examples:
+        tensorrepo delete photos --where "consent == false"
+        tensorrepo delete photos --row 17 --row 00c1d2e3f4a5b697:25
+    """
+    chosen = _rows(where, row)
+    _change(
+        context,
+        name,
+        lambda objects, dataset: delete_rows(objects, dataset, chosen),
+        "delete",
+        as_json=as_json,
+    )
+
+
+def column_command(
+    context: typer.Context,
+    action: Annotated[
+        str, typer.Argument(metavar="add|drop|rename|widen", help="What to do with a column.")
+    ],
+    name: DatasetArgument,
+    column: Annotated[str, typer.Argument(metavar="COLUMN", help="Its name.")],
+    new: Annotated[
+        str | None, typer.Argument(metavar="[TYPE|NAME]", help="Its type, or its new name.")
+    ] = None,
+    default: Annotated[
+        str | None, typer.Option("--default", metavar="VALUE", help="Of rows without a value.")
+    ] = None,
+    nullable: Annotated[bool, typer.Option("--nullable", help="Rows may have none.")] = False,
+    values: Annotated[
+        str | None,
+        typer.Option("--values", metavar="PATH", help="A file with a value for each row."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add, drop, rename or widen a column of a dataset, and stage it.
+
+    TYPE is a dtype, text, json, bytes, image, link or timestamp; float32[768] and uint8[?,?,3] are
+    tensors; or the JSON form of any type. Nothing but the values of a new column is written.
+
+    Examples:
+        tensorrepo column add photos checked bool --default false
+        tensorrepo column add photos embedding --values embeddings.npy
+        tensorrepo column rename photos label class
+        tensorrepo column widen photos width int64
+        tensorrepo column drop photos embedding
+    """
+    given = {"--default": default is not None, "--nullable": nullable, "--values": bool(values)}
+    allowed = {"add": set(given), "widen": {"--nullable"}, "drop": set(), "rename": set()}
+    if action not in allowed:
+        raise InvalidInputError(f"no action {action!r}: there are {', '.join(allowed)}")
+    if extra := [
+        option for option, used in given.items() if used and option not in allowed[action]
+    ]:
+        raise InvalidInputError(f"`column {action}` takes no {extra[0]}")
+    source = place(context, values) if values else None
+    verb = _column_verb(action, column, new, default, source, nullable=nullable)
+    _change(context, name, verb, f"column {action} {column}", as_json=as_json)
+
+
+def compact_command(
+    context: typer.Context,
+    name: DatasetArgument,
+    target: Annotated[str, typer.Option("--target", help="Bytes of a fragment.")] = "64MiB",
+    budget: Annotated[str, typer.Option("--budget", help="Bytes of memory.")] = "256MiB",
+    everything: Annotated[
+        bool, typer.Option("--everything", help="Write all rows anew, not only what is worn.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the worn parts of a dataset anew, and stage it.
+
+    Worn are small fragments, deleted and patched rows, and files adopted in place. Rows keep their
+    ids and their order.
+
+    Examples:
+        tensorrepo compact photos
+        tensorrepo compact photos --target 128MiB --budget 1GiB
+    """
+
+    def verb(objects: ObjectWriter, dataset: Dataset) -> Link:
+        return compact_dataset(
+            objects,
+            dataset,
+            target_bytes=parse_size(target),
+            budget_bytes=parse_size(budget),
+            everything=everything,
+        )
+
+    _change(context, name, verb, "compact", as_json=as_json)
+
+
+# ------------------------------------------------------------------------------ what is meant
+
+
+def _rows(where: str | None, row: Sequence[str] | None) -> Where:
+    if (where is None) == (not row):
+        raise InvalidInputError("say which rows are meant: --where EXPR, or --row N")
+    if where is not None:
+        return where
+    given = list(row or ())
+    numbers = [each.removeprefix("-").isdigit() for each in given]
+    if all(numbers):
+        return [int(each) for each in given]
+    if any(numbers):
+        raise InvalidInputError("--row takes either numbers or ids in one command")
+    return given
+
+
+def _setting(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidInputError(f"--set {text!r}: expected COLUMN=VALUE")
+    return name.strip(), parse_literal(value)
+
+
+def _column_verb(
+    action: str,
+    column: str,
+    new: str | None,
+    default: str | None,
+    source: Path | None,
+    *,
+    nullable: bool,
+) -> Callable[[ObjectWriter, Dataset], Link]:
+    if action == "drop":
+        if new is not None:
+            raise InvalidInputError(f"`column drop` takes one column, got {new!r} too")
+        return lambda objects, dataset: evolve.drop_column(objects, dataset, column)
+    if action == "rename":
+        wanted = _needed(new, "`column rename` needs the new name")
+        return lambda objects, dataset: evolve.rename_column(objects, dataset, column, wanted)
+    if action == "widen":
+        kind = None if new is None else parse_type(new)
+        maybe = True if nullable else None
+        return lambda objects, dataset: evolve.widen_column(
+            objects, dataset, column, kind, nullable=maybe
+        )
+    return _add_verb(column, new, default, source, nullable=nullable)
+
+
+def _add_verb(
+    column: str, new: str | None, default: str | None, source: Path | None, *, nullable: bool
+) -> Callable[[ObjectWriter, Dataset], Link]:
+    values = None
+    if source is not None:
+        kind, has_nulls, values = values_of_file(source, column)
+        nullable = nullable or has_nulls
+        kind = kind if new is None else parse_type(new)
+    else:
+        kind = parse_type(_needed(new, "`column add` needs a type, or --values"))
+        nullable = nullable or default is None
+    given = None if default is None else parse_literal(default)
+    wanted = Column(column, kind, nullable, default=given)
+    return lambda objects, dataset: evolve.add_column(objects, dataset, wanted, values)
+
+
+def _needed(given: str | None, what: str) -> str:
+    if given is None:
+        raise InvalidInputError(what)
+    return given
+
+
+def _change(
+    context: typer.Context,
+    name: str,
+    verb: Callable[[ObjectWriter, Dataset], Link],
+    what: str,
+    *,
+    as_json: bool,
+) -> None:
+    session = session_of(context)
+    with session.here.locked(), output.working(f"changing {name}"):
+        changed = change_dataset(session, name, verb, what)
+    output.answer(asdict(changed), _told(changed), as_json=as_json)
+
+
+def _told(changed: Changed) -> str:
+    if not changed.changed:
+        return f"{changed.path} is unchanged"
+    before = "" if changed.rows == changed.rows_before else f", {changed.rows_before:,} before"
+    return f"staged {changed.path} ({changed.rows:,} rows{before})"

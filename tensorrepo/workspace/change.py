@@ -1,0 +1,153 @@
+"""How does a change of a dataset's rows or columns become a staged entry?
+
+The new version is stored first and staged then, as `add` does it: nothing of a workspace changes
+before all of it is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema import (
+    Bytes,
+    Image,
+    Json,
+    Link,
+    Scalar,
+    Tensor,
+    Text,
+    Timestamp,
+    type_from_json,
+)
+from tensorrepo.formats.exchange import registry
+from tensorrepo.repo.attempt import tree_of
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.trees import Entry
+from tensorrepo.workspace.commit import forget_committed
+from tensorrepo.workspace.request import new_writer
+from tensorrepo.workspace.session import entry_at, full_path
+from tensorrepo.workspace.staging import change, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.types import ColumnType
+    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.writer import ObjectWriter
+    from tensorrepo.workspace.session import Session
+
+_PLAIN_TYPES: dict[str, ColumnType] = {
+    "text": Text(), "json": Json(), "bytes": Bytes(), "image": Image(), "link": Link(),
+    "timestamp": Timestamp(),
+}  # fmt: skip
+_TENSOR = re.compile(r"(\w+)\[([^\]]*)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What became of a dataset; `changed` False: it is what it was, and nothing was staged."""
+
+    path: str
+    rows_before: int
+    rows: int
+    changed: bool
+
+
+def change_dataset(
+    session: Session, name: str, verb: Callable[[ObjectWriter, Dataset], Link], what: str
+) -> Changed:
+    """Apply a verb to a dataset as it is staged, else as HEAD has it, and stage what comes of it.
+
+    Args:
+        session: of the command.
+        name: of the dataset.
+        verb: stores the new version and gives its link.
+        what: is shown beside it by `status`.
+
+    Raises:
+        NotFoundError: there is no such dataset.
+        InvalidInputError: what the verb refuses; nothing was staged.
+    """
+    forget_committed(session)  # what a command that was cut off had committed
+    path, entry = _dataset_at(session, name)
+    writer = new_writer(session)
+    try:
+        before = open_dataset(writer, entry.digest)
+        link = verb(writer, before)
+        after = open_dataset(writer, link.digest)
+        writer.flush()
+    except BaseException:
+        writer.abort()
+        raise
+    changed = link.digest != entry.digest
+    if changed:
+        shown = change(Entry(Kind.DATASET, link.digest), rows=len(after), source=what)
+        stage(session, {path: shown})
+    return Changed(path, len(before), len(after), changed)
+
+
+def _dataset_at(session: Session, name: str) -> tuple[str, Entry]:
+    path = name if name.startswith("datasets/") else f"datasets/{name}"
+    entry = entry_at(session, path)
+    if entry is None:
+        tree = tree_of(session.repository.objects, session.base())
+        path = full_path(session.repository, tree, name)
+        entry = entry_at(session, path)
+    if entry is None or entry.kind is not Kind.DATASET:
+        kind = "staged for removal" if entry is None else f"a {entry.kind.label}, not a dataset"
+        raise InvalidInputError(f"{path} is {kind}")
+    return path, entry
+
+
+def parse_type(text: str) -> ColumnType:
+    """A column type as people type it: ``int64``, ``text``, ``float32[768]``, ``uint8[?,?,3]``, or
+    the JSON form of any type.
+
+    Raises:
+        InvalidInputError: none of these.
+    """
+    given = text.strip()
+    try:
+        if given.startswith("{"):
+            return type_from_json(json.loads(given))
+    except ValueError as error:
+        raise InvalidInputError(f"column type {given!r}: {error}") from error
+    if given in _PLAIN_TYPES:
+        return _PLAIN_TYPES[given]
+    found = _TENSOR.fullmatch(given)
+    if not found:
+        return Scalar(given)
+    dims = [part.strip() for part in found[2].split(",")]
+    if not all(dim == "?" or dim.isdigit() for dim in dims):
+        raise InvalidInputError(f"column type {given!r}: dimensions are numbers, or ? where open")
+    return Tensor(found[1], tuple(None if dim == "?" else int(dim) for dim in dims))
+
+
+def values_of_file(source: Path, name: str) -> tuple[ColumnType, bool, Iterator[Any]]:
+    """Type, nullability and values of a column that a file holds alone, or under that name.
+
+    Raises:
+        InvalidInputError: the file has several columns, none of that name.
+    """
+    reading = registry.read(source)
+    names = reading.schema.names
+    found = name if name in names else names[0]
+    if found != name and len(names) > 1:
+        raise InvalidInputError(f"{source} has columns {', '.join(names)}, none called {name!r}")
+    column = reading.schema.column(found)
+
+    def values() -> Iterator[Any]:
+        for batch in reading.batches:
+            if isinstance(batch, list):
+                yield [row.get(found) for row in batch]
+            else:
+                yield batch[found]
+
+    return column.type, column.nullable, values()
