@@ -13,10 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.diff import compare_datasets
 from tensorrepo.formats.dataset.foreignread import ForeignReader, foreign_files
 from tensorrepo.formats.dataset.outside import Nothing
 from tensorrepo.formats.dataset.outsideread import AllowedOutside
-from tensorrepo.formats.dataset.read import column_index, open_dataset, page_reader
+from tensorrepo.formats.dataset.read import (
+    column_index,
+    open_dataset,
+    page_reader,
+    row_id_table,
+)
+from tensorrepo.formats.dataset.stream import stream
+from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange import adoptarrays, adopting, adopttar
 from tensorrepo.formats.exchange.npy import read_npy
@@ -49,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tensorrepo.formats.dataset.read import Dataset
+    from tests.support.adopted import Place
 
 FORMATS = sorted(WRITERS)
 
@@ -488,3 +498,57 @@ def test_foreign_files_are_named_once(tmp_path: Path) -> None:
     found = list(foreign_files(place.objects, place.adopted.link.digest))
     assert sorted(Path(file.url).name for file in found) == ["a.npy", "b.npy"]
     assert [file.hashed for file in found] == [True, True]
+
+
+# ------------------------------------------------------------------------------ changes
+
+
+def _reopened(place: Place, link: Link) -> Dataset:
+    return opened(place.objects, link.digest, place.outside)
+
+
+def test_compaction_makes_the_rows_ours_and_they_keep_their_ids(path: Path) -> None:
+    place = adopted(path)
+    before = place.open()
+    expected = list(before)
+    link = compact_dataset(place.objects, before, rng=random.Random(1))
+    path.unlink()
+    after = opened(place.objects, link.digest, Nothing())
+    assert same_rows(list(after), expected)
+    assert row_id_table(after).of(np.arange(ROWS)).tolist() == (
+        row_id_table(before).of(np.arange(ROWS)).tolist()
+    )
+    assert list(foreign_files(place.objects, link.digest)) == []
+
+
+def test_rows_in_place_are_deleted_and_updated_without_touching_the_file(path: Path) -> None:
+    place = adopted(path)
+    data, base = path.read_bytes(), place.open()
+    expected = list(base)
+    name = next(name for name in ("label", "id", "cls", "x") if name in base.schema)
+    new = np.zeros_like(np.asarray(base[name][:2]))
+    link = update_rows(place.objects, base, [3, 4], {name: new})
+    changed = _reopened(place, link)
+    expected[3] = {**expected[3], name: new[0]}
+    expected[4] = {**expected[4], name: new[1]}
+    assert same_rows(list(changed), expected)
+    shorter = _reopened(place, delete_rows(place.objects, changed, [0, 3, 49]))
+    assert same_rows(list(shorter), [expected[at] for at in range(ROWS) if at not in (0, 3, 49)])
+    assert path.read_bytes() == data
+
+
+def test_a_diff_tells_what_was_put_behind_rows_in_place(tmp_path: Path) -> None:
+    path = write_npy(tmp_path / "x.npy")
+    place = adopted(path)
+    base = place.open()
+    schema = base.schema.without_ids()
+    link = write_dataset(place.objects, schema, [{"x": np.load(path)[:7]}], base=base)
+    found = compare_datasets(base, _reopened(place, link))
+    assert (found.rows_added, found.rows_removed) == (7, 0)
+
+
+def test_a_stream_gives_rows_in_place(path: Path) -> None:
+    found = adopted(path).open()
+    name = found.schema.names[0]
+    with stream(found, batch_size=8, columns=[name], shuffle=False) as batches:
+        assert sum(len(batch[name]) for batch in batches) == ROWS
