@@ -39,14 +39,15 @@ def main() -> None:
 
 
 def fixed(folder: Path, name: str) -> pa.RecordBatchReader:
+    """As binary of a fixed size, which Lance takes in half the time of fixed-size lists."""
     values = np.load(folder / f"{name}.npy", mmap_mode="r")
-    kind = pa.list_(pa.from_numpy_dtype(values.dtype), values[0].size)
+    kind = pa.binary(values[0].nbytes)
     schema = pa.schema([("x", kind)])
 
     def batches():
         for start in range(0, len(values), STEP):
-            flat = np.ascontiguousarray(values[start : start + STEP]).reshape(-1)
-            column = pa.FixedSizeListArray.from_arrays(pa.array(flat), kind.list_size)
+            part = np.ascontiguousarray(values[start : start + STEP])
+            column = pa.Array.from_buffers(kind, len(part), [None, pa.py_buffer(part)])
             yield pa.record_batch([column], schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
