@@ -5,7 +5,7 @@ Their few lines of wire format are read and written here, so that nobody needs p
 a message is looked at no further than its own bytes go.
 
 Source:
-    https://protobuf.dev/programming-guides/encoding/
+    Protocol Buffers Documentation, "Encoding".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ record and its bytes have a checksum, which is checked before either is believed
 Layout of a record: length u64 | masked CRC-32C of the length u32 | bytes | masked CRC-32C of them.
 
 Source:
-    https://www.tensorflow.org/tutorials/load_data/tfrecord, section "TFRecords format details".
+    TensorFlow's tutorial "TFRecord and tf.train.Example", "TFRecords format details".
 """
 
 from __future__ import annotations
