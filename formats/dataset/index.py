@@ -453,15 +453,15 @@ def _fragments(
     entries: NDArray[Any], first_row: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> NDArray[np.uint32]:
     """The fragment of every page; proves that pages cover each fragment without gap or overlap."""
-    starts = first_row[:-1] - entries["first_row"]  # where the fragment of each page begins
     bounds = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(rows, out=bounds[1:])
-    fragment: NDArray[np.int64] = np.searchsorted(bounds, starts, side="right") - 1
-    covered = np.isin(bounds[:-1], first_row[:-1]).all() if len(rows) else not len(entries)
-    right = (starts == bounds[np.clip(fragment, 0, len(rows))]).all() and (
-        entries["rows"] > 0
-    ).all()
-    inside = (first_row[1:] <= bounds[np.clip(fragment + 1, 0, len(rows))]).all()
-    if not (covered and right and inside) or first_row[-1] != bounds[-1]:
+    begins = entries["first_row"] == 0
+    fragment = np.cumsum(begins) - 1
+    right = (
+        np.array_equal(first_row[:-1][begins], bounds[:-1])
+        and bool((first_row[:-1] - entries["first_row"] == bounds[fragment]).all())
+        and bool(entries["rows"].all())
+    )
+    if not right or first_row[-1] != bounds[-1]:
         raise CorruptError(f"pages of {first_row[-1]} rows do not cover fragments of {bounds[-1]}")
     return fragment.astype(np.uint32)
