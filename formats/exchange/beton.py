@@ -129,8 +129,8 @@ def matches_beton(candidate: Candidate) -> bool:
     if candidate.is_folder or len(candidate.head) < _HEADER.size:
         return False
     version, fields, page, samples, at = _HEADER.unpack_from(candidate.head)
-    likely = version == _VERSION and fields > 0 and page >= 1 << 21 and page & (page - 1) == 0
-    return likely and samples <= candidate.bytes and at <= candidate.bytes
+    likely: bool = version == _VERSION and fields > 0 and page >= 1 << 21 and page & (page - 1) == 0
+    return likely and max(samples, at) <= candidate.bytes
 
 
 # ------------------------------------------------------------------------------ the head
@@ -141,7 +141,10 @@ def _read_head(stream: IO[bytes], where: str, stored: int) -> _Head:
     if version != _VERSION:
         raise damage(where, f"is no beton file of version {_VERSION}: it says {version}")
     described = read_exactly(stream, count * _FIELD.size, where)
-    fields = tuple(_parse_field(*each, where) for each in _FIELD.iter_unpack(described))
+    fields = tuple(
+        _parse_field(kind, name, arguments, where)
+        for kind, name, arguments in _FIELD.iter_unpack(described)
+    )
     names = [field.name for field in fields]
     if not names or len(set(names)) < len(names):
         raise damage(where, f"has fields {names}; it needs at least one, of different names")

@@ -217,7 +217,7 @@ def _encodings(folder: Path, shard: _Shard, columns: Sequence[str] | None) -> di
 def _layout(folder: Path, shard: _Shard, encodings: Mapping[str, Encoding]) -> _Layout:
     sizes = []
     for name, size in zip(shard.column_names, shard.column_sizes, strict=True):
-        expected = encodings[name].bytes if name in encodings else max(size or 0, 0)
+        expected = encodings[name].size if name in encodings else max(size or 0, 0)
         if (size or 0) != expected:
             raise damage(
                 folder, f"column {name!r} has values of {size} bytes, expected {expected or None}"

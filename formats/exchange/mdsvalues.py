@@ -66,12 +66,12 @@ _IMAGE_LISTS = ("jpeg_array", "jpegarray", "list[pil]", "list[jpeg]", "list[png]
 class Encoding:
     """How the values of a column are read.
 
-    `type` is None for arrays whose element type or shape only their values tell; `bytes` is 0 where
+    `type` is None for arrays whose element type or shape only their values tell; `size` is 0 where
     values are of many sizes.
     """
 
     type: ColumnType | None
-    bytes: int
+    size: int
     decode: Callable[[bytes, str], Any]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,12 @@ SAMPLES = 256  # records from which types are inferred, unless an option says an
 # Up to here a block is read at once; a larger one grows with the bytes that really come.
 _STEP_BYTES = 16 << 20
 _VALUE_BYTES = 64  # what a value costs in memory beside its bytes
+
+
+class Readable(Protocol):
+    """What gives bytes when it is asked for them."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ def record_files(path: Path, wanted: Callable[[str], bool], what: str) -> list[P
     return found
 
 
-def read_exactly(stream: IO[bytes], size: int, where: str) -> bytes:
+def read_exactly(stream: Readable, size: int, where: str) -> bytes:
     """The next `size` bytes; memory grows with what comes, not with what `size` promises.
 
     Raises:

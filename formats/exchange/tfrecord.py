@@ -102,7 +102,7 @@ def parse_shapes(value: object) -> dict[str, tuple[int, ...]]:
     """Shapes of features: a mapping to sizes, or text such as ``image:28x28x1``."""
     shapes = {}
     for name, shape in _pairs(value).items():
-        sizes = shape.split("x") if isinstance(shape, str) else list(shape)
+        sizes = list(shape) if isinstance(shape, list | tuple) else str(shape).split("x")
         if not all(str(size).isdigit() and len(str(size)) < 10 for size in sizes):
             raise InvalidInputError(f"{name!r} needs a shape such as 28x28x1, got {shape!r}")
         shapes[str(name)] = tuple(int(size) for size in sizes)

@@ -11,7 +11,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -144,7 +144,11 @@ def _bound(found: Sequence[object], where: str) -> None:
         raise damage(where, f"has more than {MAX_SINGLE_VALUES} values that are stored one by one")
 
 
-_LISTS = {BYTES_LIST: _parse_bytes, FLOAT_LIST: _parse_floats, INT64_LIST: _parse_integers}
+_LISTS: dict[int, Callable[[memoryview, str], NDArray[Any] | list[bytes]]] = {
+    BYTES_LIST: _parse_bytes,
+    FLOAT_LIST: _parse_floats,
+    INT64_LIST: _parse_integers,
+}
 
 
 # ------------------------------------------------------------------------------ columns
@@ -229,7 +233,7 @@ def _bytes_type(values: list[Any], most: int, word: str | None, where: str) -> C
     image = image_type(values)
     if word in (None, "image") and image is not None:
         return image
-    known = {"bytes": Bytes(), "text": Text(), "image": Image()}
+    known: dict[str, ColumnType] = {"bytes": Bytes(), "text": Text(), "image": Image()}
     if word is not None:
         return known[word]
     return Text() if values and all(map(is_text, values)) else Bytes()

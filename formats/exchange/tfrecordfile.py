@@ -46,7 +46,7 @@ def masked_crc() -> Checksum:
         ) from problem
 
     def masked(data: bytes) -> int:
-        crc = google_crc32c.value(data)
+        crc: int = google_crc32c.value(data)
         return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
     return masked
@@ -56,7 +56,7 @@ def begins_with_record(head: bytes) -> bool:
     """Whether these are the first bytes of a plain file: a length and its checksum agree."""
     if len(head) < _HEAD.size:
         return False
-    _, crc = _HEAD.unpack_from(head)
+    crc: int = _HEAD.unpack_from(head)[1]
     try:
         return masked_crc()(head[:8]) == crc
     except UnsupportedError:

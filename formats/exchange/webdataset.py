@@ -204,7 +204,7 @@ def _plan(path: Path, survey: _Survey, nullable: Sequence[str]) -> dict[str, Par
     for part, name in names.items():
         by_column.setdefault(name, []).append(part)
     choose(path, list(by_column), nullable)
-    plan = {}
+    plan: dict[str, PartColumn] = {}
     for name, parts in by_column.items():
         heads = [head for part in parts for head in survey.heads[part]]
         found = part_column(name, parts, heads, survey.classes, str(path))

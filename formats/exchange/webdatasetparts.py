@@ -108,7 +108,7 @@ def column_names(parts: Iterable[str], clashes: AbstractSet[str] = frozenset()) 
     by_stem: dict[str, list[str]] = {}
     for part in parts:
         by_stem.setdefault(stem_of(part), []).append(part)
-    names = {}
+    names: dict[str, str] = {}
     for stem, group in by_stem.items():
         images = all(kind_of(part) is Kind.IMAGE for part in group)
         alone = stem != KEY and stem not in clashes and (len(group) == 1 or images)
@@ -137,12 +137,13 @@ def part_column(
         kind = Kind.TEXT
     if kind is Kind.INTEGER and name in classes:
         return PartColumn(Column(name, ClassLabel(classes[name])), kind)
-    found: ColumnType | None = {
+    simple: dict[Kind, ColumnType] = {
         Kind.INTEGER: Scalar("int64"),
         Kind.TEXT: Text(),
         Kind.JSON: Json(),
         Kind.BYTES: Bytes(),
-    }.get(kind)
+    }
+    found = simple.get(kind)
     if kind is Kind.IMAGE:
         found = image_type(heads)
         if found is None:
