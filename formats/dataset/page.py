@@ -70,7 +70,9 @@ HAS_ROW_SUMS, HAS_RANGE, MIN_INEXACT, MAX_INEXACT, HAS_NAN, IS_SORTED = 1, 2, 4,
 # Directory: 4 x (stored_bytes u64, codec u8, item u8, reserved u16, reserved u32).
 DIRECTORY = Struct("<" + "QBBHI" * 4)
 assert DIRECTORY.size == 64, "docs/spec/dataset.md promises a 64-byte page directory"
-VALIDITY, TABLE, DATA, SUMS = range(4)  # the four buffers; fixed columns use TABLE for values
+# The four buffers; fixed columns use TABLE for values. What finds and proves single rows comes
+# first, so that one request reads it.
+VALIDITY, TABLE, SUMS, DATA = range(4)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +142,7 @@ def _items(storage: Storage) -> list[int]:
     """Element bytes of the four buffers: what shuffling regroups by."""
     item = storage.element.itemsize
     table = item if storage.layout is Layout.FIXED else 4 if storage.stores_dims else 8
-    return [1, table, item, 4]
+    return [1, table, 4, item]
 
 
 def _buffers(values: ColumnValues) -> list[NDArray[Any]]:
@@ -151,12 +153,12 @@ def _buffers(values: ColumnValues) -> list[NDArray[Any]]:
     ends = (values.offsets[1:] - values.offsets[0]).astype("<u8")
     bounds = slice(values.offsets[0], values.offsets[-1])
     if isinstance(values, BinaryValues):
-        return [validity, ends, values.data[bounds], empty]
+        return [validity, ends, empty, values.data[bounds]]
     table = ends
     if values.dims is not None:
         dims = values.dims.astype("<u4").reshape(-1)
         table = np.concatenate([ends.view(np.uint8), dims.view(np.uint8)])
-    return [validity, table, values.elements[bounds], empty]
+    return [validity, table, empty, values.elements[bounds]]
 
 
 def column_codec(column_type: ColumnType, choice: CodecChoice) -> CodecChoice:
@@ -357,9 +359,9 @@ def expected_bytes(entry: NDArray[Any], storage: Storage) -> tuple[int, int, int
     validity = -(-rows // 8) if entry["nulls"] else 0
     sums = 4 * rows if entry["flags"] & HAS_ROW_SUMS else 0
     if storage.layout is Layout.FIXED:
-        return validity, rows * storage.row_bytes, 0, sums
+        return validity, rows * storage.row_bytes, sums, 0
     data = int(entry["min"]) * storage.element.itemsize
-    return validity, rows * table_row_bytes(storage), data, sums
+    return validity, rows * table_row_bytes(storage), sums, data
 
 
 def table_row_bytes(storage: Storage) -> int:

@@ -116,7 +116,7 @@ class Column:
             raw, dims, start = self._row(buffers, row, start, count)
             shape = [next(dims) if dim is None else dim for dim in self.shape]
             if flags & 1:
-                self._prove(raw, shape, null, struct.unpack_from("<I", buffers[3], 4 * row)[0])
+                self._prove(raw, shape, null, struct.unpack_from("<I", buffers[2], 4 * row)[0])
             yield None if null else (raw, tuple(shape))
 
     def _row(
@@ -127,7 +127,7 @@ class Column:
         if self.layout == 0:
             return buffers[1][row * known * size : (row + 1) * known * size], iter(()), 0
         end = struct.unpack_from("<Q", buffers[1], 8 * row)[0]
-        raw = buffers[2][start * size : end * size]
+        raw = buffers[3][start * size : end * size]
         if self._stores_dims():
             unknown = self.shape.count(None)
             place = 8 * count + 4 * unknown * row

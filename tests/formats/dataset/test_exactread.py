@@ -123,8 +123,8 @@ def test_a_large_slice_costs_one_request_a_page(store: Store) -> None:
 ROUNDS = [
     (FIXED, [4], [2]),
     (NULLABLE, [4], [2]),
-    (RAGGED, [4, 2], [2]),
-    (BINARY, [4, 2], [2]),
+    (RAGGED, [2, 2], [2]),
+    (BINARY, [2, 2], [2]),
 ]
 
 
@@ -143,7 +143,7 @@ def test_columns_share_their_rounds() -> None:
     both = MemoryObjects()
     both.stored = fixed.objects.stored | binary.objects.stored
     both.links = fixed.objects.links | binary.objects.links
-    objects = RoundObjects(both, [2 + 2, 1])
+    objects = RoundObjects(both, [2 + 1, 1])
     readers = [each.reader(objects) for each in (fixed, binary)]
     first, second = read_columns(readers, np.array([150]))
     assert fixed.are(first, [150])
