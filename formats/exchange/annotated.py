@@ -52,7 +52,7 @@ def image_column(codecs: Iterable[str], name: str = "image") -> Column:
 
 
 def image_batches(
-    rows: Iterable[tuple[ImageFile, dict[str, Any]]],
+    rows: Iterable[tuple[ImageFile, dict[str, Any], int]],
     names: Iterable[str],
     met: Damage,
     image: str = "image",
@@ -60,7 +60,7 @@ def image_batches(
     """Rows with the bytes of their images, as batches of bounded bytes.
 
     Args:
-        rows: an image and the values of the other columns.
+        rows: an image, the values of the other columns, and about how many bytes those take.
         names: of the columns; `width` and `height` are measured where a row does not say them.
         met: told of images that are damaged.
         image: the column that the bytes go to.
@@ -68,8 +68,8 @@ def image_batches(
     wanted = tuple(names)
     held: list[dict[str, Any]] = []
     size = 0
-    for number, (file, values) in enumerate(rows):
-        if held and size + file.bytes > BATCH_BYTES:
+    for number, (file, values, taken) in enumerate(rows):
+        if held and size + file.bytes + taken > BATCH_BYTES:
             yield {name: [row[name] for row in held] for name in wanted}
             held, size = [], 0
         try:
@@ -80,7 +80,7 @@ def image_batches(
             continue
         measured = {"width": facts.width, "height": facts.height}
         held.append({**measured, **values, image: data})
-        size += file.bytes + 64 * len(wanted)
+        size += file.bytes + taken + 64 * len(wanted)
     if held:
         yield {name: [row[name] for row in held] for name in wanted}
 

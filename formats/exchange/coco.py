@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 1 << 16
 _MAX_LISTED = 64  # JSON files of a folder that are looked into
 _INT64 = 1 << 63
+_PYTHON_BYTES = 6  # that Python's numbers take for each byte of their text
 
 
 class _Picture(msgspec.Struct):
@@ -349,8 +350,19 @@ def _schema(found: _Found) -> Schema:
 def _batches(files: Sequence[Path], found: _Found, schema: Schema, met: Damage) -> Iterator[Batch]:
     with ExitStack() as stack:
         opened = [stack.enter_context(path.open("rb")) for path in files]
-        rows = ((file, _row(found, at, files, opened, schema)) for at, file in found.files.items())
+        rows = (
+            (file, _row(found, at, files, opened, schema), _size(found, at))
+            for at, file in found.files.items()
+        )
         yield from image_batches(rows, schema.names, met)
+
+
+def _size(found: _Found, at: int) -> int:
+    """About how many bytes the annotations of an image take in memory."""
+    first, stop = found.bounds[at].tolist()
+    starts, stops = found.places.starts, found.places.stops
+    text = sum(stops[index] - starts[index] for index in found.order[first:stop].tolist())
+    return _PYTHON_BYTES * text
 
 
 def _row(

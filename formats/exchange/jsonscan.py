@@ -21,8 +21,22 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 4 << 20
 MAX_TEXT_BYTES = 256 << 20  # of one text: masks of large pictures take megabytes
+_TEXT = rb'"(?:[^"\\]++|\\.)*+"'
 # A whole text, a bracket, or the quote of a text that goes on in the next piece.
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}"]', re.DOTALL)
+_TOKEN = re.compile(_TEXT + rb'|[\[\]{}"]', re.DOTALL)
+
+
+def _nested(levels: int) -> bytes:
+    """An expression for brackets with at most that many levels of brackets in them."""
+    flat = rb'(?:[^{}\[\]"]++|' + _TEXT + rb")*+"
+    inner = flat
+    for _ in range(levels):
+        inner = flat + rb"(?:[\[{]" + inner + rb"[\]}]" + flat + rb")*+"
+    return rb"[\[{]" + inner + rb"[\]}]"
+
+
+# A whole record, found in one go; the few that nest deeper are walked bracket by bracket.
+_RECORD = re.compile(rb"[\s,]*+(" + _nested(4) + rb")", re.DOTALL)
 Record = TypeVar("Record")
 
 
@@ -46,10 +60,7 @@ def scan(path: Path) -> Iterator[Span]:
     """
     walk = _Walk()
     with refusals(path, "JSON file", ValueError), path.open("rb") as file:
-        for token, at in _tokens(file):
-            span = walk.take(token, at)
-            if span is not None:
-                yield span
+        yield from _spans(file, walk)
     if walk.depth or not walk.root:
         raise damage(path, "is not JSON, or cut short: its brackets do not close")
 
@@ -93,7 +104,7 @@ class _Walk:
         if self.depth < 0:
             raise ValueError(f"a bracket too many at byte {at}")
         if self.depth and self.depth == self._record_depth():
-            return Span(_text(self.key) if self.root == b"{" else "", self.start, at + 1)
+            return self.span(self.start, at + 1)
         return None
 
     def _enter(self, token: bytes, at: int) -> None:
@@ -107,23 +118,39 @@ class _Walk:
             self.start = at
         self.depth += 1
 
+    def is_between_records(self) -> bool:
+        """Whether a list of records goes on here."""
+        opened = self.root if self.depth == 1 else self.inner
+        return bool(self.depth) and opened == b"[" and self.depth == self._record_depth()
+
+    def span(self, start: int, stop: int) -> Span:
+        return Span(_text(self.key) if self.root == b"{" else "", start, stop)
+
     def _record_depth(self) -> int:
         return 2 if self.root == b"{" and self.inner == b"[" else 1
 
 
-def _tokens(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Texts and brackets with the byte at which each begins."""
+def _spans(file: IO[bytes], walk: _Walk) -> Iterator[Span]:
     held, first = b"", 0
     while piece := file.read(PIECE_BYTES):
         held += piece
-        done = len(held)
-        for match in _TOKEN.finditer(held):
-            if match[0] == b'"':
-                done = match.start()
+        at = 0
+        while at < len(held):
+            whole = _RECORD.match(held, at) if walk.is_between_records() else None
+            if whole:
+                yield walk.span(first + whole.start(1), first + whole.end(1))
+                at = whole.end()
+                continue
+            token = _TOKEN.search(held, at)
+            if token is None or token[0] == b'"':
+                at = len(held) if token is None else token.start()
                 break
-            yield match[0], first + match.start()
-        held = held[done:]
-        first += done
+            span = walk.take(token[0], first + token.start())
+            if span is not None:
+                yield span
+            at = token.end()
+        held = held[at:]
+        first += at
         if len(held) > MAX_TEXT_BYTES:
             raise ValueError(f"a text of more than {MAX_TEXT_BYTES} bytes begins at byte {first}")
     if held:

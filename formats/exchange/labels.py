@@ -44,6 +44,7 @@ from tensorrepo.formats.exchange.imagewalk import CLASSES_FILE, walk_images
 from tensorrepo.formats.exchange.jsonl import SUFFIXES as JSONL_SUFFIXES
 from tensorrepo.formats.exchange.jsonl import infer_schema, read_jsonl
 from tensorrepo.formats.exchange.jsonscan import decode_record, read_record, scan
+from tensorrepo.formats.exchange.samples import size_of
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -311,14 +312,14 @@ def _columns(table: LabelTable) -> tuple[list[Column], str]:
 def _batches(
     base: Path, table: LabelTable, schema: Schema, file_name: str, *, missing: bool, met: Damage
 ) -> Iterator[Batch]:
-    def rows() -> Iterator[tuple[ImageFile, dict[str, Any]]]:
+    def rows() -> Iterator[tuple[ImageFile, dict[str, Any], int]]:
         for row, name, file in _named(base, table):
             if file is None:
                 if missing:
                     continue
                 raise damage(table.path, f"names {name!r}, which is gone")
             row[file_name] = row.pop(table.column)
-            yield file, row
+            yield file, row, sum(map(size_of, row.values()))
 
     for batch in image_batches(rows(), schema.names, met):
         yield {column.name: _typed(column, batch[column.name]) for column in schema.columns}

@@ -57,6 +57,7 @@ YAML_FILES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 NAME_FILES = (CLASSES_FILE, "obj.names", "labels/classes.txt")
 SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing")
 _MAX_TEXT_BYTES = 16 << 20
+_OBJECT_BYTES = 512
 _LOOKED_INTO = 200  # label files that are read to tell boxes from outlines
 
 
@@ -211,10 +212,11 @@ def _schema(plan: _Plan, images: Sequence[ImageFile]) -> Schema:
 def _batches(
     plan: _Plan, images: Sequence[ImageFile], schema: Schema, met: Damage
 ) -> Iterator[Batch]:
-    def rows() -> Iterator[tuple[ImageFile, dict[str, Any]]]:
+    def rows() -> Iterator[tuple[ImageFile, dict[str, Any], int]]:
         for number, image in enumerate(images):
             try:
-                yield image, _row(plan, image)
+                values = _row(plan, image)
+                yield image, values, _OBJECT_BYTES * len(values["boxes"])
             except InvalidInputError as problem:
                 met.meet(image.path, number, problem)
 
