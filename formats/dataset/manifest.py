@@ -319,11 +319,7 @@ def decode_root(payload: Buffer) -> Root:
     """
     try:
         head = msgspec.msgpack.decode(payload, type=_Head)
-        if head.version != VERSION or head.features:
-            raise UnsupportedError(
-                f"dataset root: version {head.version}, features {list(head.features)}; "
-                f"this reads version {VERSION}. Update tensorrepo."
-            )
+        _check_readable(head)
         found = msgspec.msgpack.decode(payload, type=_Root)
         schema = Schema.from_json(found.schema)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -345,6 +341,19 @@ def decode_root(payload: Buffer) -> Root:
 class _Head(msgspec.Struct, frozen=True):
     version: int
     features: tuple[str, ...]
+
+
+def _check_readable(head: _Head) -> None:
+    if 0 < head.version < VERSION:
+        raise UnsupportedError(
+            f"dataset root: version {head.version} was written by an unreleased version of "
+            f"tensorrepo; this reads version {VERSION}. Write the dataset anew."
+        )
+    if head.version != VERSION or head.features:
+        raise UnsupportedError(
+            f"dataset root: version {head.version}, features {list(head.features)}; "
+            f"this reads version {VERSION}. Update tensorrepo."
+        )
 
 
 def _check_root(root: Root) -> None:
