@@ -361,7 +361,8 @@ def _size(found: _Found, at: int) -> int:
     """About how many bytes the annotations of an image take in memory."""
     first, stop = found.bounds[at].tolist()
     starts, stops = found.places.starts, found.places.stops
-    text = sum(stops[index] - starts[index] for index in found.order[first:stop].tolist())
+    indices: list[int] = found.order[first:stop].tolist()
+    text = sum(stops[index] - starts[index] for index in indices)
     return _PYTHON_BYTES * text
 
 
