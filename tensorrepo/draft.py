@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.evolve import NewValues
     from tensorrepo.formats.dataset.lenient import OnError
+    from tensorrepo.formats.dataset.outside import Outside
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.dataset.schema import InputBatch, Schema
     from tensorrepo.formats.dataset.types import TypeLike
@@ -49,6 +50,7 @@ class DatasetDraft:
 
     core: CoreTransaction
     path: str
+    outside: Outside
     misfits: Misfits = field(default_factory=Misfits)
 
     @property
@@ -56,7 +58,7 @@ class DatasetDraft:
         """The dataset as it is now, to read from."""
         entry = self.core.entry(self.path)
         assert entry is not None, "a draft is made of an entry"
-        return open_dataset(self.core.objects, entry.digest)
+        return open_dataset(self.core.objects, entry.digest, self.outside)
 
     @property
     def schema(self) -> Schema:

@@ -62,7 +62,7 @@ class Transaction:
         schema = columns if isinstance(columns, Schema) else Schema.of(columns)
         link = write_dataset(self.core.objects, schema, ())
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
-        return DatasetDraft(self.core, path)
+        return DatasetDraft(self.core, path, self.repository.outside)
 
     def dataset(self, name: str) -> DatasetDraft:
         """An existing dataset, to be changed."""
@@ -70,7 +70,7 @@ class Transaction:
         entry = self.core.entry(path)
         if entry is None or entry.kind is not Kind.DATASET:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
-        return DatasetDraft(self.core, path)
+        return DatasetDraft(self.core, path, self.repository.outside)
 
     def adopt(
         self,
@@ -113,7 +113,7 @@ class Transaction:
             self.core.objects, wish, self.repository.machine, base=base, options=storage_options
         )
         self.core.stage(path, Entry(Kind.DATASET, made.link.digest))
-        return DatasetDraft(self.core, path)
+        return DatasetDraft(self.core, path, self.repository.outside)
 
     def save_model(
         self,

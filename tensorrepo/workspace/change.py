@@ -79,7 +79,7 @@ def change_dataset(
     path, entry = _dataset_at(session, name)
     writer = new_writer(session)
     try:
-        before = open_dataset(writer, entry.digest)
+        before = open_dataset(writer, entry.digest, session.outside)
         link = verb(writer, before)
         after = open_dataset(writer, link.digest)
         writer.flush()

@@ -166,3 +166,27 @@ def test_links_are_resolved_below_what_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("longer")
     with pytest.raises(tr.CorruptError, match="expected 3 bytes, found 6"):
         allowed.resolve("photo", [1])
+
+
+def test_rows_in_place_are_changed_and_made_ours(tmp_path: Path) -> None:
+    tr.init(tmp_path / "store", author="Ada <ada@example.org>")
+    repo = tr.open(tmp_path / "store", outside=[tmp_path], author="Ada <ada@example.org>")
+    path = write_npy(tmp_path / "x.npy")
+    with repo.transaction("main") as tx:
+        tx.adopt("points", path).delete([0])
+    with repo.transaction("main") as tx:
+        tx.dataset("points").compact()
+    expected = np.load(path)[1:]
+    path.unlink()
+    assert np.array_equal(tr.open(tmp_path / "store").dataset("points")["x"][:], expected)
+
+
+def test_the_compact_command_reads_what_is_allowed(shell: Shell) -> None:
+    write_npy(shell.folder / "x.npy")
+    shell("adopt", "x.npy", "--dataset", "points")
+    shell("commit", "-m", "adopt")
+    assert shell.run("compact", "points").exit_code == 6
+    shell("--allow-outside", str(shell.folder), "compact", "points")
+    shell("commit", "-m", "ours")
+    (shell.folder / "x.npy").unlink()
+    assert "float32[2, 3]" in shell("cat", "points", "--rows", "3")
