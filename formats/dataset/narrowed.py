@@ -120,7 +120,7 @@ def _with_leaves(
         deleted=deleted,
         schema=version.schema if schema is None else schema,
     )
-    return Dataset(version.objects, version.digest, root, version.links)
+    return Dataset(version.objects, version.digest, root, version.links, version.outside)
 
 
 def _without(part: Dataset, spans: set[_SpanKey]) -> Dataset:
