@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.index import PageIndex
     from tensorrepo.formats.dataset.manifest import Leaf
     from tensorrepo.formats.dataset.spans import WaitingPage
+    from tensorrepo.formats.dataset.types import Storage
     from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.objects import Link, ObjectSink
 
@@ -154,11 +155,17 @@ class SpanWriter:
     def end_patches(
         self, column: str, parts: Mapping[int, Sequence[PatchPart]], uids: Sequence[int], room: Room
     ) -> list[Span]:
-        """Store the patches of one column; keys are fragments of the leaf."""
+        """Store the patches of one column; keys are fragments of the leaf.
+
+        All patches of one fragment have the same stored form: a widened column is not patched
+        over patches of its narrower one.
+        """
         sizes = {at: sum(part.index_bytes for part in each) for at, each in parts.items()}
+        forms = {at: each[0].column.storage for at, each in parts.items()}
         return [
             self._end_patch(column, {at: parts[at] for at in some}, uids, room)
-            for some in cut(sizes, uids)
+            for run in cut(sizes, uids)
+            for some in _alike(run, forms)
         ]
 
     def _end_patch(
@@ -170,6 +177,7 @@ class SpanWriter:
         offsets: list[NDArray[np.uint32]] = []
         for at, each in sorted(parts.items()):
             for part in each:
+                assert part.column.storage == parts[first][0].column.storage, "one stored form"
                 open_span.add_fragment(uids[at], at, FragmentPart((part.column,)))
                 fragment += [at - first] * part.column.count
                 offsets.append(part.offsets)
@@ -250,6 +258,16 @@ def cut(sizes: Mapping[int, int], uids: Sequence[int]) -> list[list[int]]:
         if not found or cuts.must_end_before(sizes[at]):
             found.append([])
         cuts = cuts.add(uids[at], sizes[at])
+        found[-1].append(at)
+    return found
+
+
+def _alike(fragments: Sequence[int], forms: Mapping[int, Storage]) -> list[list[int]]:
+    """The fragments in runs of one stored form."""
+    found: list[list[int]] = []
+    for at in fragments:
+        if not found or forms[found[-1][-1]] != forms[at]:
+            found.append([])
         found[-1].append(at)
     return found
 

@@ -289,6 +289,7 @@ class PatchState:
     column_bytes: int
     patch_bytes: int  # of all patches, the new one too
     layers: int
+    is_alike: bool = True  # patches there are were stored in the form that the column has now
 
 
 def is_patched(state: PatchState) -> bool:
@@ -297,6 +298,7 @@ def is_patched(state: PatchState) -> bool:
         state.column_bytes >= SMALL_COLUMN_BYTES
         and state.patch_bytes <= PATCH_SHARE * state.column_bytes
         and state.layers <= PATCH_LAYERS
+        and state.is_alike
     )
 
 
@@ -406,7 +408,8 @@ class _Changer:
         if reader.link(pages.start) is None:
             column_bytes = fragment.rows * max(1, reader.default(pages.start).nbytes)
         patch_bytes = new.values.nbytes + sum(map(_part_bytes, before))
-        return PatchState(column_bytes, patch_bytes, len(before) + 1)
+        is_alike = all(part.column.storage == column.storage for part in before)
+        return PatchState(column_bytes, patch_bytes, len(before) + 1, is_alike)
 
     # -------------------------------------------------------------------------- pages
 
