@@ -151,7 +151,8 @@ class PageReader:
         if len(pages) < 2 or not self._any_is_far(pages):
             yield from map(read, pages)
             return
-        with ThreadPoolExecutor(READ_THREADS, "read") as threads:
+        threads = ThreadPoolExecutor(READ_THREADS, "read")
+        try:
             ahead: deque[tuple[Future[ColumnValues], int]] = deque()
             held = 0
             for page in pages:
@@ -164,6 +165,10 @@ class PageReader:
                 held += size
             for last, _ in ahead:
                 yield last.result()
+        finally:
+            # Not waiting: a generator that was left may be collected on any thread, one of its own
+            # pool included, which would then wait for itself.
+            threads.shutdown(wait=False, cancel_futures=True)
 
     # -------------------------------------------------------------------------- one page
 
