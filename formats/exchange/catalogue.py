@@ -40,6 +40,8 @@ from tensorrepo.formats.exchange.lance import SUFFIXES as LANCE_SUFFIXES
 from tensorrepo.formats.exchange.lance import matches_lance, read_lance, write_lance
 from tensorrepo.formats.exchange.lmdb import matches_lmdb, read_lmdb
 from tensorrepo.formats.exchange.mds import matches_mds, read_mds
+from tensorrepo.formats.exchange.mindrecord import SUFFIXES as MINDRECORD_SUFFIXES
+from tensorrepo.formats.exchange.mindrecord import matches_mindrecord, read_mindrecord
 from tensorrepo.formats.exchange.npy import matches_npy, matches_npz, read_npy, read_npz
 from tensorrepo.formats.exchange.parquet import SUFFIXES as PARQUET_SUFFIXES
 from tensorrepo.formats.exchange.parquet import matches_parquet, read_parquet
@@ -245,6 +247,14 @@ FORMATS: tuple[Format, ...] = (
         matches_beton,
         read_beton,
         read_options=(_COLUMNS,),
+    ),
+    Format(
+        "mindrecord",
+        "MindRecord, MindSpore's files of samples",
+        MINDRECORD_SUFFIXES,
+        matches_mindrecord,
+        read_mindrecord,
+        read_options=(_COLUMNS, _SAMPLES),
     ),
     Format(
         "huggingface",
