@@ -58,7 +58,8 @@ class Dataset:
 
     @property
     def schema(self) -> Schema:
-        return self.stored.schema
+        """The columns, but for those that are derived from images (``photo.height``, ...)."""
+        return self.stored.schema.visible
 
     def __len__(self) -> int:
         return len(self.stored)

@@ -29,7 +29,7 @@ from tensorrepo.formats.dataset.pageread import READ_THREADS, PageCache, PageRea
 from tensorrepo.formats.dataset.patches import patched_rows
 from tensorrepo.formats.dataset.present import Presented, present, present_row
 from tensorrepo.formats.dataset.rowids import RowIdTable, id_table
-from tensorrepo.formats.dataset.rowread import read_chosen
+from tensorrepo.formats.dataset.rowread import read_columns, region_of
 from tensorrepo.formats.dataset.treeread import (
     Links,
     covering,
@@ -39,6 +39,7 @@ from tensorrepo.formats.dataset.treeread import (
     read_patches,
     read_runs,
 )
+from tensorrepo.formats.dataset.types import Layout
 from tensorrepo.formats.dataset.values import ColumnValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
@@ -104,7 +105,7 @@ class Dataset:
         return self.rows
 
     def __repr__(self) -> str:
-        columns = ", ".join(self.schema.names)
+        columns = ", ".join(self.schema.visible.names)
         return f"<Dataset {self.digest:.12}: {self.rows} rows of {columns}>"
 
     @overload
@@ -118,15 +119,15 @@ class Dataset:
             return ColumnView(self, self.schema.column(key))
         if isinstance(key, int | np.integer):
             row = _row_number(int(key), self.rows)
-            return {
-                column.name: present_row(column, read_rows(self, column.name, slice(row, row + 1)))
-                for column in self.schema.columns
-            }
-        rows = resolve_rows(key, self.rows)
-        return {
-            column.name: present(column, read_rows(self, column.name, rows))
-            for column in self.schema.columns
-        }
+            found = self._columns(range(row, row + 1))
+            return {column.name: present_row(column, values) for column, values in found}
+        found = self._columns(resolve_rows(key, self.rows))
+        return {column.name: present(column, values) for column, values in found}
+
+    def _columns(self, rows: range | NDArray[np.int64]) -> Iterator[tuple[Column, ColumnValues]]:
+        columns = self.schema.visible.columns
+        names = [column.name for column in columns]
+        return zip(columns, read_live(self, names, rows), strict=True)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every row, page by page."""
@@ -134,7 +135,7 @@ class Dataset:
             for at in range(next(iter(batch.values())).rows):
                 yield {
                     column.name: present_row(column, batch[column.name], at)
-                    for column in self.schema.columns
+                    for column in self.schema.visible.columns
                 }
 
     def resolve(self, name: str, rows: Rows = slice(None)) -> list[bytes | None]:
@@ -163,7 +164,11 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class ColumnView:
-    """One column of a dataset: ``view[7]`` is a value, ``view[:]`` and ``view[[3, 1]]`` many."""
+    """One column of a dataset: ``view[7]`` is a value, ``view[:]`` and ``view[[3, 1]]`` many.
+
+    ``view[7, 0:64, ..., 3]`` is a region of one tensor: of a tiled column only the tiles that it
+    touches are read.
+    """
 
     dataset: Dataset
     column: Column
@@ -172,15 +177,26 @@ class ColumnView:
         return self.dataset.rows
 
     @overload
-    def __getitem__(self, key: int) -> Any: ...
+    def __getitem__(self, key: int | tuple[Any, ...]) -> Any: ...
     @overload
     def __getitem__(self, key: Rows) -> Presented: ...
-    def __getitem__(self, key: int | Rows) -> Any:
+    def __getitem__(self, key: int | tuple[Any, ...] | Rows) -> Any:
         name = self.column.name
+        if isinstance(key, tuple):
+            return self._region(*key)
         if isinstance(key, int | np.integer):
             row = _row_number(int(key), self.dataset.rows)
             return present_row(self.column, read_rows(self.dataset, name, slice(row, row + 1)))
         return present(self.column, read_rows(self.dataset, name, key))
+
+    def _region(self, row: Any = None, *region: Any) -> Any:
+        if not isinstance(row, int | np.integer):
+            raise InvalidInputError(
+                f"a region is of one row, [row, slices...]; got a {type(row).__name__} for the row"
+            )
+        number, live = _row_number(int(row), self.dataset.rows), live_rows(self.dataset)
+        physical = number if live is None else int(live.physical(np.array([number]))[0])
+        return region_of(page_reader(self.dataset, self.column.name), physical, region)
 
     def __iter__(self) -> Iterator[Any]:
         for batch in iterate(self.dataset, [self.column.name]):
@@ -192,9 +208,7 @@ class ColumnView:
 # ------------------------------------------------------------------------------ opening
 
 
-def open_dataset(
-    objects: ObjectSource, digest: Digest, outside: Outside | None = None
-) -> Dataset:
+def open_dataset(objects: ObjectSource, digest: Digest, outside: Outside | None = None) -> Dataset:
     """The dataset whose root has this digest; reads one object.
 
     Args:
@@ -354,18 +368,22 @@ def _read_patches(dataset: Dataset, column: Column) -> Patches | None:
 
 def read_rows(dataset: Dataset, name: str, key: Rows | range) -> ColumnValues:
     """Some rows of one column, copied: a slice, row numbers in any order, or a mask of all rows."""
-    reader = page_reader(dataset, name)
-    rows = resolve_rows(key, dataset.rows)
+    return read_live(dataset, [name], resolve_rows(key, dataset.rows))[0]
+
+
+def read_live(
+    dataset: Dataset, names: Sequence[str], rows: range | NDArray[np.int64]
+) -> list[ColumnValues]:
+    """Live rows of several columns, copied; of those in a store in the same rounds of requests."""
+    readers = [page_reader(dataset, name) for name in names]
     live = live_rows(dataset)
     if isinstance(rows, range) and rows.step == 1 and len(rows):
         start, stop, alive = _physical_range(live, rows)
-        pieces = reader.range(start, stop)
-        whole = concat(pieces) if len(pieces) > 1 else pieces[0]
-        if alive is not None:
-            return whole.take(alive)
-        return whole if len(pieces) > 1 else whole.copy()
+        if alive is None:
+            return read_columns(readers, range(start, stop))
+        return read_columns(readers, start + alive)
     numbers = np.arange(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows
-    return read_chosen(reader, numbers if live is None else live.physical(numbers))
+    return read_columns(readers, numbers if live is None else live.physical(numbers))
 
 
 def _physical_range(
@@ -469,26 +487,32 @@ class _Cursor:
     """Walks the pages of one column in order."""
 
     def __init__(self, reader: PageReader, start: int, stop: int) -> None:
+        self._reader = reader
         self._index = reader.index
         bounds = reader.index.first_row
         first = max(0, int(np.searchsorted(bounds, start, "right")) - 1)
-        self._pages = reader.scan(range(first, int(np.searchsorted(bounds, stop, "left"))))
+        # A page of tiles holds a whole fragment: its rows are read when they are asked for.
+        self._by_rows = reader.index.storage.layout is Layout.TILED
+        last = first if self._by_rows else int(np.searchsorted(bounds, stop, "left"))
+        self._pages = reader.scan(range(first, last))
         self._page = first - 1
         self._values: ColumnValues | None = None
 
     def stop_of(self, row: int) -> int:
         """Where the page that holds `row` ends; goes on to it."""
         while row >= self._index.first_row[self._page + 1]:
-            self._values = next(self._pages)
+            if not self._by_rows:
+                self._values = next(self._pages)
             self._page += 1
         return int(self._index.first_row[self._page + 1])
 
     @property
     def row_bytes(self) -> float:
-        entry = self._index.entries[self._page]
-        return int(entry["raw_bytes"]) / max(1, int(entry["rows"]))
+        return self._reader.row_bytes(self._page)
 
     def slice(self, start: int, stop: int) -> ColumnValues:
+        if self._by_rows:
+            return concat(self._reader.range(start, stop))
         assert self._values is not None, "stop_of came first"
         first = int(self._index.first_row[self._page])
         return self._values.slice(start - first, stop - first)

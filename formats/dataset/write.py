@@ -118,20 +118,28 @@ def column_id(base: Digest | None, column: Column) -> str:
 def _identified(schema: Schema, base: Dataset | None) -> Schema:
     """The schema with ids: those of `base`, whose columns it must have, or new ones."""
     if base is None:
-        return Schema(
-            tuple(replace(column, id=column_id(None, column)) for column in schema.columns)
-        )
-    for column in schema.columns:
-        known = base.schema.column(column.name) if column.name in base.schema else None
+        return _named(_named(schema.without_ids()).with_derived())
+    visible = base.schema.visible
+    for column in schema.visible.columns:
+        known = visible.column(column.name) if column.name in visible else None
         if known is None or (known.type, known.nullable) != (column.type, column.nullable):
             found = "no such column" if known is None else _described(known)
             raise InvalidInputError(
                 f"cannot append: column {column.name!r} is {_described(column)} in the new rows, "
                 f"the dataset has {found}"
             )
-    for column in base.schema.columns:
+    for column in visible.columns:
         schema.column(column.name)
     return base.schema
+
+
+def _named(schema: Schema) -> Schema:
+    """With ids for columns that have none."""
+    columns = (
+        column if column.id else replace(column, id=column_id(None, column))
+        for column in schema.columns
+    )
+    return Schema(tuple(columns))
 
 
 def _described(column: Column) -> str:

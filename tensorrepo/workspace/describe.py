@@ -137,7 +137,7 @@ def file_json(path: str, data: memoryview) -> dict[str, Any]:
 def _describe_dataset(path: str, entry: Entry, dataset: Dataset) -> Description:
     columns = tuple(
         f"{column.name}: {type_text(column.type)}{' or null' if column.nullable else ''}"
-        for column in dataset.schema.columns
+        for column in dataset.schema.visible.columns
     )
     shape = f"{len(dataset):,} rows x {len(columns)} columns"
     return Description(path, "dataset", shape, dataset.stored_bytes, entry.digest, columns)
@@ -155,7 +155,7 @@ def _describe_model(path: str, entry: Entry, model: Model) -> Description:
 
 def _preview_dataset(dataset: Dataset, start: int, rows: int) -> Preview:
     stop = min(start + max(rows, 0), len(dataset))
-    names = dataset.schema.names
+    names = dataset.schema.visible.names
     records = [dataset[at] for at in range(min(start, stop), stop)]
     text = [
         (str(start + number), *(value_text(record[name]) for name in names))
