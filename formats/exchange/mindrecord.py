@@ -141,7 +141,8 @@ def matches_mindrecord(candidate: Candidate) -> bool:
     head = candidate.head
     if candidate.is_folder or head[8:10] != _BEGINS or b'"header_size"' not in head[:40]:
         return False
-    return _LENGTH.unpack_from(head)[0] <= candidate.bytes
+    size: int = _LENGTH.unpack_from(head)[0]
+    return size <= candidate.bytes
 
 
 # ------------------------------------------------------------------------------ the header

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import importlib.util
 import tarfile
@@ -317,9 +318,12 @@ def test_a_column_that_would_not_come_back_is_refused(kind: str, tmp_path: Path)
 @pytest.mark.skipif(
     importlib.util.find_spec("webdataset") is None, reason="webdataset is not installed"
 )
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the package leaves the file to be closed
 def test_the_webdataset_package_reads_what_is_written(tmp_path: Path) -> None:
     import webdataset  # type: ignore[import-not-found]  # the reference, where it is there
 
     path = export(dataset_of(COLUMNS, ROWS), tmp_path / "t.tar")
     samples = list(webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False))
+    gc.collect()
     assert [each["label.cls"] for each in samples] == [b"1", b"0"]
