@@ -41,12 +41,12 @@ def write_images(table: Table, path: Path, *, overwrite: bool = False) -> None:
         InvalidInputError: a column, class or file name that a folder of images has no place for, or
             two rows with one file name.
     """
-    columns = image_columns(table.schema)
+    columns = image_columns(table.schema.visible)
     with new_folder(path, overwrite=overwrite) as folder:
         if columns.label is not None:
             (folder / CLASSES_FILE).write_text(join_names(columns.label), "utf-8")
         made: set[Path] = set()
-        for number, row in enumerate(_rows(table, table.schema.names)):
+        for number, row in enumerate(_rows(table, table.schema.visible.names)):
             target = folder / _place(columns, row, number)
             if target.parent not in made:
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -67,14 +67,15 @@ def reads_back(table: Table) -> bool:
 
     Looks at the light columns alone.
     """
-    if not len(table) or not images_suit(table.schema):
+    if not len(table) or not images_suit(table.schema.visible):
         return False
-    columns = image_columns(table.schema)
-    return _in_order(columns, _rows(table, [n for n in table.schema.names if n != "image"]))
+    columns = image_columns(table.schema.visible)
+    return _in_order(columns, _rows(table, [n for n in table.schema.visible.names if n != "image"]))
 
 
 def images_suit(schema: Schema) -> bool:
     """Whether these are the columns that a folder of images is read as."""
+    schema = schema.visible
     try:
         columns = image_columns(schema)
     except InvalidInputError:

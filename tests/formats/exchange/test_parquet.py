@@ -44,7 +44,7 @@ def test_foreign_types_become_columns(tmp_path: Path) -> None:
         "when": pa.array([0, 1], pa.timestamp("us", "UTC")),
     }
     dataset = store(read_parquet(written(tmp_path / "t.parquet", columns)))
-    assert [column.type for column in dataset.schema.columns] == [
+    assert [column.type for column in dataset.schema.visible.columns] == [
         Scalar("int8"),
         Scalar("float16"),
         Text(),
@@ -109,7 +109,7 @@ def test_what_hugging_face_says_of_images_and_labels_is_understood(tmp_path: Pat
         }
     ).replace_schema_metadata(metadata)
     dataset = store(read_parquet(written(tmp_path / "t.parquet", table)))  # type: ignore[arg-type]
-    assert [column.type for column in dataset.schema.columns] == [
+    assert [column.type for column in dataset.schema.visible.columns] == [
         Image(),
         ClassLabel(("cat", "dog")),
     ]
