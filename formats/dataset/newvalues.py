@@ -38,22 +38,20 @@ def is_single(column: Column, value: Any) -> bool:
         return True
     if isinstance(value, pa.Array | pa.ChunkedArray):
         return False
-    layout, rank = column.storage.layout, len(column.storage.shape)
-    if layout is Layout.BINARY:
-        many = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
-        return not many
-    if layout is Layout.FIXED:
-        return _rank(value) == rank
-    if isinstance(value, np.ndarray):
-        return value.ndim == rank and value.dtype != np.object_
-    return bool(len(value)) and {_rank(each) for each in value} != {rank}
+    if isinstance(value, list | tuple) and (not value or any(each is None for each in value)):
+        return False
+    if column.storage.layout is Layout.BINARY:
+        return not isinstance(value, list | tuple) and not getattr(value, "ndim", 0)
+    return _rank(value) == len(column.storage.shape)
 
 
 def _rank(value: Any) -> int:
-    try:
-        return int(np.ndim(value))
-    except ValueError:  # rows of different lengths
-        return 1 + max((_rank(each) for each in value if each is not None), default=0)
+    """Dimensions of a value, as its first element has them."""
+    if isinstance(value, list | tuple):
+        return 1 + (_rank(value[0]) if value else 0)
+    if isinstance(value, np.ndarray) and value.dtype == np.object_ and value.size:
+        return value.ndim + _rank(value.flat[0])
+    return int(np.ndim(value))
 
 
 def single_source(column: Column, value: Any) -> Source:

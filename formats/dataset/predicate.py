@@ -34,7 +34,7 @@ from tensorrepo.repo.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorrepo.formats.dataset.schema import Column, Schema
+    from tensorrepo.formats.dataset.schema import Schema
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -142,9 +142,10 @@ class _Parser:
             return ~field.is_null() if negated else field.is_null()
         negated = self._takes("not")
         if self._takes("in"):
-            found = field.isin(self._list(left))
-            # Like SQL, and unlike Arrow's isin: null is neither in nor out.
-            return (~found if negated else found) & ~field.is_null()
+            # As in SQL, and unlike Arrow's isin: null is neither in nor out.
+            unknown = pc.scalar(pa.scalar(None, pa.bool_()))
+            found = pc.if_else(field.is_null(), unknown, field.isin(self._list(left)))
+            return ~found if negated else found
         if negated:
             self._refuse("'in'")
         return field

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +13,6 @@ from tensorrepo.cli.complete import complete_entry
 from tensorrepo.connect import parse_size
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.predicate import parse_literal
 from tensorrepo.formats.dataset.schema import Column
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.repo.errors import InvalidInputError
@@ -21,6 +20,7 @@ from tensorrepo.workspace.change import (
     Changed,
     change_dataset,
     parse_type,
+    parse_value,
     values_of_file,
 )
 
@@ -56,23 +56,23 @@ def update_command(
 ) -> None:
     """Give rows of a dataset other values, and stage it.
 
-    VALUE is a number, true, false, null or text; quote text that looks like one of these. EXPR
-    compares columns: ==, !=, <, <=, >, >=, in (...), is null, and, or, not.
+    VALUE is what the column holds: a number, true, false, text, a moment, JSON; null where it may be
+    missing. EXPR compares columns: ==, !=, <, <=, >, >=, in (...), is null, and, or, not.
 
     Examples:
         tensorrepo update photos --where "label == 'cat' and score < 0.5" --set label=dog
         tensorrepo update photos --row 17 --row 25 --set checked=true
-        tensorrepo update users --where "city is null" --set city="'unknown'"
+        tensorrepo update users --where "city is null" --set city=unknown
     """
     chosen = _rows(where, row)
-    values = dict(_setting(each) for each in settings)
-    _change(
-        context,
-        name,
-        lambda objects, dataset: update_rows(objects, dataset, chosen, values),
-        "update",
-        as_json=as_json,
-    )
+    given = dict(_setting(each) for each in settings)
+
+    def verb(objects: ObjectWriter, dataset: Dataset) -> Link:
+        columns = {each: dataset.schema.column(each) for each in given}
+        values = {each: parse_value(columns[each], text) for each, text in given.items()}
+        return update_rows(objects, dataset, chosen, values)
+
+    _change(context, name, verb, "update", as_json=as_json)
 
 
 def delete_command(
@@ -192,11 +192,11 @@ def _rows(where: str | None, row: Sequence[str] | None) -> Where:
     return given
 
 
-def _setting(text: str) -> tuple[str, object]:
+def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise InvalidInputError(f"--set {text!r}: expected COLUMN=VALUE")
-    return name.strip(), parse_literal(value)
+    return name.strip(), value
 
 
 def _column_verb(
@@ -235,8 +235,9 @@ def _add_verb(
     else:
         kind = parse_type(_needed(new, "`column add` needs a type, or --values"))
         nullable = nullable or default is None
-    given = None if default is None else parse_literal(default)
-    wanted = Column(column, kind, nullable, default=given)
+    wanted = Column(column, kind, nullable)
+    if default is not None:
+        wanted = replace(wanted, default=parse_value(wanted, default))
     return lambda objects, dataset: evolve.add_column(objects, dataset, wanted, values)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.dataset.predicate import parse_literal
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema import (
     Bytes,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.schema import Column
     from tensorrepo.formats.dataset.types import ColumnType
     from tensorrepo.repo.objects import Link
     from tensorrepo.repo.writer import ObjectWriter
@@ -128,6 +131,27 @@ def parse_type(text: str) -> ColumnType:
     if not all(dim == "?" or dim.isdigit() for dim in dims):
         raise InvalidInputError(f"column type {given!r}: dimensions are numbers, or ? where open")
     return Tensor(found[1], tuple(None if dim == "?" else int(dim) for dim in dims))
+
+
+def parse_value(column: Column, text: str) -> Any:
+    """A value of a column as people type it; null is None.
+
+    Raises:
+        InvalidInputError: no moment, or no JSON, where the column holds these.
+    """
+    kind, value = column.type, parse_literal(text)
+    if value is None:
+        return None
+    try:
+        if isinstance(kind, Text):
+            return value if text[:1] in ("'", '"') else text
+        if isinstance(kind, Timestamp) and isinstance(value, str):
+            return datetime.fromisoformat(value)
+        if isinstance(kind, Json) or column.storage.shape:
+            return json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"column {column.name!r}, value {text!r}: {error}") from error
+    return value.encode() if isinstance(kind, Bytes) and isinstance(value, str) else value
 
 
 def values_of_file(source: Path, name: str) -> tuple[ColumnType, bool, Iterator[Any]]:
