@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorrepo.repo.commits import read_commit
 from tensorrepo.repo.errors import InvalidInputError
@@ -46,7 +46,11 @@ MAX_VIRTUAL_DEPTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """One path that cannot be merged by itself, and why."""
+    """One path that cannot be merged by itself, and why.
+
+    `details` tell what inside of the entry is contested, as JSON values, where its driver knows;
+    of each, "line" is for people.
+    """
 
     path: str
     kind: Kind | None
@@ -54,6 +58,7 @@ class Conflict:
     ours: Digest | None
     theirs: Digest | None
     reason: str
+    details: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

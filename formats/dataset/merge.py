@@ -1,9 +1,9 @@
 """What comes of two versions of a dataset that grew out of one?
 
-Rows appended on both sides are all kept: the fragments of the side whose commit has the lower
-generation first (on a tie, of the side with the smaller first uid), so it does not matter who
-merges. Everything else that both sides did is a conflict that says why. No row is read or
-rewritten but those that stand inline.
+The changes of one version since the base are found by row id and put on the other: appended rows
+are all kept, deletions united, cells and columns combined. So it does not matter who merges: which
+version is changed follows from the two alone. What both changed differently is a conflict that
+names row, column and values. No row is read but where cells changed.
 
 Source:
     docs/spec/dataset.md, section "Merge".
@@ -11,14 +11,23 @@ Source:
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from tensorrepo.formats.dataset.fragments import read_fragments
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.treeread import read_leaf
-from tensorrepo.formats.dataset.treewrite import TreeWriter
+from tensorrepo.formats.dataset.conflicts import Clashes, SideName, backfill_clash
+from tensorrepo.formats.dataset.mergerows import RowPlan, Side, plan_rows
+from tensorrepo.formats.dataset.mergeschema import (
+    MergedRoot,
+    MergedSchema,
+    Three,
+    merge_groups,
+    merge_lineage,
+    merge_properties,
+    merge_schemas,
+)
+from tensorrepo.formats.dataset.mergewrite import write_merged
+from tensorrepo.formats.dataset.read import fragment_records, open_dataset
+from tensorrepo.formats.dataset.schema import Schema
 from tensorrepo.repo.merge import Conflict
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
@@ -28,20 +37,9 @@ if TYPE_CHECKING:
     from tensorrepo.repo.merge import MergeContext
     from tensorrepo.repo.objects import ObjectSink
 
-WAITING_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One side of a merge: `added` are the uids of its fragments behind those of the base."""
-
-    dataset: Dataset
-    generation: int
-    added: tuple[int, ...]
-
 
 class DatasetMergeDriver:
-    """Joins appends to one dataset; see `tensorrepo.repo.merge.MergeDriver`."""
+    """Joins two versions of a dataset; see `tensorrepo.repo.merge.MergeDriver`."""
 
     def merge(
         self,
@@ -52,89 +50,133 @@ class DatasetMergeDriver:
         theirs: Entry,
         context: MergeContext,
     ) -> Entry | Conflict:
-        """The entry with the rows of both, or why there is none."""
+        """The entry with the changes of both, or what they contradict each other in.
 
-        def conflict(reason: str) -> Conflict:
-            old = None if base is None else base.digest
-            return Conflict(path, Kind.DATASET, old, ours.digest, theirs.digest, reason)
-
+        The strategies "ours" and "theirs" decide single cells, rows, columns and properties;
+        nothing is decided automatically.
+        """
+        digests = (None if base is None else base.digest, ours.digest, theirs.digest)
         if base is None:
-            return conflict("both sides made a dataset of that name")
-        opened = [open_dataset(objects, entry.digest) for entry in (base, ours, theirs)]
-        versions: tuple[Dataset, Dataset, Dataset] = (opened[0], opened[1], opened[2])
-        reason = differing_schemas(*versions) or differing_properties(*versions)
-        if reason is not None:
-            return conflict(reason)
-        sides = []
-        for dataset, generation in zip(versions[1:], context.generations, strict=True):
-            added = added_fragments(versions[0], dataset)
-            if added is None:
-                return conflict("one side removed or rewrote rows, the other changed the dataset")
-            sides.append(Side(dataset, generation, added))
-        first, second = ordered(*sides)
-        # A base without rows has not chosen groups: each side did, by what its rows weigh.
-        if first.added and first.dataset.root.groups != second.dataset.root.groups:
-            return conflict("both sides wrote its first rows, and grouped columns differently")
-        return Entry(Kind.DATASET, join_appends(objects, versions[0], first, second))
-
-
-def differing_schemas(base: Dataset, ours: Dataset, theirs: Dataset) -> str | None:
-    """Why the columns cannot be joined; None when both sides have those of the base."""
-    for side, name in ((ours, "ours"), (theirs, "theirs")):
-        if side.schema == base.schema:
-            continue
-        changed = sorted(
-            {column.name for column in side.schema.columns}
-            ^ {column.name for column in base.schema.columns}
+            reason = "both sides made a dataset of that name"
+            return Conflict(path, Kind.DATASET, *digests, reason)
+        old, one, two = (open_dataset(objects, entry.digest) for entry in (base, ours, theirs))
+        sides = (
+            Side("ours", old, one, context.generations[0]),
+            Side("theirs", old, two, context.generations[1]),
         )
-        what = f"columns {', '.join(changed)}" if changed else "the columns"
-        return f"{name} changed {what}; this version joins appended rows only"
-    return None
+        merged = merge_sides(objects, *sides, prefer=_preferred(context))
+        if isinstance(merged, Clashes):
+            return Conflict(path, Kind.DATASET, *digests, merged.reason, merged.details())
+        return Entry(Kind.DATASET, merged)
 
 
-def differing_properties(base: Dataset, ours: Dataset, theirs: Dataset) -> str | None:
-    """Why the properties cannot be joined; None when both sides have those of the base."""
-    same = ours.root.properties == theirs.root.properties == base.root.properties
-    return None if same else "the properties changed; this version joins appended rows only"
+def _preferred(context: MergeContext) -> SideName | None:
+    if context.automatic:
+        return None
+    if context.strategy == "ours":
+        return "ours"
+    return "theirs" if context.strategy == "theirs" else None
 
 
-def added_fragments(base: Dataset, side: Dataset) -> tuple[int, ...] | None:
-    """Uids of the fragments behind those of `base`; None when it is no beginning of `side`."""
-    shared = 0
-    for one, two in zip(base.root.leaves, side.root.leaves, strict=False):
-        if one != two:
-            break
-        shared += 1
-    old, new = _uids(base, shared), _uids(side, shared)
-    return new[len(old) :] if new[: len(old)] == old else None
+def merge_sides(
+    objects: ObjectSink, one: Side, two: Side, *, prefer: SideName | None = None
+) -> Digest | Clashes:
+    """Merge two versions, given in any order.
 
+    Args:
+        objects: where to store.
+        one: a version.
+        two: another one, which grew out of the same base.
+        prefer: the side that decides contradictions.
 
-def _uids(dataset: Dataset, first_leaf: int) -> tuple[int, ...]:
-    leaves = (
-        read_leaf(dataset.objects, dataset.links, entry)[0]
-        for entry in dataset.root.leaves[first_leaf:]
+    Returns:
+        Digest of the merged root, or the contradictions that nobody was preferred for.
+    """
+    onto, other = choose_onto(one, two)
+    names = (onto.name, other.name)
+    roots = Three(onto.base.root, onto.dataset.root, other.dataset.root, names, prefer)
+    clashes = Clashes()
+    columns = merge_schemas(roots.of(lambda root: root.schema), _updated(onto, other))
+    properties, contested = merge_properties(roots.of(lambda root: root.properties))
+    clashes.add(columns.clashes)
+    clashes.add(contested)
+    shared = onto.columns.keys() & other.columns.keys()
+    common = [column.id for column in columns.schema.columns if column.id in shared]
+    rows = plan_rows(onto, other, common, clashes, prefer=prefer)
+    schema = _backfilled(columns, onto, other, rows, clashes, prefer)
+    if clashes.count:
+        return clashes
+    groups = onto.dataset.root.groups, other.dataset.root.groups
+    if not onto.dataset.root.leaves:  # groups of a dataset without rows are not chosen yet
+        groups = groups[1], groups[0]
+    root = MergedRoot(
+        schema,
+        merge_groups(groups, schema),
+        columns.brought,
+        properties,
+        merge_lineage(roots.of(lambda root: root.lineage)),
     )
-    return tuple(uid for leaf in leaves for uid in leaf.fragments["uid"].tolist())
+    return write_merged(objects, onto, other, root, rows)
 
 
-def ordered(ours: Side, theirs: Side) -> tuple[Side, Side]:
-    """The side whose rows come first, then the other: the same whoever merges."""
+def choose_onto(one: Side, two: Side) -> tuple[Side, Side]:
+    """The side whose rows come first and stay where they are, then the other.
 
-    def key(side: Side) -> tuple[Any, ...]:
-        return side.generation, min(side.added, default=-1), side.dataset.digest
+    The same whoever merges: the one of the lower generation, but if just one side was compacted,
+    that one.
+    """
+    first, second = (one, two) if one.order <= two.order else (two, one)
+    if second.moved_uids and not first.moved_uids:
+        return second, first
+    return first, second
 
-    return (ours, theirs) if key(ours) <= key(theirs) else (theirs, ours)
+
+def _updated(onto: Side, other: Side) -> tuple[frozenset[str], frozenset[str]]:
+    """Columns of which each side changed cells; only asked where the other dropped some."""
+    base = {column.id for column in onto.base.schema.columns}
+    return (
+        frozenset(onto.cells) if base - other.columns.keys() else frozenset(),
+        frozenset(other.cells) if base - onto.columns.keys() else frozenset(),
+    )
 
 
-def join_appends(objects: ObjectSink, base: Dataset, first: Side, second: Side) -> Digest:
-    """The root of `first` with the fragments that `second` added and `first` lacks behind it."""
-    known = set(first.added)
-    start = sum(leaf.fragments for leaf in base.root.leaves)
-    groups = (first if first.added else second).dataset.root.groups
-    with ThreadPoolExecutor(1, "store") as storers:
-        schema = first.dataset.schema
-        tree = TreeWriter(objects, schema, groups, first.dataset, storers, WAITING_BYTES)
-        for fragment in read_fragments(second.dataset, start):
-            if fragment.uid not in known:
-                tree.add_known(fragment, counted=False)
-        return tree.finish(first.dataset.root.properties).digest
+def _backfilled(
+    columns: MergedSchema,
+    onto: Side,
+    other: Side,
+    rows: RowPlan,
+    clashes: Clashes,
+    prefer: SideName | None,
+) -> Schema:
+    """The schema, once all rows have a value in columns that one side alone has.
+
+    Where a side is preferred, rows without a value become null.
+    """
+    found = []
+    for column in columns.schema.columns:
+        strict = not column.nullable and column.default is None
+        missing, added_in = 0, onto.name
+        if strict and column.id not in other.columns:
+            missing = _rows_put_behind(other, rows)
+        elif strict and column.id in columns.brought:
+            missing, added_in = _rows_alone(onto, other), other.name
+        if missing and prefer is None:
+            clashes.add([backfill_clash(column.name, added_in, missing)])
+        found.append(replace(column, nullable=True) if missing else column)
+    return Schema(tuple(found))
+
+
+def _rows_put_behind(other: Side, rows: RowPlan) -> int:
+    """Live rows that come from `other`."""
+    records = fragment_records(other.pair.new.dataset)
+    counts = zip(*(records[name].tolist() for name in ("uid", "rows", "deleted")), strict=True)
+    whole = sum(count - deleted for uid, count, deleted in counts if uid in rows.whole)
+    return whole + sum(len(each) for each in rows.masked.values())
+
+
+def _rows_alone(onto: Side, other: Side) -> int:
+    """Live rows of `onto` that `other` has not."""
+    if not onto.pair.matched.added.rows:
+        return 0
+    places, _ = other.find(onto.rows.added.ids)
+    return int((places < 0).sum())

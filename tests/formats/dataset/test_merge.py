@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,30 +116,6 @@ def test_chunks_of_both_sides_are_linked_not_copied() -> None:
     assert isinstance(merged, Entry)
     fresh = {digest for digest, link in objects.links.items() if link.kind is Kind.CHUNK} - chunks
     assert sum(objects.links[digest].bytes for digest in fresh) < 20_000
-
-
-CONFLICTS = {
-    "other columns": (
-        lambda objects: stored(objects, Schema.of({"n": "int64"}), [{"n": [1]}]),
-        "theirs changed columns b",
-    ),
-    "rewritten rows": (
-        lambda objects: stored(objects, SCHEMA, [_rows(5, 5)], 3),
-        "one side removed or rewrote rows",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", sorted(CONFLICTS))
-def test_what_is_no_append_is_a_conflict_that_says_why(case: str) -> None:
-    objects = MemoryObjects()
-    base = stored(objects, SCHEMA, [_rows(0, 3)])
-    ours = stored(objects, SCHEMA, [_rows(10, 2)], 1, base=base)
-    make, reason = CONFLICTS[case]
-    found = _merge(base, ours, make(objects))
-    assert isinstance(found, Conflict)
-    assert reason in found.reason
-    assert found.path == "datasets/x"
 
 
 def test_two_new_datasets_of_one_name_are_a_conflict() -> None:

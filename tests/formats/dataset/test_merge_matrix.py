@@ -1,0 +1,119 @@
+"""Whatever two people do to one dataset, the merge holds both, or names what contradicts."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations_with_replacement
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorrepo.formats.dataset.conflicts import SHOWN_CLASHES
+from tensorrepo.formats.dataset.merge import DatasetMergeDriver
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.repo.errors import Error
+from tensorrepo.repo.merge import Conflict, MergeContext
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.trees import Entry
+from tests.support.merge_model import Version, merge_versions, version_of
+from tests.support.merge_steps import STEPS, base_dataset, step
+from tests.support.objects import MemoryObjects
+
+OBJECTS = MemoryObjects()
+NAMES = sorted(STEPS)
+PAIRS = list(combinations_with_replacement(NAMES, 2))
+
+
+@cache
+def _base() -> Dataset:
+    return base_dataset(OBJECTS)
+
+
+@cache
+def _version(name: str, seed: int) -> Dataset:
+    return step(OBJECTS, _base(), name, seed)
+
+
+def _merge(
+    base: Dataset,
+    ours: Dataset,
+    theirs: Dataset,
+    generations: tuple[int, int] = (3, 3),
+    **asked: Any,
+) -> Entry | Conflict:
+    context = MergeContext(
+        asked.get("automatic", False), asked.get("strategy", "fail"), generations
+    )
+    entries = [Entry(Kind.DATASET, each.digest) for each in (base, ours, theirs)]
+    return DatasetMergeDriver().merge(OBJECTS, "datasets/x", *entries, context)
+
+
+def _named(conflict: Conflict) -> set[tuple[str, str]]:
+    """What a conflict names, as the model does."""
+    return {_named_one(each) for each in conflict.details}
+
+
+def _named_one(details: Any) -> tuple[str, str]:
+    match details["what"]:
+        case "cell":
+            return "cell", f"{details['row_id']} {details['column']}"
+        case "row":
+            return "row", details["row_id"]
+        case "property":
+            return "property", details["property"]
+        case "more":
+            return "more", str(details["count"])
+        case what:
+            return what, details["column"]
+
+
+def _check(base: Dataset, ours: Dataset, theirs: Dataset) -> Entry | None:
+    """Merge both ways, and compare with the model."""
+    expected = merge_versions(*map(version_of, (base, ours, theirs)))
+    found, mirrored = _merge(base, ours, theirs), _merge(base, theirs, ours)
+    if not isinstance(expected, Version):
+        assert isinstance(found, Conflict), expected
+        assert isinstance(mirrored, Conflict)
+        assert _named(found) == _named(mirrored)
+        assert _named(found) == expected or len(expected) > SHOWN_CLASHES
+        return None
+    assert isinstance(found, Entry), found
+    assert found == mirrored
+    merged = open_dataset(OBJECTS, found.digest)
+    held = version_of(merged)
+    assert held.properties == expected.properties
+    assert held.columns == expected.columns
+    assert held.rows == expected.rows
+    return found
+
+
+@pytest.mark.parametrize(("ours", "theirs"), PAIRS)
+def test_what_both_did_is_there_whoever_merges_or_the_conflict_names_it(
+    ours: str, theirs: str
+) -> None:
+    _check(_base(), _version(ours, 1), _version(theirs, 2))
+
+
+@given(
+    st.lists(st.sampled_from(NAMES), max_size=4),
+    st.lists(st.sampled_from(NAMES), max_size=4),
+    st.lists(st.sampled_from(NAMES), max_size=2),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_so_do_versions_that_several_steps_led_to(
+    ours: list[str], theirs: list[str], before: list[str]
+) -> None:
+    base = _after(_base(), before, 0)
+    _check(base, _after(base, ours, 10), _after(base, theirs, 20))
+
+
+def _after(dataset: Dataset, names: list[str], seed: int) -> Dataset:
+    """The dataset after those of the steps that can be taken."""
+    for at, name in enumerate(names):
+        try:
+            dataset = step(OBJECTS, dataset, name, seed + at)
+        except (Error, StopIteration):
+            continue
+    return dataset
