@@ -6,10 +6,21 @@ its own format. The result is a value, for people and as JSON.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.diff import diff_datasets
+import pyarrow as pa
+
+from tensorrepo.formats.dataset.diff import ColumnFactsChange, compare_datasets
+from tensorrepo.formats.dataset.narrowed import emptied
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.rowdiff import (
+    ChangeCounts,
+    RowChanges,
+    changes_schema,
+    count_changes,
+    row_changes,
+)
 from tensorrepo.formats.model.diff import diff_models
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Change, diff
@@ -18,8 +29,11 @@ from tensorrepo.workspace.session import base_entry
 from tensorrepo.workspace.status import status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from tensorrepo.formats.dataset.diff import DatasetDiff
+    from tensorrepo.formats.dataset.outside import Outside
+    from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.repository import Repository
     from tensorrepo.repo.trees import Entry
@@ -44,6 +58,66 @@ class EntryChange:
     summary: str
     details: tuple[str, ...]
     inside: Any
+
+    def to_json(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(EntryChange)}
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetChange(EntryChange):
+    """A dataset that differs: its rows can be asked for. A side that is not there has no rows."""
+
+    before: Dataset
+    after: Dataset
+    found: DatasetDiff
+
+    @property
+    def statistics(self) -> tuple[ColumnFactsChange, ...]:
+        """Per column nulls, bounds and bytes, before and after."""
+        return self.found.statistics
+
+    def changes(
+        self, columns: Sequence[str] | None = None, key: str | Sequence[str] | None = None
+    ) -> Iterator[RowChanges]:
+        """Rows that were updated, then deleted, then added, in batches of bounded memory.
+
+        Args:
+            columns: those to compare and to show; None: all that both sides have are compared.
+            key: columns whose values make two rows the same row; None: their row ids do.
+
+        Raises:
+            NotFoundError: no column of that name.
+            InvalidInputError: a key that several rows share, or that cannot be one.
+        """
+        yield from row_changes(self.before, self.after, columns=columns, key=_names(key))
+
+    def rows(
+        self, columns: Sequence[str] | None = None, key: str | Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The same with the values of both sides, as Arrow.
+
+        Columns: ``change``, ``row_id``, ``old_row``, ``new_row``, ``changed`` (names of columns),
+        ``old`` and ``new`` (structs of the columns; null where the row is not there).
+        """
+        return (batch.to_arrow() for batch in self.changes(columns, key))
+
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, key: str | Sequence[str] | None = None
+    ) -> pa.Table:
+        """All of `rows` as one table."""
+        by_name = key is not None
+        schema = changes_schema(self.before, self.after, columns, by_name=by_name)
+        return pa.Table.from_batches(self.rows(columns, key), schema)
+
+    def counts(
+        self, columns: Sequence[str] | None = None, key: str | Sequence[str] | None = None
+    ) -> ChangeCounts:
+        """How many rows changed, exactly: compares the values that can differ."""
+        return count_changes(self.before, self.after, columns=columns, key=_names(key))
+
+
+def _names(key: str | Sequence[str] | None) -> Sequence[str] | None:
+    return [key] if isinstance(key, str) else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +146,21 @@ class Comparison:
         return "\n".join(self.lines())
 
     def to_json(self) -> dict[str, Any]:
-        return {"changes": [asdict(one) for one in self.changes], "working": list(self.working)}
+        return {"changes": [one.to_json() for one in self.changes], "working": list(self.working)}
+
+    @property
+    def datasets(self) -> dict[str, DatasetChange]:
+        """The datasets that differ, by path."""
+        return {one.path: one for one in self.changes if isinstance(one, DatasetChange)}
 
 
 def compare(
-    repository: Repository, old: bytes, new: bytes, paths: tuple[str, ...] = ()
+    repository: Repository,
+    old: bytes,
+    new: bytes,
+    paths: tuple[str, ...] = (),
+    *,
+    outside: Outside | None = None,
 ) -> Comparison:
     """What leads from one tree to another.
 
@@ -85,11 +169,12 @@ def compare(
         old: root page.
         new: root page.
         paths: only these entries, and those below them; none: all.
+        outside: reads rows that lie in foreign files; None: they are not read.
     """
     wanted = tuple(path.strip("/") for path in paths)
     return Comparison(
         tuple(
-            compare_entry(repository, change)
+            compare_entry(repository, change, outside)
             for change in diff(repository.objects, old, new)
             if not wanted or _is_under(change.path, wanted)
         )
@@ -104,7 +189,7 @@ def compare_working(session: Session, paths: tuple[str, ...] = ()) -> Comparison
     for one in found.staged:
         if not wanted or _is_under(one.path, wanted):
             change = Change(one.path, base_entry(session, one.path), one.staged.entry)
-            changes.append(compare_entry(session.repository, change))
+            changes.append(compare_entry(session.repository, change, session.outside))
     lines = [
         f"{what:8} {tracked.path}{f'/{name}' if name else ''} (on disk, not staged)"
         for tracked in found.tracked
@@ -114,26 +199,48 @@ def compare_working(session: Session, paths: tuple[str, ...] = ()) -> Comparison
     return Comparison(tuple(changes), tuple(lines))
 
 
-def compare_entry(repository: Repository, change: Change) -> EntryChange:
+def compare_entry(
+    repository: Repository, change: Change, outside: Outside | None = None
+) -> EntryChange:
     """What became of one path."""
     old, new = (entry and repository.current(entry) for entry in (change.old, change.new))
     mark = "A" if old is None else "D" if new is None else "M"
     kind = new or old
     assert kind is not None, "a change has a side"
-    summary, details, inside = _inside(repository.objects, old, new)
-    return EntryChange(
-        mark,
-        change.path,
-        kind.kind.label,
-        old.digest if old else None,
-        new.digest if new else None,
-        f" ({summary})" if summary else "",
-        details,
-        inside,
+    digests = (old.digest if old else None, new.digest if new else None)
+    found = _compared_datasets(repository.objects, old, new, outside)
+    summary, details, inside = _inside(repository.objects, old, new, found)
+    shown = (mark, change.path, kind.kind.label, *digests, f" ({summary})" if summary else "")
+    if found is None:
+        return EntryChange(*shown, details, inside)
+    return DatasetChange(*shown, details, inside, *found)
+
+
+def _compared_datasets(
+    objects: ObjectSource, old: Entry | None, new: Entry | None, outside: Outside | None
+) -> tuple[Dataset, Dataset, DatasetDiff] | None:
+    """Both sides and what differs; None where a side is something else than a dataset."""
+    sides = [each for each in (old, new) if each is not None]
+    if any(each.kind is not Kind.DATASET for each in sides):
+        return None
+    before = None if old is None else open_dataset(objects, old.digest, outside)
+    after = None if new is None else open_dataset(objects, new.digest, outside)
+    only = before if before is not None else after
+    assert only is not None, "a change has a side"
+    found = compare_datasets(before, after)
+    return (
+        emptied(only) if before is None else before,
+        emptied(only) if after is None else after,
+        found,
     )
 
 
-def _inside(objects: ObjectSource, old: Entry | None, new: Entry | None) -> Inside:
+def _inside(
+    objects: ObjectSource,
+    old: Entry | None,
+    new: Entry | None,
+    found: tuple[Dataset, Dataset, DatasetDiff] | None,
+) -> Inside:
     if old is None or new is None:
         only = new or old
         assert only is not None, "a change has a side"
@@ -141,13 +248,12 @@ def _inside(objects: ObjectSource, old: Entry | None, new: Entry | None) -> Insi
         return described.shape, described.details, described.to_json()
     if old.kind is not new.kind:
         return f"a {old.kind.label} became a {new.kind.label}", (), None
-    if new.kind in (Kind.DATASET, Kind.MODEL):
-        found = (
-            diff_datasets(objects, old.digest, new.digest)
-            if new.kind is Kind.DATASET
-            else diff_models(objects, old, new)
-        )
-        return found.summary, tuple(found.lines()), found.to_json()
+    if found is not None:
+        rows = found[2]
+        return rows.summary, tuple(rows.lines()), rows.to_json()
+    if new.kind is Kind.MODEL:
+        model = diff_models(objects, old, new)
+        return model.summary, tuple(model.lines()), model.to_json()
     grown = objects.describe(new.digest).bytes - objects.describe(old.digest).bytes
     return f"{grown:+,} bytes", (), {"bytes": grown}
 

@@ -119,12 +119,17 @@ class Repository:
         return [Log(digest, commit) for digest, commit in islice(history, limit)]
 
     def diff(self, old: str, new: str, paths: Iterable[str] = ()) -> Comparison:
-        """What differs between two commits: entries, columns and rows, tensors."""
+        """What differs between two commits: entries, columns and rows, tensors.
+
+        ``diff(...).datasets["datasets/photos"]`` compares rows, too: `rows` and `to_arrow` give
+        those that were updated, deleted and added, with the values of both sides.
+        """
         return compare(
             self.core,
             self.resolve(old).commit.tree,
             self.resolve(new).commit.tree,
             tuple(paths),
+            outside=self.outside,
         )
 
     def entries(self, ref: str = "main", prefix: str = "") -> dict[str, Entry]:

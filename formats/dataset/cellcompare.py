@@ -19,6 +19,7 @@ from tensorrepo.formats.dataset.rowmatch import Stretches
 from tensorrepo.formats.dataset.rowread import read_chosen
 from tensorrepo.formats.dataset.types import Layout
 from tensorrepo.formats.dataset.values import concat, valid_rows
+from tensorrepo.repo.objects import Link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -261,6 +262,15 @@ class ColumnComparer:
     def _reader(self, side: int) -> PageReader | None:
         column = (self.old, self.new)[side]
         return None if column is None else page_reader(self._parts[side].dataset, column.name)
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether all values that can differ stand in metadata that has been read."""
+        if not self.candidates.rows:
+            return True
+        indexes = [reader.index for side in (0, 1) if (reader := self._reader(side))]
+        indexes += [index.patches.pages for index in indexes if index.patches is not None]
+        return not any(isinstance(chunk, Link) for index in indexes for chunk in index.chunks)
 
     # ------------------------------------------------------------------------ sizes
 

@@ -86,7 +86,8 @@ class DatasetDiff:
     """What `new` has that `old` has not, and the reverse.
 
     Rows that came and went are counted exactly, by their ids. `rows_updated` and `updated` are
-    upper bounds unless `exact`: rows in pages that differ, and rows that were patched.
+    upper bounds unless `exact`: rows in pages that differ, and rows that were patched. They are
+    exact where the values stand in the metadata, as those of small datasets do.
     """
 
     old_rows: int
@@ -99,7 +100,7 @@ class DatasetDiff:
     columns: tuple[ColumnBytes, ...]  # those whose bytes changed
     rows_updated: int = 0
     updated: tuple[ColumnUpdates, ...] = ()
-    exact: bool = False
+    exact: bool = True
     reordered: bool = False  # the columns that both have come in another order
     statistics: tuple[ColumnFactsChange, ...] = ()
 
@@ -161,7 +162,6 @@ def compare_datasets(
         new_rows=0 if new is None else new.rows,
         schema=tuple(_schema_changes(_visible(old), _visible(new))),
         columns=tuple(_byte_changes(facts)),
-        exact=exact,
         reordered=_is_reordered(_visible(old), _visible(new)),
         statistics=facts,
         **counts,
@@ -185,31 +185,28 @@ def _counts(old: Dataset | None, new: Dataset | None, *, exact: bool) -> dict[st
         }
     pair = VersionPair.of(old, new)
     uids = [fragment_records(part.dataset)["uid"] for part in (pair.old, pair.new)]
-    rows, updated = _exact_updates(old, new) if exact else _possible_updates(pair, old, new)
     return {
         "rows_added": pair.matched.added.rows,
         "rows_removed": pair.matched.deleted.rows,
         "fragments_added": len(np.setdiff1d(uids[1], uids[0])),
         "fragments_removed": len(np.setdiff1d(uids[0], uids[1])),
-        "rows_updated": rows,
-        "updated": tuple(ColumnUpdates(name, count) for name, count in updated.items() if count),
+        **_updates(pair, old, new, exact=exact),
     }
 
 
-def _possible_updates(pair: VersionPair, old: Dataset, new: Dataset) -> tuple[int, dict[str, int]]:
-    """Rows that may have been updated, by what metadata tells; and the same by column."""
+def _updates(pair: VersionPair, old: Dataset, new: Dataset, *, exact: bool) -> dict[str, Any]:
+    """Rows that were updated; at most so many, by what metadata tells, unless `exact`."""
     shared = int(pair.matched.both.rows.sum())
-    if not shared:
-        return 0, {}
-    pairs = paired_columns(old.schema, new.schema, None, by_name=False)
+    pairs = paired_columns(old.schema, new.schema, None, by_name=False) if shared else []
     comparers = [pair.comparer(*columns) for columns in pairs]
     found = {comparer.name: comparer.candidates.rows for comparer in comparers}
-    return min(shared, sum(found.values())), found
-
-
-def _exact_updates(old: Dataset, new: Dataset) -> tuple[int, dict[str, int]]:
-    counts = count_changes(old, new)
-    return counts.updated, counts.columns
+    rows = min(shared, sum(found.values()))
+    exact = exact or all(comparer.is_at_hand for comparer in comparers)
+    if exact and rows:
+        counts = count_changes(old, new)
+        rows, found = counts.updated, counts.columns
+    updated = tuple(ColumnUpdates(name, count) for name, count in found.items() if count)
+    return {"rows_updated": rows, "updated": updated, "exact": exact}
 
 
 # ------------------------------------------------------------------------------ columns

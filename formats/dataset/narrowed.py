@@ -109,6 +109,11 @@ def _reduced(version: Dataset, shared: set[Any]) -> Dataset:
     return _with_leaves(version, leaves)
 
 
+def emptied(version: Dataset) -> Dataset:
+    """A dataset of the same columns without rows: what one that is not there is compared as."""
+    return _with_leaves(version, ())
+
+
 def _with_leaves(
     version: Dataset, leaves: tuple[LeafEntry, ...], schema: Schema | None = None
 ) -> Dataset:

@@ -143,13 +143,16 @@ class _Side:
         return pa.StructArray.from_arrays(arrays, fields=list(struct))
 
 
-def changes_schema(old: Dataset, new: Dataset, columns: Sequence[str] | None = None) -> pa.Schema:
+def changes_schema(
+    old: Dataset, new: Dataset, columns: Sequence[str] | None = None, *, by_name: bool = False
+) -> pa.Schema:
     """The Arrow schema of `RowChanges.to_arrow`.
 
     ``change`` and ``row_id`` are text, ``old_row`` and ``new_row`` int64, ``changed`` a list of
-    names; ``old`` and ``new`` are structs of the columns, null where a row is not there.
+    names; ``old`` and ``new`` are structs of the columns, null where a row is not there. `by_name`
+    says whether rows are matched by a key.
     """
-    pairs = paired_columns(old.schema, new.schema, columns, by_name=False)
+    pairs = paired_columns(old.schema, new.schema, columns, by_name=by_name)
     old_shown = _shown(old.schema, columns, pairs, 0)
     return _schema(_struct(old_shown), _struct(_shown(new.schema, columns, pairs, 1)))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,15 +12,21 @@ from tensorrepo.cli.commits import commit_json, names_of, whole
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of, sides, split_words
 from tensorrepo.cli.complete import complete_place, complete_ref_or_entry
 from tensorrepo.cli.exits import NOTHING_TO_DO
-from tensorrepo.compare import Comparison, compare, compare_working
+from tensorrepo.compare import Comparison, DatasetChange, compare, compare_working
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.revisions import split_path
+from tensorrepo.rowlines import row_documents, row_lines
 from tensorrepo.workspace.describe import describe_entry
 from tensorrepo.workspace.outside import files_in_place, files_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tensorrepo.workspace.session import Session
+
+
+SHOWN_ROWS = 20  # of each dataset, unless told
 
 
 def show_command(
@@ -67,7 +73,21 @@ def diff_command(
         ),
     ] = None,
     stat: Annotated[bool, typer.Option("--stat", help="A line for each entry.")] = False,
-    rows: Annotated[bool, typer.Option("--rows", help="How many rows came and went.")] = False,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Rows of datasets that changed, cell by cell.")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, help="Rows of each dataset; else 20, with --json all."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="COL[,COL]", help="Match rows by these columns, not by id."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", metavar="COL[,COL]", help="Compare and show only these."),
+    ] = None,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 when they differ.")
     ] = False,
@@ -80,17 +100,53 @@ def diff_command(
         tensorrepo diff
         tensorrepo diff v1 main
         tensorrepo diff v1..main --stat
+        tensorrepo diff v1 main --rows --limit 5 -- datasets/photos
+        tensorrepo diff v1 main --key id
         tensorrepo diff HEAD~1 HEAD -- datasets/photos
     """
     session = session_of(context, repo)
     revisions, paths = split_words(context, session, words)
     compared = _compared(session, revisions, paths)
-    if as_json:
+    if rows or key is not None or columns is not None:
+        wanted = _Wanted(_split(columns), _split(key), limit)
+        if as_json:
+            output.json_lines(_row_documents(compared, wanted))
+        else:
+            output.lines(_row_lines(compared, wanted))
+    elif as_json:
         output.json_value(compared.to_json())
     else:
-        output.lines(compared.lines(stat=stat and not rows))
+        output.lines(compared.lines(stat=stat))
     if exit_code and compared.differs:
         raise typer.Exit(NOTHING_TO_DO)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What was asked of the rows."""
+
+    columns: list[str] | None
+    key: list[str] | None
+    limit: int | None
+
+
+def _split(names: str | None) -> list[str] | None:
+    return None if names is None else [name.strip() for name in names.split(",")]
+
+
+def _row_lines(compared: Comparison, wanted: _Wanted) -> Iterator[str]:
+    limit = SHOWN_ROWS if wanted.limit is None else wanted.limit
+    for change in compared.changes:
+        yield f"{change.mark} {change.path}{change.summary}"
+        if isinstance(change, DatasetChange):
+            lines = row_lines(change, columns=wanted.columns, key=wanted.key, limit=limit)
+            yield from (f"    {line}" for line in lines)
+    yield from compared.working
+
+
+def _row_documents(compared: Comparison, wanted: _Wanted) -> Iterator[dict[str, Any]]:
+    for change in compared.datasets.values():
+        yield from row_documents(change, columns=wanted.columns, key=wanted.key, limit=wanted.limit)
 
 
 def _compared(session: Session, revisions: list[str], paths: tuple[str, ...]) -> Comparison:
@@ -103,7 +159,13 @@ def _compared(session: Session, revisions: list[str], paths: tuple[str, ...]) ->
         )
     old, new = sides(revisions) or (revisions[0], revisions[1] if revisions[1:] else None)
     before, after = session.resolve(old), session.resolve(new)
-    return compare(session.repository, before.commit.tree, after.commit.tree, paths)
+    return compare(
+        session.repository,
+        before.commit.tree,
+        after.commit.tree,
+        paths,
+        outside=session.outside,
+    )
 
 
 def _show_entry(session: Session, what: str, *, as_json: bool) -> None:
