@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.formats.dataset.evolve import set_properties
 from tensorrepo.formats.dataset.lenient import Misfits
 from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.exchange import registry
@@ -115,10 +116,13 @@ def _add_dataset(
     misfits = Misfits(request.on_error)
     link, known_rows = ingest_dataset(session, request, reading, writer, base, misfits, progress)
     made = open_dataset(writer, link.digest)
+    if reading.properties and base is None:
+        link = set_properties(writer, made, reading.properties)
+        made = open_dataset(writer, link.digest)
     rows = len(made) - (len(base) if base else 0)
     if not rows:
         raise InvalidInputError(f"{request.source} holds no rows: there is nothing to add")
-    notes = (*reading.notes, *_account(known_rows, misfits))
+    notes = (*reading.notes, *reading.damage.notes, *_account(known_rows, misfits))
     if existing and not base and same_content(open_dataset(writer, existing.digest), made):
         return existing, Added(request.path, 0, reading.bytes, changed=False, notes=notes)
     entry = Entry(Kind.DATASET, link.digest)

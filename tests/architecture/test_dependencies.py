@@ -8,7 +8,7 @@ import sys
 from tests.support.sources import ROOT, imports, project, sources
 
 # Where a package is imported by another name than it is installed by.
-INSTALLED_AS = {"PIL": "pillow", "sklearn": "scikit-learn"}
+INSTALLED_AS = {"PIL": "pillow", "sklearn": "scikit-learn", "lance": "pylance"}
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -45,7 +45,7 @@ def test_what_loads_with_the_package_is_a_dependency() -> None:
 
 def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
     found = _foreign(at_load=False)
-    allowed = _needed() | _extras("torch", "images", "demo")
+    allowed = _needed() | _extras("torch", "images", "hdf5", "lance", "tfrecord", "demo")
     assert {place for name, place in found.items() if name not in allowed} == set()
 
 

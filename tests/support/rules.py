@@ -35,6 +35,10 @@ TOUCH_STORAGE = (
     "formats/dataset/update.py",  # changes read one version and write the next
     "formats/dataset/upsert.py",
     "formats/dataset/evolve.py",
+    "formats/dataset/compact.py",
+    "formats/dataset/ingest.py",
+    "formats/dataset/treeedit.py",
+    "formats/dataset/fragments.py",  # reads the metadata of fragments, for writers
     "formats/exchange/*.py",
 )
 STORAGE_NAMES = ("ObjectSource", "ObjectSink", "Backend", "DiskCache", "ObjectStore", "Repository")
