@@ -141,8 +141,7 @@ def _add(progress: Callable[[int], None], before: int, done: int) -> None:
 
 def _recognise(source: Source) -> str:
     """The format of a file, by its content."""
-    with source.open() as stream:
-        head = stream.read(_HEAD_BYTES)
+    head = source.file().read(_HEAD_BYTES)
     if head.startswith(b"PAR1"):
         return "parquet"
     if head.startswith(b"\x93NUMPY"):
@@ -198,6 +197,11 @@ def _identified(schema: Schema, base: Dataset | None) -> Schema:
         raise InvalidInputError(
             f"the files have other columns than the dataset: {schema.without_ids()} instead of "
             f"{base.schema.without_ids()}"
+        )
+    if len(base.schema.visible.columns) < len(base.schema.columns):
+        raise UnsupportedError(
+            "the dataset keeps the sizes of its images in columns of their own, which files in "
+            "place don't have: adopt them as a dataset of their own, or import them"
         )
     return base.schema
 

@@ -103,11 +103,14 @@ def _entry(table: _Table, number: int, column: Column, place: TablePlace) -> NDA
 
 def _nulls_told(place: TablePlace, leaves: list[ColumnChunk], rows: int) -> int | None:
     """How many rows are null, if the file says."""
+    image = place.content == "image"
+    if image:  # its bytes are what the rows are
+        leaves = [leaf for leaf in leaves if leaf.path == (place.field, "bytes")]
     if place.content == "labels" or len(leaves) != 1:
         return None
     (leaf,) = leaves
     # Within lists and structs empty rows and null elements are counted, too.
-    exact = len(leaf.path) == 1 or leaf.nulls == 0
+    exact = image or len(leaf.path) == 1 or leaf.nulls == 0
     return leaf.nulls if exact and leaf.nulls is not None and leaf.nulls <= rows else None
 
 
