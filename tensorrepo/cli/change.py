@@ -56,8 +56,8 @@ def update_command(
 ) -> None:
     """Give rows of a dataset other values, and stage it.
 
-    VALUE is what the column holds: a number, true, false, text, a moment, JSON; null where it may be
-    missing. EXPR compares columns: ==, !=, <, <=, >, >=, in (...), is null, and, or, not.
+    VALUE is what the column holds: a number, true, false, text, a moment, JSON; null where it may
+    be missing. EXPR compares columns: ==, !=, <, <=, >, >=, in (...), is null, and, or, not.
 
     Examples:
         tensorrepo update photos --where "label == 'cat' and score < 0.5" --set label=dog

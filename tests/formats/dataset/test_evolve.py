@@ -83,7 +83,8 @@ def _new_kinds(objects: MemoryObjects, before: set[Any]) -> list[Kind]:
         (Scalar("bool"), True), (Scalar("float32"), 1.5), (Text(), "none"), (Json(), {"a": [1]}),
         (ClassLabel(("cat", "dog")), "dog"), (Tensor("int16", (2, None)), [[1], [2]]),
         (Tensor("uint8", (None, None), (4, 4)), np.ones((5, 3), "u1")), (Bytes(), b"\0\1"),
-        (Embedding("float32", 3), [1, 2, 3]), (Timestamp("s"), datetime(2026, 1, 1, tzinfo=UTC)), (Image(), b"png"),
+        (Embedding("float32", 3), [1, 2, 3]), (Timestamp("s"), datetime(2026, 1, 1, tzinfo=UTC)),
+        (Image(), b"png"),
     ],
 )  # fmt: skip
 def test_a_column_with_a_default_is_a_root_and_no_more(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,10 +74,8 @@ def test_class_names_and_moments_stand_for_numbers() -> None:
 
 @given(st.text(alphabet="a1()'\"`<>=!,. andornotisull", max_size=30))
 def test_any_text_is_a_predicate_or_refused(text: str) -> None:
-    try:
-        parse_where(text)
-    except InvalidInputError as error:
-        assert "predicate" in str(error)
+    with suppress(InvalidInputError):
+        assert isinstance(parse_where(text), pc.Expression)
 
 
 def test_parentheses_beyond_reason_are_refused() -> None:
