@@ -363,7 +363,7 @@ def _copy(
     """Fill each row of `out` from its place in its chunk's payload."""
     row_bytes = out.nbytes // len(out)
     void = np.dtype(f"V{row_bytes}")
-    flat = np.ndarray((len(out),), void, out.data)
+    flat = out.reshape(-1).view(np.uint8).view(void)  # small floats are no buffers themselves
     at_once = max(1, GATHER_BYTES // row_bytes)
     for number in np.unique(chunk_of).tolist():
         payload = reader.payload(number)

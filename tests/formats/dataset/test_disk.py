@@ -10,6 +10,7 @@ import pytest
 from tensorrepo.formats.dataset.read import column_index, open_dataset
 from tensorrepo.formats.dataset.schema import Bytes, Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.dtypes import element_dtype
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.store import ObjectStore
@@ -73,3 +74,15 @@ def test_a_byte_that_turned_on_the_disk_is_noticed(
     dataset = open_dataset(ObjectStore(store.backend), digest)
     with pytest.raises(CorruptError, match="column 'x', page 0"):
         dataset["x"][key]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_rows_of_small_floats_are_gathered_from_the_map(tmp_path: Path, dtype: str) -> None:
+    store = ObjectStore(open_backend(str(tmp_path), environment={}))
+    objects = ObjectWriter(store, ())
+    values = np.arange(6400).reshape(100, 64).astype(element_dtype(dtype))
+    link = write_dataset(objects, Schema.of({"x": Tensor(dtype, (64,))}), [{"x": values}])
+    objects.flush()
+    found = open_dataset(store, link.digest)["x"][[7, 3, 99]]
+    assert found.dtype == values.dtype
+    assert np.array_equal(found, values[[7, 3, 99]])
