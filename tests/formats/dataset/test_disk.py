@@ -80,7 +80,7 @@ def test_a_byte_that_turned_on_the_disk_is_noticed(
 def test_rows_of_small_floats_are_gathered_from_the_map(tmp_path: Path, dtype: str) -> None:
     store = ObjectStore(open_backend(str(tmp_path), environment={}))
     objects = ObjectWriter(store, ())
-    values = np.arange(6400).reshape(100, 64).astype(element_dtype(dtype))
+    values = (np.arange(6400) % 13).reshape(100, 64).astype(element_dtype(dtype))
     link = write_dataset(objects, Schema.of({"x": Tensor(dtype, (64,))}), [{"x": values}])
     objects.flush()
     found = open_dataset(store, link.digest)["x"][[7, 3, 99]]
