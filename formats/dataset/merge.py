@@ -100,7 +100,7 @@ def merge_sides(
     properties, contested = merge_properties(roots.of(lambda root: root.properties))
     clashes.add(columns.clashes)
     clashes.add(contested)
-    shared = onto.columns.keys() & other.columns.keys()
+    shared = (onto.columns.keys() & other.columns.keys()) - columns.unlike
     common = [column.id for column in columns.schema.columns if column.id in shared]
     rows = plan_rows(onto, other, common, clashes, prefer=prefer)
     schema = _backfilled(columns, onto, other, rows, clashes, prefer)

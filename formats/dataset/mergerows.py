@@ -373,6 +373,8 @@ class _Planner:
     ) -> None:
         """Note cells that have other values in base (unless rows are None), `onto` and `other`."""
         ours_first = self._onto.name == "ours"
+        before = {each.id: each.name for each in self._onto.base.schema.columns}
+        name = before.get(column, self._onto.columns[column].name)
         told = []
         for at in range(min(len(ids), self._clashes.room)):
             sides = (self._onto.base, self._onto.dataset, self._other.dataset)
@@ -384,7 +386,7 @@ class _Planner:
                 cell_clash(
                     format_row_id(ids[at]),
                     key_of(self._onto, ids[at : at + 1]),
-                    self._onto.columns[column].name,
+                    name,
                     (base, onto, other) if ours_first else (base, other, onto),
                 )
             )

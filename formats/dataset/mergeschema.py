@@ -77,11 +77,13 @@ class MergedSchema:
     Attributes:
         schema: in the order of `onto`, then those that `other` has more.
         brought: ids of those that `onto` has not, and `other` brings.
+        unlike: ids of those whose types do not go together.
         clashes: what no side was preferred for.
     """
 
     schema: Schema
     brought: frozenset[str]
+    unlike: frozenset[str]
     clashes: tuple[Clash, ...]
 
 
@@ -112,6 +114,7 @@ class _Merge:
         self._updated = updated
         self._by_id = versions.of(lambda schema: {each.id: each for each in schema.columns})
         self._clashes: list[Clash] = []
+        self._unlike: set[str] = set()
 
     def result(self) -> MergedSchema:
         order = list(dict.fromkeys([*self._by_id.onto, *self._by_id.other]))
@@ -121,7 +124,9 @@ class _Merge:
             self._clashes.append(column_clash("*", "the sides together drop all columns"))
             kept = list(self._versions.onto.columns)
         brought = frozenset(each.id for each in kept) - self._by_id.onto.keys()
-        return MergedSchema(Schema(tuple(kept)), brought, tuple(self._clashes))
+        return MergedSchema(
+            Schema(tuple(kept)), brought, frozenset(self._unlike), tuple(self._clashes)
+        )
 
     def _column(self, column_id: str) -> Column | None:
         versions = self._by_id.of(lambda columns: columns.get(column_id))
@@ -187,6 +192,7 @@ class _Merge:
             f"{shown_type(ours)} in ours, {shown_type(theirs)} in theirs, and neither holds "
             "the values of the other"
         )
+        self._unlike.add(versions.base.id)
         # No preference helps: pages of the other side could not be read.
         self._clashes.append(column_clash(versions.base.name, why))
         return three.result, nullable

@@ -125,8 +125,9 @@ def _row(
 ) -> dict[str, Any] | None:
     base, ours, theirs = (version.rows.get(row_id) for version in versions)
     if base is not None and (ours is None or theirs is None):
-        kept = ours or theirs
-        if kept is not None and any(kept.get(each, value) != value for each, value in base.items()):
+        kept = ours or theirs or base
+        shared = base.keys() & versions[1].columns.keys() & versions[2].columns.keys()
+        if any(kept[each] != base[each] for each in shared):
             conflicts.add(("row", row_id))
         return None
     found = {}
@@ -143,5 +144,6 @@ def _row(
             before = (base or {}).get(column_id)
             found[column_id], contested = _three(before, *(row[column_id] for row in there))
             if contested:
-                conflicts.add(("cell", f"{row_id} {column.name}"))
+                name = versions[0].columns.get(column_id, column).name
+                conflicts.add(("cell", f"{row_id} {name}"))
     return found

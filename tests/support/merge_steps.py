@@ -77,7 +77,7 @@ def _update(name: str, where: Any, value: Any) -> Step:
 def _append(objects: ObjectSink, base: Dataset, seed: int) -> Link:
     more = dict(rows(1000 * (seed + 1), 3))
     batch = {
-        column.name: more.get(column.name.partition("_")[0], [9] * 3)
+        column.name: more.get(column.name.partition("_")[0], [None if column.nullable else 9] * 3)
         for column in base.schema.columns
     }
     found = stored(objects, base.schema, [batch], 100 + seed, base=base)
@@ -86,9 +86,12 @@ def _append(objects: ObjectSink, base: Dataset, seed: int) -> Link:
 
 def _upsert(objects: ObjectSink, base: Dataset, seed: int) -> Link:
     batch = {"n": [5, 2000 + seed], "text": ["upserted", f"new {seed}"]}
-    names = [name for name in base.schema.names if name not in batch]
     more = rows(2000, 2)
-    batch |= {name: more.get(name.partition("_")[0], [9, 9]) for name in names}
+    batch |= {
+        column.name: more.get(column.name.partition("_")[0], [None if column.nullable else 9] * 2)
+        for column in base.schema.columns
+        if column.name not in batch
+    }
     return upsert(objects, base, "n", [batch])
 
 
