@@ -132,17 +132,18 @@ class _SpoolWriter:
             self._file.close()
 
     def add(self, batch: InputBatch) -> None:
-        names = _names(batch)
-        if not names:
-            return
+        for at, names in _names(batch):
+            if self.given is None:
+                self.given = self._columns(names)
+                self._file = pa.ipc.new_file(self._path, self.given.to_arrow())
+            # Not null for what a row lacks: that would overwrite what is there.
+            if set(names) != set(self.given.names):
+                raise InvalidInputError(
+                    f"row {self.first_row[-1] + at} has columns {', '.join(sorted(names))}, "
+                    f"the rows before it {', '.join(sorted(self.given.names))}"
+                )
         if self.given is None:
-            self.given = self._columns(names)
-            self._file = pa.ipc.new_file(self._path, self.given.to_arrow())
-        if set(names) != set(self.given.names):
-            raise InvalidInputError(
-                f"rows from {self.first_row[-1]} have columns {', '.join(sorted(names))}, "
-                f"the rows before them {', '.join(sorted(self.given.names))}"
-            )
+            return
         values = coerce_batch(self.given, batch, self.first_row[-1])
         if not values[0].rows:
             return
@@ -166,9 +167,16 @@ class _SpoolWriter:
         return Schema(tuple(column for column in visible.columns if column.name in names))
 
 
-def _names(batch: InputBatch) -> list[str]:
-    if isinstance(batch, pa.RecordBatch):
-        return list(batch.schema.names)
-    if isinstance(batch, Mapping):
-        return list(batch)
-    return list(dict.fromkeys(name for row in batch for name in row))
+def _names(batch: InputBatch) -> Iterator[tuple[int, Sequence[str]]]:
+    """The columns that are given: once for all rows, or with rows given one by one for each."""
+    if isinstance(batch, pa.RecordBatch | pa.Table):
+        yield 0, list(batch.schema.names)
+    elif isinstance(batch, Mapping):
+        yield 0, list(batch)
+    else:
+        for at, row in enumerate(batch):
+            if not isinstance(row, Mapping):
+                raise InvalidInputError(
+                    f"row {at}: expected a mapping of columns, found {type(row).__name__}"
+                )
+            yield at, list(row)

@@ -111,9 +111,15 @@ def test_what_cannot_be_decided_is_refused(
         upsert(objects, dataset, key, [rows])
 
 
-def test_batches_have_the_same_columns(objects: MemoryObjects, dataset: Dataset) -> None:
-    batches = [{"id": ["a"], "part": [1], "value": [1]}, {"id": ["b"], "part": [1]}]
-    with pytest.raises(InvalidInputError, match="rows from 1 have columns id, part"):
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [{"id": ["a"], "part": [1], "value": [1]}, {"id": ["b"], "part": [1]}],
+        [[{"id": "a", "part": 1, "value": 1}, {"id": "b", "part": 1}]],
+    ],
+)
+def test_rows_have_the_same_columns(objects: MemoryObjects, dataset: Dataset, batches: Any) -> None:
+    with pytest.raises(InvalidInputError, match="row 1 has columns id, part"):
         upsert(objects, dataset, KEY, batches)
 
 
