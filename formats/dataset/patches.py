@@ -73,6 +73,8 @@ def decode_patch_index(payload: Buffer, what: str) -> PatchIndex:
     if len(index.columns) != 1 or len(fragment) != len(index.columns[0].entries):
         raise CorruptError(f"{what}: a patch has one column, and a fragment for each page")
     entries = index.columns[0].entries
+    if not len(entries) or not entries["rows"].all():
+        raise CorruptError(f"{what}: a patch has pages, and none without rows")
     stops = np.cumsum(entries["rows"], dtype=np.int64)
     if (entries["first_row"] != stops - entries["rows"]).any() or stops[-1] != len(offsets):
         raise CorruptError(f"{what}: pages and offsets of a patch do not match")

@@ -68,6 +68,8 @@ class RowIdTable:
 
     def find(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         """Physical rows that have these ids; -1 where there is none."""
+        if not len(self.runs):
+            return np.full(len(ids), -1, np.int64)
         order = np.lexsort((self.runs["first"], self.runs["uid"]))
         sorted_runs = self.runs[order]
         at = _place(sorted_runs, ids)
@@ -80,8 +82,6 @@ class RowIdTable:
 
 def _place(runs: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.int64]:
     """The last run, ordered by uid and first offset, that does not begin behind each id."""
-    if not len(runs):
-        return np.full(len(ids), -1, np.int64)
     # Uids to small numbers, so that uid and offset fit into one key.
     uids, rank = np.unique(runs["uid"], return_inverse=True)
     keys = rank.astype(np.int64) << 32 | runs["first"].astype(np.int64)

@@ -100,5 +100,5 @@ def decode_row_runs(payload: Buffer, what: str) -> dict[int, NDArray[Any]]:
         raise CorruptError(f"{what}: records and runs do not have the same count")
     if (np.diff(records["fragment"].astype(np.int64)) <= 0).any() or (runs["rows"] == 0).any():
         raise CorruptError(f"{what}: fragments out of order, or an empty run")
-    bounds = np.cumsum(counts)[:-1]
-    return dict(zip(records["fragment"].tolist(), np.split(runs, bounds), strict=True))
+    pieces = np.split(runs, np.cumsum(counts))[: len(records)]
+    return dict(zip(records["fragment"].tolist(), pieces, strict=True))
