@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
-from tensorrepo.formats.dataset.diff import ColumnChange, diff_datasets
-from tensorrepo.formats.dataset.schema import ClassLabel, Schema
+import numpy as np
+import pytest
+
+from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.diff import ColumnChange, ColumnUpdates, diff_datasets
+from tensorrepo.formats.dataset.evolve import (
+    add_column,
+    drop_column,
+    rename_column,
+    widen_column,
+)
+from tensorrepo.formats.dataset.manifest import encode_root
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.schema import (
+    ClassLabel,
+    Column,
+    Scalar,
+    Schema,
+    Text,
+    Timestamp,
+)
+from tensorrepo.formats.dataset.update import delete_rows, update_rows
+from tensorrepo.repo.objects import Kind, Link
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects
 
@@ -60,3 +83,114 @@ def test_a_dataset_against_none_is_all_added() -> None:
     found = diff_datasets(objects, None, new.digest)
     assert (found.old_rows, found.new_rows, found.rows_added) == (0, 4, 4)
     assert found.to_json()["fragments_added"] == 1
+
+
+def _open(objects: MemoryObjects, link: Link) -> Dataset:
+    return open_dataset(objects, link.digest)
+
+
+def test_the_summary_says_what_became_of_rows() -> None:
+    objects = MemoryObjects()
+    old = stored(objects, SCHEMA, [_rows(5)])
+    new = _open(objects, update_rows(objects, old, [1, 2], {"c": "b"}))
+    new = _open(objects, delete_rows(objects, new, [4]))
+    new = stored(objects, SCHEMA, [_rows(3)], 1, base=new)
+    found = diff_datasets(objects, old.digest, new.digest)
+    assert found.summary == "+3 rows, -1 rows, 2 rows updated"
+    assert (found.fragments_added, found.fragments_removed) == (1, 0)
+    assert found.updated == (ColumnUpdates("c", 2),)
+    assert "column c: 2 rows updated" in list(found.lines())
+
+
+def test_what_is_not_in_the_metadata_is_bounded_and_counted_when_asked() -> None:
+    objects = MemoryObjects()
+    rows = {"n": list(range(60_000)), "c": [0] * 60_000}
+    old = stored(objects, SCHEMA, [rows])
+    new = _open(objects, update_rows(objects, old, slice(0, 30_000), {"n": -1}))
+    objects.reads.clear()
+    found = diff_datasets(objects, old.digest, new.digest)
+    chunks = {digest for digest, link in objects.links.items() if link.kind is Kind.CHUNK}
+    assert not chunks & {digest for digest, _, _ in objects.reads}
+    assert not found.exact
+    assert 30_000 <= found.rows_updated <= 60_000
+    assert found.summary == f"up to {found.rows_updated:,} rows updated"
+    exact = diff_datasets(objects, old.digest, new.digest, exact=True)
+    assert (exact.exact, exact.rows_updated) == (True, 30_000)
+
+
+def test_rows_that_came_back_are_added() -> None:
+    objects = MemoryObjects()
+    old = stored(objects, SCHEMA, [_rows(5)])
+    less = _open(objects, delete_rows(objects, old, [0, 1]))
+    found = diff_datasets(objects, less.digest, old.digest)
+    assert (found.rows_added, found.rows_removed, found.fragments_added) == (2, 0, 0)
+
+
+def test_a_compaction_changes_no_row() -> None:
+    objects = MemoryObjects()
+    old = _open(objects, delete_rows(objects, stored(objects, SCHEMA, [_rows(5)]), [0]))
+    new = _open(objects, compact_dataset(objects, old, everything=True))
+    found = diff_datasets(objects, old.digest, new.digest)
+    assert (found.summary, found.fragments_added, found.fragments_removed) == ("same rows", 1, 1)
+
+
+def test_changes_of_columns_are_told_by_their_ids() -> None:
+    objects = MemoryObjects()
+    schema = Schema.of({"a": "int32", "b": "int64", "c": "int64", "d": "int64"})
+    old = stored(objects, schema, [{name: [1] for name in "abcd"}])
+    new = _open(objects, widen_column(objects, old, "a", "int64", nullable=True))
+    new = _open(objects, rename_column(objects, new, "b", "beta"))
+    new = _open(objects, drop_column(objects, new, "c"))
+    new = _open(objects, drop_column(objects, new, "d"))
+    new = _open(objects, add_column(objects, new, Column("d", Scalar("int64"), default=7)))
+    found = diff_datasets(objects, old.digest, new.digest)
+    wide, plain = "scalar(dtype=int64) or null", "scalar(dtype=int64)"
+    assert found.schema == (
+        ColumnChange("a", "scalar(dtype=int32)", wide, ("retyped", "nullability")),
+        ColumnChange("beta", plain, plain, ("renamed",), "b"),
+        ColumnChange("c", plain, None, ("dropped",)),
+        ColumnChange("d", plain, f"{plain}, default 7", ("replaced",)),
+    )
+    assert found.rows_updated == 0
+    assert list(found.lines())[:4] == [
+        f"column a: scalar(dtype=int32) -> {wide}",
+        "column beta (was b): renamed",
+        f"column c removed: {plain}",
+        f"column d: {plain} -> {plain}, default 7, another column",
+    ]
+
+
+def test_another_order_of_columns_is_told() -> None:
+    objects = MemoryObjects()
+    old = stored(objects, SCHEMA, [_rows(1)])
+    root = replace(
+        old.root,
+        schema=Schema(old.schema.columns[::-1]),
+        statistics=old.root.statistics[::-1],
+    )
+    new = _open(objects, objects.put(Kind.DATASET, encode_root(root), root.links))
+    found = diff_datasets(objects, old.digest, new.digest)
+    assert (found.summary, found.reordered) == ("columns reordered", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "low", "high"),
+    [
+        (Scalar("int16"), [-3, 7], -3, 7),
+        (Scalar("float32"), [-1.5, np.inf], -1.5, "inf"),
+        (Scalar("bool"), [False, True], False, True),
+        (Timestamp("s"), [0, 60], "1970-01-01T00:00:00", "1970-01-01T00:01:00"),
+        (Text(), ["a", "b"], None, None),
+    ],
+)
+def test_statistics_are_values_before_and_after(
+    kind: Any, values: list[Any], low: Any, high: Any
+) -> None:
+    objects = MemoryObjects()
+    schema = Schema((Column("v", kind, nullable=True),))
+    old = stored(objects, schema, [])
+    new = stored(objects, schema, [{"v": [*values, None]}])
+    (facts,) = diff_datasets(objects, old.digest, new.digest).statistics
+    assert facts.new is not None
+    assert (facts.name, facts.new.nulls, facts.new.min, facts.new.max) == ("v", 1, low, high)
+    json.dumps(diff_datasets(objects, old.digest, new.digest).to_json(), allow_nan=False)
