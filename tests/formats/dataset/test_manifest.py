@@ -12,21 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.chunk import decode_footer
+from tensorrepo.formats.dataset.deletions import decode_deletion_map
 from tensorrepo.formats.dataset.index import decode_index, encode_index
 from tensorrepo.formats.dataset.manifest import (
+    FRAGMENT,
     FRAGMENTS,
     LEAF_MAGIC,
+    NO_GROUP,
+    Leaf,
+    Span,
     decode_leaf,
     decode_root,
     encode_leaf,
     encode_root,
 )
+from tensorrepo.formats.dataset.patches import decode_patch_index
 from tensorrepo.formats.dataset.read import column_index, open_dataset
+from tensorrepo.formats.dataset.rowruns import decode_row_runs
 from tensorrepo.formats.dataset.schema import Bytes, Schema, Tensor
 from tensorrepo.formats.dataset.sections import decode_sections, encode_sections
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects import Kind
 from tests.support.datasets import stored
+from tests.support.golden_dataset import CASES
 from tests.support.objects import MemoryObjects
 
 if TYPE_CHECKING:
@@ -49,7 +57,21 @@ CHUNK = next(
     for link in CHUNKED.links.values()
     if link.kind is Kind.CHUNK
 )
+
+
+def _part(case: str, family: str) -> bytes:
+    """The payload of the first span of a family in the last leaf of a golden dataset."""
+    leaf = decode_leaf(CASES[case]().dataset.root.leaves[-1].payload, "leaf")
+    return bytes(getattr(leaf, family)[0].payload)
+
+
 DECODERS: dict[str, tuple[bytes, Callable[[Any], Any]]] = {
+    "deletion map": (
+        _part("deleted", "deletions"),
+        lambda payload: decode_deletion_map(payload, "deletion map"),
+    ),
+    "patch": (_part("patched", "patches"), lambda payload: decode_patch_index(payload, "patch")),
+    "row runs": (_part("compacted", "runs"), lambda payload: decode_row_runs(payload, "row runs")),
     "root": (ROOT, decode_root),
     "leaf": (LEAF, lambda payload: decode_leaf(payload, "leaf")),
     "index": (INDEX, lambda payload: decode_index(payload, "page index")),
@@ -103,17 +125,69 @@ def test_a_fragment_counts_its_deleted_rows_in_a_map() -> None:
         decode_leaf(encode_leaf(replace(leaf, fragments=fragments)), "leaf")
 
 
-@pytest.mark.parametrize("change", [{"version": 3}, {"features": ["tiles"]}])
+@pytest.mark.parametrize("version", [1])
+def test_a_root_of_an_unreleased_version_says_what_to_do(version: int) -> None:
+    form = msgspec.msgpack.decode(ROOT) | {"version": version}
+    with pytest.raises(UnsupportedError, match="Write the dataset anew"):
+        decode_root(msgspec.msgpack.encode(form))
+
+
+@pytest.mark.parametrize("change", [{"version": 0}, {"version": 3}, {"features": ["tiles"]}])
 def test_a_root_of_a_later_version_is_unsupported(change: dict[str, Any]) -> None:
     form = msgspec.msgpack.decode(ROOT) | change
     with pytest.raises(UnsupportedError, match="Update tensorrepo"):
         decode_root(msgspec.msgpack.encode(form))
 
 
+def test_spans_may_leave_fragments_out() -> None:
+    leaf = _three_fragments()
+    with_gaps = replace(leaf, indexes=(_span("ab", 0, 1), _span("ab", 2, 1), _span("cd", 1, 1)))
+    found = decode_leaf(encode_leaf(with_gaps), "leaf")
+    assert [(s.group, s.first_fragment, s.stop_fragment) for s in found.indexes] == [
+        ("00000000000000ab", 0, 1),
+        ("00000000000000ab", 2, 3),
+        ("00000000000000cd", 1, 2),
+    ]
+
+
+@pytest.mark.parametrize("family", ["indexes", "deletions", "patches", "runs"])
+@pytest.mark.parametrize(
+    "places", [[(1, 1), (0, 1)], [(0, 2), (1, 1)], [(0, 0)], [(2, 2)], [(0, 2**32 - 1)]]
+)
+def test_spans_that_overlap_or_go_beyond_are_corrupt(
+    family: str, places: list[tuple[int, int]]
+) -> None:
+    spans = tuple(_span(NO_GROUP, *place) for place in places)
+    leaf = replace(_three_fragments(), **{family: spans})  # type: ignore[arg-type]  # of all four
+    with pytest.raises(CorruptError, match="spans"):
+        decode_leaf(encode_leaf(leaf), "leaf")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("deleted", 4), ("rows", 0), ("flags", 8), ("flags", 1), ("reserved", 1)]
+)
+def test_fragments_that_cannot_be_are_corrupt(field: str, value: int) -> None:
+    leaf = _three_fragments()
+    leaf.fragments[field][1] = value
+    with pytest.raises(CorruptError, match="fragment"):
+        decode_leaf(encode_leaf(leaf), "leaf")
+
+
+def _three_fragments() -> Leaf:
+    fragments = np.zeros(3, FRAGMENT)
+    fragments["uid"], fragments["rows"] = [1, 2, 3], 3
+    return Leaf(fragments, ())
+
+
+def _span(group: str, first: int, fragments: int) -> Span:
+    return Span(group.zfill(16), first, fragments, memoryview(b"payload"))
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"rows": 8},
+        {"deleted": 1},
         {"groups": []},
         {"statistics": []},
         {"schema": {}},
