@@ -235,10 +235,8 @@ def _new_columns(dataset: Dataset, column: Column) -> tuple[Column, ...]:
     """The column with its id and default, and the hidden ones that follow it."""
     _check_free(dataset.schema, column.name)
     named = check_default(replace(column, id=column_id(dataset.digest, column), derived=None))
-    hidden = []
-    if any(each.derived is not None for each in dataset.schema.columns):
-        every = Schema((*dataset.schema.columns, named)).with_derived().columns
-        hidden = [each for each in every if each.derived and each.derived[0] == named.id]
+    every = Schema((*dataset.schema.columns, named)).with_derived().columns
+    hidden = [each for each in every if each.derived and each.derived[0] == named.id]
     followers = [replace(each, id=column_id(dataset.digest, each)) for each in hidden]
     return (named, *(_with_default(named, each) for each in followers))
 

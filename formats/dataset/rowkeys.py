@@ -134,8 +134,9 @@ class KeyTable:
 
 def _codes(array: pa.Array, different: pa.Array) -> NDArray[np.int64]:
     """The place of each value among `different` ones, -1 where it is none of them or null."""
-    found = pc.index_in(array, value_set=different, skip_nulls=True)
-    return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    places = pc.index_in(array, value_set=different, skip_nulls=True).fill_null(-1)
+    found: NDArray[np.int64] = places.to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
 
 
 def _shown(value: Any) -> str:

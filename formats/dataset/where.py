@@ -131,8 +131,8 @@ def choose_rows(dataset: Dataset, where: Where, *, strict: bool = True) -> Chose
         where = [int(where)]
     if _are_ids(where):
         return _by_ids(dataset, where, strict=strict)
-    numbers = resolve_rows(where, dataset.rows)
-    found = np.asarray(numbers, np.int64)
+    numbers: Any = where
+    found = np.asarray(resolve_rows(numbers, dataset.rows), np.int64)
     return _chosen(_physical(dataset, found), np.arange(len(found)), len(found), strict=strict)
 
 
@@ -154,7 +154,7 @@ def ids_of_rows(dataset: Dataset, rows: Rows) -> list[str]:
     return [format_row_id(each) for each in row_id_table(dataset).of(_physical(dataset, numbers))]
 
 
-def rows_of_ids(dataset: Dataset, ids: Sequence[Any]) -> NDArray[np.int64]:
+def rows_of_ids(dataset: Dataset, ids: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
     """Numbers of the rows that have these ids, deleted ones not counted; -1 where there is none."""
     rows = row_id_table(dataset).find(row_ids(ids))
     table = live_rows(dataset)

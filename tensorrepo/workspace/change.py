@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,13 @@ from tensorrepo.formats.dataset.schema import (
     Bytes,
     Image,
     Json,
-    Link,
     Scalar,
     Tensor,
     Text,
     Timestamp,
     type_from_json,
 )
+from tensorrepo.formats.dataset.types import Link as LinkType
 from tensorrepo.formats.exchange import registry
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from tensorrepo.workspace.session import Session
 
 _PLAIN_TYPES: dict[str, ColumnType] = {
-    "text": Text(), "json": Json(), "bytes": Bytes(), "image": Image(), "link": Link(),
+    "text": Text(), "json": Json(), "bytes": Bytes(), "image": Image(), "link": LinkType(),
     "timestamp": Timestamp(),
 }  # fmt: skip
 _TENSOR = re.compile(r"(\w+)\[([^\]]*)\]")
@@ -169,9 +170,9 @@ def values_of_file(source: Path, name: str) -> tuple[ColumnType, bool, Iterator[
 
     def values() -> Iterator[Any]:
         for batch in reading.batches:
-            if isinstance(batch, list):
-                yield [row.get(found) for row in batch]
-            else:
-                yield batch[found]
+            columns: Any = batch
+            if isinstance(batch, Sequence):
+                columns = {found: [row.get(found) for row in batch]}
+            yield columns[found]
 
     return column.type, column.nullable, values()

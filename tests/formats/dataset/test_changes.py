@@ -14,12 +14,10 @@ from tensorrepo.formats.dataset.evolve import add_column, drop_column, rename_co
 from tensorrepo.formats.dataset.present import present_row
 from tensorrepo.formats.dataset.read import Dataset, open_dataset, read_rows
 from tensorrepo.formats.dataset.schema import Column, Schema
-from tensorrepo.formats.dataset.types import storage_of
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.where import ids_of_rows, rows_of_ids
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.formats.dtypes import is_small_float
 from tests.support.columntypes import TYPES, tiled, value
 from tests.support.datasets import Rows, same_rows
 from tests.support.objects import MemoryObjects
@@ -160,7 +158,7 @@ VERBS += ["compact", "update", "update", "append"]
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     kinds=st.lists(
-        st.one_of(TYPES, tiled()).filter(lambda k: not is_small_float(storage_of(k).element)),
+        st.one_of(TYPES, tiled()),
         min_size=1,
         max_size=3,
     ),
