@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 GOLDEN = Path(__file__).parents[1] / "golden" / "dataset"
 SEED = 2026
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d494844520000000300000002080200000012f07fc8")  # 3 x 2
-SMALL_CUTS = {"MIN_BYTES": 256, "MEAN_BYTES": 512, "MAX_BYTES": 1024}
+SMALL_CUTS = {"MIN_BYTES": 192, "MEAN_BYTES": 384, "MAX_BYTES": 640}
 
 EVERYTHING = Schema(
     (
@@ -150,7 +150,7 @@ def _signals(first: int, stop: int) -> Rows:
 
 
 def _plain(codec: CodecChoice = Codec.NONE) -> Case:
-    rows = ROWS if codec is Codec.NONE else ROWS * 4
+    rows = ROWS if codec is Codec.NONE else ROWS * 3
     made = Making(EVERYTHING, rows[:3], rows[3:], page_bytes=700, codec=codec)
     return Case(made.dataset, rows, is_compressed=codec is not Codec.NONE)
 
@@ -258,10 +258,10 @@ def _compacted() -> Case:
 
 def _leaves() -> Case:
     """Boundaries close enough for several leaves, all of them objects but the last."""
-    rows = [{"n": at} for at in range(60)]
+    rows = [{"n": at} for at in range(40)]
     with small_cuts():
         made = Making(Schema.of({"n": "int64"}), rows[:1])
-        for at in range(1, 60):
+        for at in range(1, 40):
             made.append([rows[at]])
         made.change(delete_rows, [3, 30])
     return Case(made.dataset, [row for at, row in enumerate(rows) if at not in (3, 30)])
@@ -273,6 +273,7 @@ def small_cuts() -> ExitStack:
     for name, size in SMALL_CUTS.items():
         stack.enter_context(patch.object(cuts, name, size))
     stack.enter_context(patch.object(spanwrite, "INLINE_INDEX_BYTES", 300))
+    stack.enter_context(patch.object(spanwrite, "INLINE_LEAF_BYTES", SMALL_CUTS["MIN_BYTES"]))
     return stack
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,22 +15,16 @@ from tensorrepo.formats.dataset.read import (
     column_index,
     dataset_leaves,
     fragment_records,
-    live_rows,
     open_dataset,
     page_reader,
-    row_id_table,
 )
-from tensorrepo.formats.dataset.schema import LinkValue, Schema
-from tensorrepo.formats.dtypes import is_small_float
-from tensorrepo.repo.ids import Digest, object_digest
+from tensorrepo.formats.dataset.schema import Schema
+from tensorrepo.repo.ids import object_digest
 from tensorrepo.repo.objects import decode_object
-from tests.support import reference_dataset
+from tests.support.by_spec import agrees
 from tests.support.datasets import datasets, same_rows, stored
 from tests.support.golden_dataset import CASES, EVERYTHING, Case, golden_files, golden_objects
 from tests.support.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @cache
@@ -48,39 +40,6 @@ def _opened(case: str) -> Dataset:
         objects.stored[digest] = whole
         objects.links[digest] = decode_object(whole).link(digest)
     return open_dataset(objects, object_digest((files["root.bin"],)))
-
-
-def _by_the_spec(objects: MemoryObjects, digest: Digest) -> tuple[Any, Any, Any]:
-    named = {reference_dataset.object_name(whole): whole for whole in objects.stored.values()}
-    return reference_dataset.read(named, bytes.fromhex(digest))
-
-
-def _plain(dataset: Dataset) -> Iterator[dict[str, Any]]:
-    """Rows as the second reader gives them: hidden columns too, links as JSON, small floats as
-    their bits.
-    """
-    names = dataset.schema.names
-    for row in zip(*(dataset[name] for name in names), strict=True):
-        yield dict(zip(names, map(_plain_value, row), strict=True))
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, LinkValue):
-        return msgspec.to_builtins(value)
-    if hasattr(value, "dtype") and is_small_float(value.dtype):
-        return np.asarray(value).view(f"u{value.dtype.itemsize}")
-    return value
-
-
-def _ids(dataset: Dataset) -> list[tuple[int, int]]:
-    rows, live = np.arange(len(dataset)), live_rows(dataset)
-    found = row_id_table(dataset).of(rows if live is None else live.physical(rows))
-    return [each.item() for each in found]
-
-
-def _agrees(objects: MemoryObjects, dataset: Dataset) -> bool:
-    _, ids, rows = _by_the_spec(objects, dataset.digest)
-    return same_rows(rows, list(_plain(dataset))) and ids == _ids(dataset)
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
@@ -109,7 +68,7 @@ def test_golden_datasets_are_read_by_the_spec_alone(case: str) -> None:
     dataset = _opened(case)
     objects = dataset.objects
     assert isinstance(objects, MemoryObjects)
-    assert _agrees(objects, dataset)
+    assert agrees(objects, dataset)
 
 
 @pytest.mark.parametrize(
@@ -181,4 +140,4 @@ def test_any_dataset_is_read_by_the_spec_alone(drawn: object) -> None:
     schema, rows = drawn  # type: ignore[misc]  # what the strategy draws
     objects = MemoryObjects()
     dataset = stored(objects, schema, [rows], page_bytes=200)  # type: ignore[has-type]
-    assert _agrees(objects, dataset)
+    assert agrees(objects, dataset)

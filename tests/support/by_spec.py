@@ -1,0 +1,50 @@
+"""What the second reader finds in a dataset, against what the first one does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tensorrepo.formats.dataset.read import Dataset, live_rows, row_id_table
+from tensorrepo.formats.dataset.schema import LinkValue
+from tensorrepo.formats.dtypes import is_small_float
+from tests.support import reference_dataset
+from tests.support.datasets import same_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.objects import MemoryObjects
+
+
+def ids_of(dataset: Dataset) -> list[tuple[int, int]]:
+    """Ids of all rows, in order."""
+    rows, live = np.arange(len(dataset)), live_rows(dataset)
+    found = row_id_table(dataset).of(rows if live is None else live.physical(rows))
+    return [each.item() for each in found]
+
+
+def agrees(objects: MemoryObjects, dataset: Dataset) -> bool:
+    """Whether both readers find the same rows with the same ids."""
+    named = {reference_dataset.object_name(whole): whole for whole in objects.stored.values()}
+    _, ids, rows = reference_dataset.read(named, bytes.fromhex(dataset.digest))
+    return same_rows(rows, list(_plain(dataset))) and ids == ids_of(dataset)
+
+
+def _plain(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """Rows as the second reader gives them: hidden columns too, links as JSON, small floats as
+    their bits.
+    """
+    names = dataset.schema.names
+    for row in zip(*(dataset[name] for name in names), strict=True):
+        yield dict(zip(names, map(_plain_value, row), strict=True))
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, LinkValue):
+        return msgspec.to_builtins(value)
+    if hasattr(value, "dtype") and is_small_float(value.dtype):
+        return np.asarray(value).view(f"u{value.dtype.itemsize}")
+    return value
