@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo import connect
+from tensorrepo.blame import Blame, blame
 from tensorrepo.compare import Comparison, compare
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.dataset.read import open_dataset
@@ -24,7 +25,7 @@ from tensorrepo.repo.trees import Entry
 from tensorrepo.transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from tensorrepo.formats.dataset.outsideread import AllowedOutside
     from tensorrepo.repo import repository as core
@@ -300,6 +301,42 @@ class Repository:
     def _refs(self, space: str) -> dict[str, Digest]:
         found = self.core.log.refresh().state.refs.items()
         return {ref.removeprefix(space): at for ref, at in sorted(found) if ref.startswith(space)}
+
+    def blame(
+        self,
+        name: str,
+        *,
+        row: int | None = None,
+        row_id: str | None = None,
+        key: Mapping[str, Any] | None = None,
+        columns: Iterable[str] | None = None,
+        ref: str = "main",
+    ) -> Blame:
+        """Which commits added a row of a dataset, and gave it its values.
+
+        Args:
+            name: of the dataset.
+            row: the row's number in `ref`; or
+            row_id: its lasting id, also that of a deleted row; or
+            key: columns, and the values by which they name this one row.
+            columns: only these.
+            ref: look back from here.
+
+        Raises:
+            InvalidInputError: not exactly one of `row`, `row_id` and `key`.
+            NotFoundError: no such row.
+        """
+        revision, path, _ = self._entry(name, ref, "datasets", Kind.DATASET)
+        return blame(
+            self.core.objects,
+            path,
+            revision.digest,
+            row=row,
+            row_id=row_id,
+            key=key,
+            columns=columns,
+            outside=self.outside,
+        )
 
     def _entry(self, name: str, ref: str, space: str, kind: Kind) -> tuple[Revision, str, Entry]:
         revision = self.resolve(ref)

@@ -12,6 +12,7 @@ from tensorrepo.cli.complete import complete_ref
 from tensorrepo.cli.exits import NOTHING_TO_DO
 from tensorrepo.repo import combine
 from tensorrepo.repo.commits import MAX_CHANGED
+from tensorrepo.repo.errors import ConflictError
 from tensorrepo.workspace.commit import commit_staged
 from tensorrepo.workspace.pick import check_strategy, refuse_staged
 
@@ -87,8 +88,8 @@ def merge_command(
 ) -> None:
     """Join another branch into this one: one merge commit, or nothing.
 
-    Appends to a dataset on both sides are joined. There is no half-merged state: in a conflict
-    nothing changes, and the message says which paths and why.
+    Rows, cells and columns of a dataset that both sides changed are joined. There is no half-merged
+    state: in a conflict nothing changes, and the message says which paths and cells, and why.
 
     Examples:
         tensorrepo merge cleaning
@@ -99,15 +100,20 @@ def merge_command(
     branch = session.branch()
     with session.here.locked():
         refuse_staged(session)
-        outcome = combine.merge(
-            session.repository,
-            branch,
-            session.resolve(ref).digest,
-            author=session.author(),
-            message=message or f"Merge {ref} into {branch}",
-            strategy=strategy,
-            fast_forward=not commit,
-        )
+        try:
+            outcome = combine.merge(
+                session.repository,
+                branch,
+                session.resolve(ref).digest,
+                author=session.author(),
+                message=message or f"Merge {ref} into {branch}",
+                strategy=strategy,
+                fast_forward=not commit,
+            )
+        except ConflictError as error:
+            if as_json:
+                output.json_value(output.conflicts_json(error))
+            raise
     _report_merge(branch, ref, outcome, as_json=as_json)
 
 

@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "log": ("log", "Show commits, the newest first.", LOOK),
     "diff": ("diff", "Show what differs between two commits, or since the last one.", LOOK),
     "show": ("diff", "Show one commit, or one entry of it.", LOOK),
+    "blame": ("blame", "Show which commits gave a row of a dataset its values.", LOOK),
     "ls": ("look", "List the entries of a commit.", LOOK),
     "cat": ("look", "Print an entry: rows of a dataset, tensors of a model, a file.", LOOK),
     "stream": ("stream", "Stream a dataset as training would, and show how fast.", LOOK),

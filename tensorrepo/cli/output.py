@@ -122,6 +122,25 @@ def failure(error: Error) -> None:
     console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(str(error))}")
     for conflict in getattr(error, "conflicts", ()):
         console.print(f"  [red]conflict[/red] {escape(_conflict(conflict))}")
+        for inside in getattr(conflict, "details", ()):
+            console.print(f"    {escape(str(inside['line']))}")
+
+
+def conflicts_json(error: Error) -> dict[str, Any]:
+    """A failed merge for programs: every path in conflict, and what in it is contested."""
+    told = [
+        {
+            "path": conflict.path,
+            "kind": conflict.kind.label if conflict.kind is not None else None,
+            "base": conflict.base,
+            "ours": conflict.ours,
+            "theirs": conflict.theirs,
+            "reason": conflict.reason,
+            "details": list(conflict.details),
+        }
+        for conflict in getattr(error, "conflicts", ())
+    ]
+    return {"error": error.kind, "message": str(error), "conflicts": told}
 
 
 def bug(error: Exception) -> None:

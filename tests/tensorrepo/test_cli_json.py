@@ -35,6 +35,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "log": (("log",),),
     "diff": (("diff", "v1", "main"),),
     "show": (("show",),),
+    "blame": (("blame", "points", "--row", "1"),),
     "ls": (("ls",),),
     "cat": (("cat", "points"),),
     "stream": (("stream", "points"),),

@@ -1,0 +1,203 @@
+"""Which commit gave a row its present values?
+
+History is walked back from a version, always towards a parent that has the same value. Of two
+versions only what differs is looked at: where leaves, pages and patches are the same, so is the
+cell. Rows are followed by id, so compaction hides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tensorrepo.formats.dataset.cells import VersionPair
+from tensorrepo.formats.dataset.read import live_rows, row_id_table
+from tensorrepo.formats.dataset.rowids import format_row_id
+from tensorrepo.repo.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.narrowed import Part
+    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.schema import Column
+    from tensorrepo.repo.ids import Digest
+
+ROW = ""  # stands for the row itself among ids of columns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One commit of a history: the dataset as it was there, None where there was none."""
+
+    commit: Digest
+    generation: int
+    dataset: Dataset | None
+    parents: tuple[Digest, ...]
+
+
+class History(Protocol):
+    """Whoever knows the dataset at every commit."""
+
+    def step(self, commit: Digest) -> Step:
+        """What there was at a commit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlame:
+    """Where a row came from.
+
+    Attributes:
+        added: the commit that added it, or brought it back.
+        deleted: the commit that deleted it; None: it is there.
+        last: the commit whose values are blamed: the newest one that has the row.
+        columns: by column id, the commit that brought the value.
+    """
+
+    added: Digest
+    deleted: Digest | None
+    last: Digest
+    columns: dict[str, Digest]
+
+
+def blame_row(
+    history: History, tip: Digest, row_id: NDArray[Any], columns: Iterable[str] | None = None
+) -> RowBlame:
+    """Where a row and its values came from.
+
+    Args:
+        history: what there was at every commit.
+        tip: the commit to look back from.
+        row_id: ROW_ID ``(1,)``.
+        columns: ids; None: all that the row has.
+
+    Raises:
+        NotFoundError: no version up to `tip` has a row of that id.
+    """
+    last, deleted = tip, None
+    step = history.step(tip)
+    if step.dataset is None or not has_row(step.dataset, row_id):
+        deleted, last = _deletion(history, tip, row_id)
+        step = history.step(last)
+    assert step.dataset is not None, "it has the row"
+    there = {column.id for column in step.dataset.schema.columns}
+    wanted = there if columns is None else there & set(columns)
+    found = _origins(history, last, row_id, {ROW, *wanted})
+    return RowBlame(found.pop(ROW), deleted, last, found)
+
+
+def has_row(dataset: Dataset, row_id: NDArray[Any]) -> bool:
+    """Whether there is a row of that id, and not deleted."""
+    row = row_id_table(dataset).find(row_id)
+    live = live_rows(dataset)
+    return bool(row[0] >= 0) and (live is None or bool(live.live(row)[0] >= 0))
+
+
+def _origins(
+    history: History, tip: Digest, row_id: NDArray[Any], wanted: set[str]
+) -> dict[str, Digest]:
+    """Per wanted column the commit none of whose parents has the same value."""
+    found: dict[str, Digest] = {}
+    walk = _Walk(history)
+    walk.add(tip, wanted)
+    while walk.waiting:
+        step, pending = walk.pop()
+        assert step.dataset is not None, "the row is in it"
+        for parent in step.parents if pending else ():
+            before = history.step(parent).dataset
+            if before is not None:
+                same = same_cells(before, step.dataset, row_id, pending)
+                if same:
+                    walk.add(parent, same)
+                pending = pending - same
+        found |= dict.fromkeys(pending, step.commit)
+    return found
+
+
+def _deletion(history: History, tip: Digest, row_id: NDArray[Any]) -> tuple[Digest, Digest]:
+    """The newest commit that deleted the row, and its parent that has it."""
+    walk = _Walk(history)
+    walk.add(tip, {ROW})
+    while walk.waiting:
+        step, _ = walk.pop()
+        kept = [parent for parent in step.parents if _has(history.step(parent), step, row_id)]
+        if kept and len(kept) == len(step.parents):
+            return step.commit, kept[0]
+        for parent in step.parents:
+            if parent not in kept:
+                walk.add(parent, {ROW})
+    raise NotFoundError(f"no version up to commit {tip:.12} has a row {format_row_id(row_id[0])}")
+
+
+def _has(before: Step, after: Step, row_id: NDArray[Any]) -> bool:
+    """Whether `before` has a row that `after` has not."""
+    if before.dataset is None:
+        return False
+    if after.dataset is not None and before.dataset.digest == after.dataset.digest:
+        return False
+    return has_row(before.dataset, row_id)
+
+
+class _Walk:
+    """Commits that are still to be visited, children before parents, each once."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._heap: list[tuple[int, Digest]] = []
+        self._wanted: dict[Digest, set[str]] = {}
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._heap)
+
+    def add(self, commit: Digest, wanted: set[str]) -> None:
+        if commit not in self._wanted:
+            self._wanted[commit] = set()
+            heappush(self._heap, (-self._history.step(commit).generation, commit))
+        self._wanted[commit] |= wanted
+
+    def pop(self) -> tuple[Step, set[str]]:
+        commit = heappop(self._heap)[1]
+        return self._history.step(commit), self._wanted.pop(commit)
+
+
+# ------------------------------------------------------------------------------ two versions
+
+
+def same_cells(before: Dataset, after: Dataset, row_id: NDArray[Any], wanted: set[str]) -> set[str]:
+    """Those of the wanted columns in which a row of `after` is the same in `before`."""
+    known = {column.id: column for column in before.schema.columns}
+    shared = {column.id: column for column in after.schema.columns if column.id in known}
+    candidates = wanted & (shared.keys() | {ROW})
+    if before.digest == after.digest or not candidates:
+        return candidates
+    pair = VersionPair.of(before, after)
+    row = _row_of(pair.new, row_id)
+    if row is None:  # it lies in a leaf that both have
+        return candidates
+    there = _row_of(pair.old, row_id)
+    if there is None or _is_dead(pair.old, there):
+        return set()
+    return {
+        each for each in candidates if each == ROW or _is_same(pair, known[each], shared[each], row)
+    }
+
+
+def _row_of(part: Part, row_id: NDArray[Any]) -> int | None:
+    row = int(row_id_table(part.dataset).find(row_id)[0])
+    return row if row >= 0 else None
+
+
+def _is_dead(part: Part, row: int) -> bool:
+    return bool(np.isin(row, part.dead))
+
+
+def _is_same(pair: VersionPair, old: Column, new: Column, row: int) -> bool:
+    _, changed = pair.comparer(old, new).changed(row, row + 1)
+    return not len(changed)

@@ -1,0 +1,107 @@
+"""`blame`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tensorrepo.blame import Blame, Origin, blame
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, RepoOption, session_of
+from tensorrepo.cli.complete import complete_place
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.types import ClassLabel, Layout, Text
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects import Kind
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.schema import Column, Schema
+
+
+def blame_command(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
+    row: Annotated[int | None, typer.Option("--row", help="The row's number.")] = None,
+    row_id: Annotated[
+        str | None, typer.Option("--row-id", metavar="ID", help="Its lasting id, as diff shows it.")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="COL=VALUE", help="What names it; may be repeated."),
+    ] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")
+    ] = None,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which commits gave a row its values: who, when, and with what message.
+
+    A row is found by its number, its id or its key. By id also one that was deleted: then it says
+    which commit deleted it, and shows the values that it had.
+
+    Examples:
+        tensorrepo blame photos --row 7
+        tensorrepo blame v1:photos --key name=cat.png
+        tensorrepo blame photos --row-id 629f6fbed82c07cd:3 --column label
+    """
+    session = session_of(context, repo)
+    revision, path, entry = session.find(name)
+    if entry.kind is not Kind.DATASET:
+        raise InvalidInputError(f"{path} is a {entry.kind.label}: only rows of datasets have blame")
+    objects = session.repository.objects
+    schema = open_dataset(objects, entry.digest).schema
+    found = blame(
+        objects,
+        path,
+        revision.digest,
+        row=row,
+        row_id=row_id,
+        key=_keys(schema, key) if key else None,
+        columns=columns,
+        outside=session.outside,
+    )
+    if as_json:
+        output.json_value(found.to_json())
+    else:
+        _show(found)
+
+
+def _keys(schema: Schema, given: list[str]) -> dict[str, Any]:
+    """``COL=VALUE`` texts as values of their columns."""
+    keys: dict[str, Any] = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals:
+            raise InvalidInputError(f"--key is COL=VALUE, got {each!r}")
+        keys[name] = _key_value(schema.column(name), text)
+    return keys
+
+
+def _key_value(column: Column, text: str) -> Any:
+    """What a user typed, as a value of the column."""
+    if isinstance(column.type, Text | ClassLabel):
+        return text
+    if column.storage.layout is not Layout.FIXED or column.storage.shape:
+        return text.encode()
+    try:
+        return column.storage.element.type(text).item()
+    except ValueError as error:
+        raise InvalidInputError(
+            f"--key {column.name}: {text!r} is no {column.storage.dtype}"
+        ) from error
+
+
+def _show(found: Blame) -> None:
+    place = f"row {found.row}" if found.row is not None else "a deleted row"
+    output.line(f"{found.path}, {place}, id {found.row_id}")
+    output.line(f"added in {_shown(found.added)}")
+    if found.deleted is not None:
+        output.line(f"deleted in {_shown(found.deleted)}")
+    output.table(("column", "value", "commit", "author", "date", "message"), found.rows())
+
+
+def _shown(origin: Origin) -> str:
+    author = origin.commit.author.partition(" <")[0]
+    return f"{origin.digest:.12} by {author}, {origin.time[:10]}: {origin.subject}"
