@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.values import ColumnValues
 
 BATCH_BYTES = 8 << 20  # of values that are compared at once, on each side
+DENSE = 2  # rows are read with what lies between them while that is at most so many times them
 LONG_BYTES = 64 << 10  # stretches from here on are read as they lie, shorter ones are gathered
 
 
@@ -101,7 +102,7 @@ def equal_pages(
     same_form = np.array(
         [[one == two for two in new.storages] for one in old.storages], np.bool_
     ).reshape(len(old.storages), len(new.storages))
-    equal = (old.tags[pages] == new.tags[others]).all(axis=1)
+    equal: NDArray[np.bool_] = (old.tags[pages] == new.tags[others]).all(axis=1)
     equal &= same_form[old.stored_as[pages], new.stored_as[others]]
     for name in ("rows", "codec", "nulls"):
         equal &= old.entries[name][pages] == new.entries[name][others]
@@ -257,7 +258,13 @@ class ColumnComparer:
 
     def _chosen(self, side: int, rows: NDArray[np.int64]) -> ColumnValues | None:
         reader = self._reader(side)
-        return None if reader is None else read_chosen(reader, rows)
+        if reader is None or not len(rows):
+            return None if reader is None else read_chosen(reader, rows)
+        start, stop = int(rows.min()), int(rows.max()) + 1
+        if self._is_tiled or stop - start > DENSE * len(rows):
+            return read_chosen(reader, rows)
+        # Most of what lies between them is wanted: no need to look for each row's page.
+        return concat(reader.range(start, stop)).take(rows - start)
 
     def _reader(self, side: int) -> PageReader | None:
         column = (self.old, self.new)[side]

@@ -41,7 +41,8 @@ def differing(
     if old.valid is None and new.valid is None:
         return changed
     mine, theirs = valid_rows(old), valid_rows(new)
-    return (changed & mine & theirs) | (mine != theirs)
+    found: NDArray[np.bool_] = (changed & mine & theirs) | (mine != theirs)
+    return found
 
 
 def _alike(
@@ -96,7 +97,8 @@ def _fixed(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
         for each in (old, new)
     )
     unequal: NDArray[np.bool_] = one != two
-    return unequal[:, 0] if unequal.shape[1] == 1 else unequal.any(axis=1)
+    changed: NDArray[np.bool_] = unequal.any(axis=1) if unequal.shape[1] > 1 else unequal[:, 0]
+    return changed
 
 
 def _items(old: BinaryValues | RaggedValues, new: BinaryValues | RaggedValues) -> NDArray[np.bool_]:

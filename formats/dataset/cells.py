@@ -70,7 +70,7 @@ class VersionPair:
 
     def windows(self, comparers: Sequence[ColumnComparer]) -> Iterator[tuple[int, int]]:
         """Ranges of rows of the new part in which columns can differ, in order."""
-        step = min(WINDOW_ROWS, max(1 << 12, WINDOW_CELLS // max(1, len(comparers))))
+        step = window_rows(len(comparers))
         touched: set[int] = set()
         for comparer in comparers:
             found = comparer.candidates
@@ -81,6 +81,11 @@ class VersionPair:
             ).T.tolist():
                 touched.update(range(first, last + 1))
         yield from ((number * step, number * step + step) for number in sorted(touched))
+
+
+def window_rows(columns: int) -> int:
+    """How many rows of so many columns are compared before their changes are given out."""
+    return min(WINDOW_ROWS, max(1 << 12, WINDOW_CELLS // max(1, columns)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

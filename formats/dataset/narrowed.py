@@ -19,13 +19,14 @@ from tensorrepo.formats.dataset.read import Dataset, dataset_leaves, live_rows
 from tensorrepo.formats.dataset.schema import Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.manifest import Leaf, Span
     from tensorrepo.formats.dataset.schema import Column
 
+_LeafKey = tuple[bytes, bytes]
 _SpanKey = tuple[str, "str | bytes", bytes]
 
 
@@ -76,26 +77,24 @@ def narrow(old: Dataset, new: Dataset, *, whole: bool = False) -> tuple[Part, Pa
     """The parts of two versions that can differ; all of both when `whole`."""
     # Rows that take a default that changed are not what they were, however equal leaves are.
     if whole or _defaults_changed(old.schema, new.schema):
-        return _part(old, frozenset(), None), _part(new, frozenset(), None)
+        return _part(old, old, set(), set()), _part(new, new, set(), set())
     shared = {_identity(entry) for entry in old.root.leaves}
     shared &= {_identity(entry) for entry in new.root.leaves}
-    parts = [_reduced(each, shared) for each in (old, new)]
-    keys = [_span_keys(dataset_leaves(each)) for each in parts]
-    spans = keys[0] & keys[1]
-    return _part(old, shared, spans), _part(new, shared, spans)
+    less_old, less_new = (_reduced(each, shared) for each in (old, new))
+    spans = _span_keys(dataset_leaves(less_old)) & _span_keys(dataset_leaves(less_new))
+    return _part(old, less_old, shared, spans), _part(new, less_new, shared, spans)
 
 
-def _part(version: Dataset, shared: Iterable[Any], spans: set[_SpanKey] | None) -> Part:
-    known = set(shared)
-    kept = np.array([_identity(entry) not in known for entry in version.root.leaves], np.bool_)
+def _part(version: Dataset, reduced: Dataset, shared: set[_LeafKey], spans: set[_SpanKey]) -> Part:
+    """A version without the leaves `shared`, which is `reduced`, and its indexes `spans`."""
+    kept = np.array([_identity(entry) not in shared for entry in version.root.leaves], np.bool_)
     rows = np.array([entry.rows for entry in version.root.leaves], np.int64)
     live = rows - np.array([entry.deleted for entry in version.root.leaves], np.int64)
     mine = np.cumsum(rows * kept) - rows * kept
     mine_live = np.cumsum(live * kept) - live * kept
-    dataset = _reduced(version, known)
     return Part(
-        dataset,
-        _without(dataset, spans) if spans else dataset,
+        reduced,
+        _without(reduced, spans) if spans else reduced,
         mine[kept],
         (np.cumsum(rows) - rows - mine)[kept],
         (np.cumsum(live) - live - mine_live)[kept],
@@ -103,7 +102,7 @@ def _part(version: Dataset, shared: Iterable[Any], spans: set[_SpanKey] | None) 
     )
 
 
-def _reduced(version: Dataset, shared: set[Any]) -> Dataset:
+def _reduced(version: Dataset, shared: set[_LeafKey]) -> Dataset:
     """The version without the leaves `shared`."""
     leaves = tuple(entry for entry in version.root.leaves if _identity(entry) not in shared)
     return _with_leaves(version, leaves)
@@ -146,7 +145,7 @@ def _without(part: Dataset, spans: set[_SpanKey]) -> Dataset:
     return replace(found, links=links)
 
 
-def _identity(entry: LeafEntry) -> tuple[bytes, bytes]:
+def _identity(entry: LeafEntry) -> _LeafKey:
     return entry.digest, entry.payload
 
 

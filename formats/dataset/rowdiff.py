@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorrepo.formats.dataset.arrow import to_arrow_array
-from tensorrepo.formats.dataset.cells import VersionPair
+from tensorrepo.formats.dataset.cells import VersionPair, window_rows
 from tensorrepo.formats.dataset.keydiff import check_keys, match_keys
 from tensorrepo.formats.dataset.read import page_reader, row_id_table
 from tensorrepo.formats.dataset.rowmatch import RowRanges
@@ -372,8 +372,9 @@ class _Walk:
     def _updated_by_key(
         self, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
     ) -> Iterator[RowChanges]:
-        for start in range(0, len(new_rows), MAX_BATCH_ROWS):
-            old, new = (rows[start : start + MAX_BATCH_ROWS] for rows in (old_rows, new_rows))
+        step = window_rows(len(self._names))
+        for start in range(0, len(new_rows), step):
+            old, new = (rows[start : start + step] for rows in (old_rows, new_rows))
             changed = np.zeros((len(new), len(self._names)), np.bool_)
             for at, comparer in enumerate(self._comparers):
                 for _, some in comparer.among(old, new):

@@ -112,7 +112,8 @@ class RowRanges:
         high = int(np.searchsorted(ends, int(places[-1]), side="right")) + 1
         begins = ends[low:high] - (self.stop - self.start)[low:high]
         counts = np.minimum(ends[low:high], places[-1] + 1) - np.maximum(begins, first)
-        return places + np.repeat(self.start[low:high] - begins, counts)
+        expanded: NDArray[np.int64] = places + np.repeat(self.start[low:high] - begins, counts)
+        return expanded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
