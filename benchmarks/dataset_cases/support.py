@@ -32,10 +32,15 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure: `peers` is the python of an environment that has the peers, if there is."""
+    """How to measure.
+
+    `peers` is the python of an environment that has the peers, if there is; `scale` shrinks, or
+    grows, the data of the cases that say so.
+    """
 
     rounds: int
     peers: str | None
+    scale: float = 1.0
 
 
 class Skipped(Exception):
