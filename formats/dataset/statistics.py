@@ -54,13 +54,15 @@ def range_of(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> Range:
     ascending = len(values) < 2 or bool((values[1:] >= values[:-1]).all())
     if kind != "f":
         return Range(order_key(values.min()), order_key(values.max()), is_sorted=ascending)
-    smallest, largest = np.fmin.reduce(values), np.fmax.reduce(values)
-    if np.isnan(smallest):
+    # Not by fmin: of a signalling NaN and a number it may keep the NaN.
+    missing = np.isnan(values)
+    has_nan = bool(missing.any())
+    numbers = values[~missing] if has_nan else values
+    if not len(numbers):
         return Range(None, None, has_nan=True)
-    # Zeros of both signs are equal to fmin but differ in their bits: cover both.
-    low = order_key(smallest or -0.0)
-    high = order_key(largest or 0.0)
-    return Range(low, high, has_nan=bool(np.isnan(values).any()), is_sorted=ascending)
+    # Zeros of both signs are equal but differ in their bits: cover both.
+    low, high = order_key(numbers.min() or -0.0), order_key(numbers.max() or 0.0)
+    return Range(low, high, has_nan=has_nan, is_sorted=ascending)
 
 
 def order_key(value: Any) -> int:

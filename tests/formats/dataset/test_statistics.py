@@ -66,3 +66,13 @@ def test_a_zero_covers_both_signs() -> None:
 
 def test_complex_numbers_have_no_order() -> None:
     assert range_of(np.array([1j]), None) == NO_RANGE
+
+
+@pytest.mark.parametrize("place", range(9))
+def test_a_signalling_nan_hides_no_value(place: int) -> None:
+    values = np.arange(1, 10, dtype=np.float32)
+    values.view(np.uint32)[place] = 0x7F800001
+    found = range_of(values, None)
+    numbers = values[~np.isnan(values)]
+    assert (found.smallest, found.largest) == (order_key(numbers[0]), order_key(numbers[-1]))
+    assert found.has_nan
