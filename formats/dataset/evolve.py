@@ -19,6 +19,7 @@ from tensorrepo.formats.dataset.columnwrite import ColumnPartWriter
 from tensorrepo.formats.dataset.defaults import check_default, default_row, default_values
 from tensorrepo.formats.dataset.deletions import unpack_deletions
 from tensorrepo.formats.dataset.derived import derived_values
+from tensorrepo.formats.dataset.editwrite import STEP_BYTES, Editing, editing
 from tensorrepo.formats.dataset.fit import coerce_column, null_values
 from tensorrepo.formats.dataset.fragments import Fragment, leaf_fragments
 from tensorrepo.formats.dataset.index import ColumnPages
@@ -32,7 +33,6 @@ from tensorrepo.formats.dataset.stripes import NO_LIMIT, page_limit
 from tensorrepo.formats.dataset.treeedit import FragmentEdit
 from tensorrepo.formats.dataset.treewrite import put_root, tallies
 from tensorrepo.formats.dataset.types import Layout
-from tensorrepo.formats.dataset.update import STEP_BYTES, Editing, editing
 from tensorrepo.formats.dataset.values import ColumnValues, FixedValues, concat
 from tensorrepo.formats.dataset.widen import can_widen, widen_range
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, column_id

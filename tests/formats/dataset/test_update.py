@@ -20,13 +20,8 @@ from tensorrepo.formats.dataset.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.update import (
-    PATCH_LAYERS,
-    PatchState,
-    delete_rows,
-    is_patched,
-    update_rows,
-)
+from tensorrepo.formats.dataset.setvalues import PATCH_LAYERS, PatchState, is_patched
+from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.where import col
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
