@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataset_cases import ingest, regions, take
+from dataset_cases import ingest, million, regions, take
 from dataset_cases.support import Options, Skipped
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CASES: dict[str, Callable[[Path, Options], dict[str, Any]]] = {
     **take.CASES,
     **regions.CASES,
+    **million.CASES,
     **ingest.CASES,
 }
 

@@ -107,6 +107,28 @@ def reset_counts(dataset: Dataset) -> CountingStore:
     return objects
 
 
+@dataclass
+class Written:
+    """Bytes of the files that are new or differ in a folder."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def written(folder: Path) -> Iterator[Written]:
+    """What the body writes below `folder`, where no file is written twice: all of a repository."""
+    found = Written()
+    before = _files(folder)
+    yield found
+    after = _files(folder)
+    found.bytes = sum(size for name, (size, at) in after.items() if before.get(name) != (size, at))
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    statuses = ((str(path), path.stat()) for path in folder.rglob("*") if path.is_file())
+    return {name: (status.st_size, status.st_mtime_ns) for name, status in statuses}
+
+
 # ------------------------------------------------------------------------------ peers
 
 
