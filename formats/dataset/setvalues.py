@@ -8,8 +8,9 @@ values would not fit, they are looked at piece by piece.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,6 +88,11 @@ class _NewRows:
         return overlay(values, self.offsets[low:high] - start, self.values.slice(low, high))
 
 
+def _joined(pieces: Sequence[_NewRows]) -> _NewRows:
+    offsets = np.concatenate([piece.offsets for piece in pieces])
+    return _NewRows(offsets, concat([piece.values for piece in pieces]))
+
+
 class ValueChanger:
     """Makes the edits of one `set_values`."""
 
@@ -120,14 +126,12 @@ class ValueChanger:
             pages: dict[str, ColumnPart] = {}
             patches: dict[str, PatchPart] = {}
             for column in columns:
-                new = self._new_rows(column, each)
-                if new is None:
-                    continue
                 before = known.get(column.id, {}).get(each.fragment, ())
-                if is_patched(self._state(column, each, new, before)):
-                    patches[column.id] = self._patch(column, each, new)
-                else:
-                    pages[column.id] = self._replacement(column, each, new)
+                found = self._change(column, each, before)
+                if isinstance(found, PatchPart):
+                    patches[column.id] = found
+                elif found is not None:
+                    pages[column.id] = found
             if pages or patches:
                 yield each.fragment, FragmentEdit(pages=pages, patches=patches)
             self._tell(each)
@@ -137,27 +141,62 @@ class ValueChanger:
         if self._progress is not None:
             self._progress(self._rows, self._bytes)
 
+    def _change(
+        self, column: Column, fragment: FragmentRows, before: Sequence[PatchPart]
+    ) -> PatchPart | ColumnPart | None:
+        """A patch, all pages, or None where no value differs."""
+        state = self._state(column, fragment, before)
+        if state.patch_bytes - sum(map(_part_bytes, before)) > self._edit.quarter_bytes:
+            return self._change_in_pieces(column, fragment, state)
+        found = list(self._differences(column, fragment, fragment.start, fragment.stop))
+        if not found:
+            return None
+        new = _joined(found)
+        exact = replace(state, patch_bytes=new.values.nbytes + sum(map(_part_bytes, before)))
+        if is_patched(exact):
+            return self._patch(column, fragment, [new])
+        row_bytes = max(1.0, new.values.nbytes / new.values.rows)
+        return self._replacement(column, fragment, new.laid_over, row_bytes)
+
+    def _change_in_pieces(
+        self, column: Column, fragment: FragmentRows, state: PatchState
+    ) -> PatchPart | ColumnPart | None:
+        """The same where all new values at once would not fit into memory."""
+        pieces = self._differences(column, fragment, fragment.start, fragment.stop)
+        first = next(pieces, None)
+        if first is None:
+            return None
+        if is_patched(state):
+            return self._patch(column, fragment, chain([first], pieces))
+        pieces.close()
+        rows = self._chosen.rows
+
+        def laid_over(values: ColumnValues, start: int) -> ColumnValues:
+            at = fragment.first_row + start
+            low, high = np.searchsorted(rows, [at, at + values.rows]).tolist()
+            found = list(self._differences(column, fragment, low, high))
+            return _joined(found).laid_over(values, start) if found else values
+
+        row_bytes = max(1.0, first.values.nbytes / first.values.rows)
+        return self._replacement(column, fragment, laid_over, row_bytes)
+
     # -------------------------------------------------------------------------- new values
 
-    def _new_rows(self, column: Column, fragment: FragmentRows) -> _NewRows | None:
-        """The rows whose value differs from what is there; None: no row's does."""
+    def _differences(
+        self, column: Column, fragment: FragmentRows, first: int, last: int
+    ) -> Generator[_NewRows]:
+        """Of the chosen rows ``[first, last)`` those whose value differs from what is there."""
         reader = page_reader(self._dataset, column.name)
         step = self._step(column)
-        offsets: list[NDArray[np.int64]] = []
-        pieces: list[ColumnValues] = []
-        for start in range(fragment.start, fragment.stop, step):
-            stop = min(start + step, fragment.stop)
+        for start in range(first, last, step):
+            stop = min(start + step, last)
             rows = self._chosen.rows[start:stop]
             new = self._sources[column.name](rows, self._chosen.places[start:stop])
             hits = differing(read_chosen(reader, rows), new)
             if len(hits):
-                offsets.append(rows[hits] - fragment.first_row)
-                pieces.append(new.take(hits))
-        if not offsets:
-            return None
-        found = _NewRows(np.concatenate(offsets), concat(pieces))
-        self._bytes += found.values.nbytes
-        return found
+                found = new if len(hits) == new.rows else new.take(hits)
+                self._bytes += found.nbytes
+                yield _NewRows(rows[hits] - fragment.first_row, found)
 
     def _step(self, column: Column) -> int:
         """How many rows are compared at a time."""
@@ -166,35 +205,39 @@ class ValueChanger:
         return max(1, int(STEP_BYTES / max(1.0, row_bytes)))
 
     def _state(
-        self,
-        column: Column,
-        fragment: FragmentRows,
-        new: _NewRows,
-        before: Sequence[PatchPart],
+        self, column: Column, fragment: FragmentRows, before: Sequence[PatchPart]
     ) -> PatchState:
+        """How it stands if all chosen rows of the fragment get values as large as theirs."""
         reader = page_reader(self._dataset, column.name)
         pages = _pages_of(reader, fragment)
         column_bytes = int(reader.index.entries["raw_bytes"][pages.start : pages.stop].sum())
         if reader.link(pages.start) is None:
             column_bytes = fragment.rows * max(1, reader.default(pages.start).nbytes)
-        patch_bytes = new.values.nbytes + sum(map(_part_bytes, before))
-        is_alike = all(part.column.storage == column.storage for part in before)
-        return PatchState(column_bytes, patch_bytes, len(before) + 1, is_alike)
+        share = (fragment.stop - fragment.start) / fragment.rows
+        patch_bytes = int(share * column_bytes) + sum(map(_part_bytes, before))
+        return PatchState(column_bytes, patch_bytes, len(before) + 1)
 
     # -------------------------------------------------------------------------- pages
 
-    def _patch(self, column: Column, fragment: FragmentRows, new: _NewRows) -> PatchPart:
+    def _patch(
+        self, column: Column, fragment: FragmentRows, pieces: Iterable[_NewRows]
+    ) -> PatchPart:
         writer = self._writer(column, fragment)
-        if column.storage.layout is Layout.TILED:
-            writer.add(new.values)
-        else:
+        offsets = []
+        for new in pieces:
+            offsets.append(new.offsets)
+            if column.storage.layout is Layout.TILED:
+                writer.add(new.values)
+                continue
             end = np.array([new.values.rows], np.int64)
             filler = PageFiller(PageCuts(end, None), PATCH_PAGE_BYTES)
-            for pieces in filler.add(new.values):
-                writer.add(concat(pieces))
-        return PatchPart(writer.finish(), new.offsets.astype(np.uint32))
+            for page in filler.add(new.values):
+                writer.add(concat(page))
+        return PatchPart(writer.finish(), np.concatenate(offsets).astype(np.uint32))
 
-    def _replacement(self, column: Column, fragment: FragmentRows, new: _NewRows) -> ColumnPart:
+    def _replacement(
+        self, column: Column, fragment: FragmentRows, laid_over: LaidOver, row_bytes: float
+    ) -> ColumnPart:
         writer = self._writer(column, fragment)
         reader = page_reader(self._dataset, column.name)
         pages = _pages_of(reader, fragment)
@@ -203,13 +246,13 @@ class ValueChanger:
         if column.storage.layout is Layout.TILED:
             for row in range(fragment.rows):
                 at = fragment.first_row + row
-                writer.add(new.laid_over(reader.range(at, at + 1)[0], row))
+                writer.add(laid_over(reader.range(at, at + 1)[0], row))
         elif reader.link(pages.start) is None:
-            self._fill(writer, reader, column, fragment, new)
+            self._fill(writer, reader, column, fragment, laid_over, row_bytes)
         else:
             for page in pages:
                 start = int(reader.index.first_row[page]) - fragment.first_row
-                writer.add(new.laid_over(reader.values(page), start))
+                writer.add(laid_over(reader.values(page), start))
         return writer.finish()
 
     def _fill(
@@ -218,7 +261,8 @@ class ValueChanger:
         reader: PageReader,
         column: Column,
         fragment: FragmentRows,
-        new: _NewRows,
+        laid_over: LaidOver,
+        row_bytes: float,
     ) -> None:
         """Write pages where there were none: all rows had the default."""
         others = [
@@ -226,7 +270,6 @@ class ValueChanger:
             for each in self._dataset.schema.columns
             if len(ends := _page_ends(page_reader(self._dataset, each.name), fragment))
         ]
-        row_bytes = max(1.0, new.values.nbytes / new.values.rows)
         limit = page_limit(column.storage, row_bytes, None)
         filler = PageFiller(page_cuts(others, fragment.rows, limit / row_bytes), limit)
         step = max(1, int(STEP_BYTES / row_bytes))
@@ -234,7 +277,7 @@ class ValueChanger:
             first = fragment.first_row + start
             stop = min(first + step, fragment.first_row + fragment.rows)
             values = concat(reader.range(first, stop))
-            for pieces in filler.add(new.laid_over(values, start)):
+            for pieces in filler.add(laid_over(values, start)):
                 writer.add(concat(pieces))
 
     def _forget_default(self, column: Column, default: ColumnValues, rows: int) -> None:

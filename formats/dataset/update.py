@@ -17,7 +17,7 @@ import pyarrow as pa
 from tensorrepo.formats.dataset.arrow import to_arrow_array
 from tensorrepo.formats.dataset.deletions import pack_deletions, unpack_deletions
 from tensorrepo.formats.dataset.derived import derived_values
-from tensorrepo.formats.dataset.editwrite import Editing, editing, keep_leaves
+from tensorrepo.formats.dataset.editwrite import STEP_BYTES, Editing, editing, keep_leaves
 from tensorrepo.formats.dataset.newvalues import (
     Source,
     computed,
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.schema import Column
     from tensorrepo.formats.dataset.values import ColumnValues
     from tensorrepo.repo.objects import Link, ObjectSink
+
+__all__ = ["STEP_BYTES", "Editing", "delete_rows", "editing", "set_values", "update_rows"]
 
 
 def delete_rows(
