@@ -17,6 +17,7 @@ from tensorrepo.formats.dataset.page import PAGE_FOREIGN
 from tensorrepo.formats.dataset.read import column_index, page_reader
 from tensorrepo.formats.dataset.rowmatch import Stretches
 from tensorrepo.formats.dataset.rowread import read_chosen
+from tensorrepo.formats.dataset.tilecompare import same_tiles
 from tensorrepo.formats.dataset.types import Layout
 from tensorrepo.formats.dataset.values import concat, valid_rows
 from tensorrepo.repo.objects import Link
@@ -234,11 +235,22 @@ class ColumnComparer:
         self, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Those pairs of rows, counted in the parts, that differ, in batches."""
+        if self._is_tiled and len(new_rows):
+            old_rows, new_rows = self._without_same_tiles(old_rows, new_rows)
         step = max(1, int(BATCH_BYTES / max(self._row_bytes(), 1.0)))
         for at in range(0, len(new_rows), step):
             mine, theirs = old_rows[at : at + step], new_rows[at : at + step]
             changed = self._differing(self._chosen(0, mine), self._chosen(1, theirs), len(mine))
             yield mine[changed], theirs[changed]
+
+    def _without_same_tiles(
+        self, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        old, new = self._reader(0), self._reader(1)
+        if old is None or new is None:
+            return old_rows, new_rows
+        left = ~same_tiles(old, new, old_rows, new_rows)
+        return old_rows[left], new_rows[left]
 
     def _in_a_row(self, old: int, new: int, rows: int) -> NDArray[np.bool_]:
         before = self._ranged(0, old, rows)

@@ -97,7 +97,9 @@ def _fixed(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
         for each in (old, new)
     )
     unequal: NDArray[np.bool_] = one != two
-    changed: NDArray[np.bool_] = unequal.any(axis=1) if unequal.shape[1] > 1 else unequal[:, 0]
+    if unequal.shape[1] == 1:
+        return unequal[:, 0]
+    changed: NDArray[np.bool_] = unequal.any(axis=1)
     return changed
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.cells import VersionPair, changed_cells, changed_rows
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import (
@@ -19,13 +20,14 @@ from tensorrepo.formats.dataset.evolve import (
 )
 from tensorrepo.formats.dataset.page import encode_page
 from tensorrepo.formats.dataset.read import Dataset, open_dataset, row_id_table
-from tensorrepo.formats.dataset.schema import Column, Scalar, Schema
+from tensorrepo.formats.dataset.schema import Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart, WaitingPage
 from tensorrepo.formats.dataset.treeedit import FragmentEdit, TreeEditor
 from tensorrepo.formats.dataset.treewrite import TreeWriter
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.values import FixedValues
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.objects import Kind
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects
 
@@ -289,3 +291,36 @@ def test_other_boundaries_of_leaves_are_no_change(large: tuple[MemoryObjects, Da
     assert len(compacted.root.leaves) == 1
     assert _found(old, compacted) == {}
     assert changed_rows(old, compacted).added.rows.tolist() == []
+
+
+# ------------------------------------------------------------------------------ tiles
+
+
+def _tiled(objects: MemoryObjects, values: Any, codec: Codec = Codec.NONE) -> Dataset:
+    schema = Schema.of({"v": Tensor("int32", (64, None), (32, 32))})
+    return stored(objects, schema, [{"v": list(values)}], codec=codec)
+
+
+@pytest.fixture
+def volumes() -> Any:
+    return np.random.default_rng(3).integers(0, 9, (6, 64, 70), np.int32)
+
+
+def test_rows_whose_tiles_are_equal_are_not_read(objects: MemoryObjects, volumes: Any) -> None:
+    old = _tiled(objects, volumes)
+    changed = volumes.copy()
+    changed[4, 60, 69] += 1
+    new = _tiled(objects, changed)  # the same seed: the same ids
+    tiles = {link.digest for link in objects.links.values() if link.kind is Kind.CHUNK}
+    objects.reads.clear()
+    assert _found(old, new) == {"v": [4]}
+    read = sum(stop - start for digest, start, stop in objects.reads if digest in tiles)
+    assert read < 4 * volumes[0].nbytes
+
+
+def test_tiles_of_another_codec_may_hold_equal_values(objects: MemoryObjects, volumes: Any) -> None:
+    old, new = _tiled(objects, volumes), _tiled(objects, volumes, Codec.ZSTD)
+    pair = VersionPair.of(old, new)
+    column = old.schema.column("v")
+    assert pair.comparer(column, column).candidates.rows == 6
+    assert _found(old, new) == {}
