@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tensorrepo.formats.dataset.conflicts import Clashes, SideName, backfill_clash
 from tensorrepo.formats.dataset.mergerows import RowPlan, Side, plan_rows
 from tensorrepo.formats.dataset.mergeschema import (
@@ -169,8 +171,9 @@ def _backfilled(
 def _rows_put_behind(other: Side, rows: RowPlan) -> int:
     """Live rows that come from `other`."""
     records = fragment_records(other.pair.new.dataset)
-    counts = zip(*(records[name].tolist() for name in ("uid", "rows", "deleted")), strict=True)
-    whole = sum(count - deleted for uid, count, deleted in counts if uid in rows.whole)
+    behind = records[np.isin(records["uid"], np.array(sorted(rows.whole), np.uint64))]
+    counts = (int(behind[name].sum(dtype=np.int64)) for name in ("rows", "deleted"))
+    whole = next(counts) - next(counts)
     return whole + sum(len(each) for each in rows.masked.values())
 
 

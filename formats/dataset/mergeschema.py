@@ -130,7 +130,9 @@ class _Merge:
 
     def _column(self, column_id: str) -> Column | None:
         versions = self._by_id.of(lambda columns: columns.get(column_id))
-        base, onto, other = versions.base, versions.onto, versions.other
+        base: Column | None = versions.base
+        onto: Column | None = versions.onto
+        other: Column | None = versions.other
         if base is None and (onto is None or other is None):
             return onto or other
         if base is not None and (onto is None or other is None):
@@ -147,7 +149,7 @@ class _Merge:
 
     def _dropped(self, versions: Three) -> Column | None:
         """One side dropped the column, or both."""
-        kept = versions.onto or versions.other
+        kept: Column | None = versions.onto or versions.other
         if kept is None:
             return None
         at = 0 if versions.onto is not None else 1
@@ -165,7 +167,8 @@ class _Merge:
         name = self._agreed(versions, lambda column: column.name, "renamed to")
         default = self._agreed(versions, lambda column: column.default, "its default is")
         kind, nullable = self._type(versions)
-        return replace(versions.onto, name=name, type=kind, nullable=nullable, default=default)
+        onto: Column = versions.onto
+        return replace(onto, name=name, type=kind, nullable=nullable, default=default)
 
     def _agreed(self, versions: Three, get: Callable[[Column], _Value], what: str) -> _Value:
         three = versions.of(get)
@@ -230,13 +233,17 @@ def merge_properties(
     merged: dict[str, Any] = {}
     clashes = []
     for name in dict.fromkeys([*versions.onto, *versions.other]):
-        three = versions.of(lambda properties, name=name: properties.get(name, _ABSENT))
+        three = versions.of(_property(name))
         if three.is_contested and three.prefer is None:
             values = [None if each is _ABSENT else each for each in three.for_users]
             clashes.append(property_clash(name, (values[0], values[1], values[2])))
         if three.result is not _ABSENT:
             merged[name] = three.result
     return merged, tuple(clashes)
+
+
+def _property(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda properties: properties.get(name, _ABSENT)
 
 
 def merge_lineage(versions: Three) -> tuple[Mapping[str, Any], ...]:

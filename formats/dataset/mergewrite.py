@@ -15,7 +15,7 @@ import numpy as np
 
 from tensorrepo.formats.dataset.deletions import pack_deletions, unpack_deletions
 from tensorrepo.formats.dataset.fragments import Fragment, leaf_fragments, read_fragments
-from tensorrepo.formats.dataset.mergecells import CellWriter
+from tensorrepo.formats.dataset.mergecellwrite import CellWriter
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.rowruns import ids_of_runs, plain_run, runs_of_ids
 from tensorrepo.formats.dataset.spans import FragmentPart

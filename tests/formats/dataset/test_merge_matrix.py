@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.conflicts import SHOWN_CLASHES
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.read import Dataset, open_dataset, read_rows
+from tensorrepo.formats.dataset.statistics import range_of
+from tensorrepo.formats.dataset.types import Layout
+from tensorrepo.formats.dataset.values import FixedValues
 from tensorrepo.repo.errors import Error
 from tensorrepo.repo.merge import Conflict, MergeContext
 from tensorrepo.repo.objects import Kind
@@ -86,7 +89,23 @@ def _check(base: Dataset, ours: Dataset, theirs: Dataset) -> Entry | None:
     assert held.properties == expected.properties
     assert held.columns == expected.columns
     assert held.rows == expected.rows
+    _check_statistics(merged)
     return found
+
+
+def _check_statistics(dataset: Dataset) -> None:
+    """Bounds hold for all values, and bytes are counted as often as they are there."""
+    known = {each.id: each for each in dataset.root.statistics}
+    assert 0 <= dataset.root.stored_bytes < 1 << 30
+    for column in dataset.schema.columns:
+        counted = known[column.id]
+        assert counted.stored_bytes >= 0
+        if column.storage.layout is Layout.FIXED and not column.storage.shape and dataset.rows:
+            values = read_rows(dataset, column.name, slice(None))
+            assert isinstance(values, FixedValues)
+            found = range_of(values.values, values.valid)
+            assert found.smallest is None or counted.min <= found.smallest
+            assert found.largest is None or counted.max >= found.largest
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS)

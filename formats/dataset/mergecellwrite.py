@@ -18,6 +18,7 @@ from tensorrepo.formats.codecs.choice import AUTO
 from tensorrepo.formats.dataset.columnwrite import ColumnPartWriter
 from tensorrepo.formats.dataset.defaults import default_values
 from tensorrepo.formats.dataset.deletions import pack_deletions, unpack_deletions
+from tensorrepo.formats.dataset.editwrite import STEP_BYTES, Editing, editing
 from tensorrepo.formats.dataset.evolve import page_ends
 from tensorrepo.formats.dataset.fit import null_values
 from tensorrepo.formats.dataset.fragments import Fragment, leaf_fragments
@@ -41,7 +42,7 @@ from tensorrepo.formats.dataset.stripes import page_limit
 from tensorrepo.formats.dataset.treeedit import FragmentEdit
 from tensorrepo.formats.dataset.treewrite import known_entries
 from tensorrepo.formats.dataset.types import Layout
-from tensorrepo.formats.dataset.update import STEP_BYTES, Editing, editing, set_values
+from tensorrepo.formats.dataset.update import set_values
 from tensorrepo.formats.dataset.values import concat
 from tensorrepo.formats.dataset.where import Chosen
 from tensorrepo.formats.dataset.widen import convert_values
@@ -377,7 +378,8 @@ def _count_linked(edit: Editing, part: ColumnPart, at: int) -> None:
         entry = each.copy()
         entry["flags"] &= ~HAS_RANGE & 0xFF
         page = EncodedPage(np.zeros(0, np.uint8), entry, b"")
-        raw_bytes = int(entry["raw_bytes"])
-        edit.tree.spans.count(
-            part.id, WaitingPage(0, lambda page=page: page, raw_bytes, fragment=at)
-        )
+        edit.tree.spans.count(part.id, _counted(page, at))
+
+
+def _counted(page: EncodedPage, fragment: int) -> WaitingPage:
+    return WaitingPage(0, lambda: page, int(page.entry["raw_bytes"]), fragment=fragment)
