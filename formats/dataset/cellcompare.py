@@ -162,6 +162,17 @@ def _equal_patches(
 # ------------------------------------------------------------------------------ values
 
 
+def read_near(reader: PageReader, rows: NDArray[np.int64]) -> ColumnValues:
+    """Rows in the order asked for, as a copy; cheap where they lie close together."""
+    if not len(rows) or reader.index.storage.layout is Layout.TILED:
+        return read_chosen(reader, rows)
+    start, stop = int(rows.min()), int(rows.max()) + 1
+    if stop - start > DENSE * len(rows):
+        return read_chosen(reader, rows)
+    # Most of what lies between them is wanted: no need to look for each row's page.
+    return concat(reader.range(start, stop)).take(rows - start)
+
+
 class ColumnComparer:
     """One column in two versions. `old` or `new` is None where the column is not there: null."""
 
@@ -270,13 +281,7 @@ class ColumnComparer:
 
     def _chosen(self, side: int, rows: NDArray[np.int64]) -> ColumnValues | None:
         reader = self._reader(side)
-        if reader is None or not len(rows):
-            return None if reader is None else read_chosen(reader, rows)
-        start, stop = int(rows.min()), int(rows.max()) + 1
-        if self._is_tiled or stop - start > DENSE * len(rows):
-            return read_chosen(reader, rows)
-        # Most of what lies between them is wanted: no need to look for each row's page.
-        return concat(reader.range(start, stop)).take(rows - start)
+        return None if reader is None else read_near(reader, rows)
 
     def _reader(self, side: int) -> PageReader | None:
         column = (self.old, self.new)[side]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from tensorrepo.formats.dataset.cellcompare import read_near
 from tensorrepo.formats.dataset.read import page_reader
 from tensorrepo.formats.dataset.rowkeys import KeyTable, check_key_columns, key_array
 from tensorrepo.formats.dataset.rowmatch import RowRanges
-from tensorrepo.formats.dataset.rowread import read_chosen
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def _places_of_numbers(sides: _Sides) -> NDArray[np.int64]:
     new_order, new_numbers = after
     if not len(numbers):
         return np.full(len(new_numbers), -1, np.int64)
-    at = np.minimum(np.searchsorted(numbers, new_numbers), len(numbers) - 1)
+    at = np.searchsorted(numbers, new_numbers)
+    np.minimum(at, len(numbers) - 1, out=at)
     place = np.empty(len(new_numbers), np.int64)
     place[new_order] = np.where(numbers[at] == new_numbers, order[at], -1)
     return place
@@ -169,7 +170,7 @@ def _keys_of(
 
 
 def _read(part: Part, column: Column, rows: NDArray[np.int64]) -> ColumnValues:
-    return read_chosen(page_reader(part.dataset, column.name), rows)
+    return read_near(page_reader(part.dataset, column.name), rows)
 
 
 def _refuse_nulls(
