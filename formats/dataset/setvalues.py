@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,22 @@ class _NewRows:
         if low == high:
             return values
         return overlay(values, self.offsets[low:high] - start, self.values.slice(low, high))
+
+
+class _Window:
+    """New values of some consecutive rows of a fragment, which moves on as they are asked for."""
+
+    def __init__(self, read: Callable[[int, int], _NewRows | None]) -> None:
+        self._read = read
+        self._stop = 0
+        self._new: _NewRows | None = None
+
+    def reach(self, start: int, stop: int, at_once: int) -> _NewRows | None:
+        """What is set in a window that holds rows ``[start, stop)``, of `at_once` rows or more."""
+        if stop > self._stop:
+            self._stop = max(stop, start + at_once)
+            self._new = self._read(start, self._stop)
+        return self._new
 
 
 def _joined(pieces: Sequence[_NewRows]) -> _NewRows:
@@ -169,16 +186,25 @@ class ValueChanger:
         if is_patched(state):
             return self._patch(column, fragment, chain([first], pieces))
         pieces.close()
-        rows = self._chosen.rows
+        row_bytes = max(1.0, first.values.nbytes / first.values.rows)
+        window = _Window(partial(self._between, column, fragment))
+        at_once = int(self._edit.quarter_bytes / row_bytes)
 
         def laid_over(values: ColumnValues, start: int) -> ColumnValues:
-            at = fragment.first_row + start
-            low, high = np.searchsorted(rows, [at, at + values.rows]).tolist()
-            found = list(self._differences(column, fragment, low, high))
-            return _joined(found).laid_over(values, start) if found else values
+            new = window.reach(start, start + values.rows, at_once)
+            return values if new is None else new.laid_over(values, start)
 
-        row_bytes = max(1.0, first.values.nbytes / first.values.rows)
         return self._replacement(column, fragment, laid_over, row_bytes)
+
+    def _between(
+        self, column: Column, fragment: FragmentRows, start: int, stop: int
+    ) -> _NewRows | None:
+        """What is set among rows ``[start, stop)`` of the fragment."""
+        bounds = [fragment.first_row + start, fragment.first_row + stop]
+        low, high = np.searchsorted(self._chosen.rows, bounds).tolist()
+        low, high = max(low, fragment.start), min(high, fragment.stop)
+        found = list(self._differences(column, fragment, low, high))
+        return _joined(found) if found else None
 
     # -------------------------------------------------------------------------- new values
 

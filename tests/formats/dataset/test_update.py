@@ -330,3 +330,24 @@ def test_progress_tells_rows_and_bytes() -> None:
     kept = Stored()
     kept.update(slice(0, 100), {"n": 5}, progress=lambda rows, size: told.append((rows, size)))
     assert told[-1] == (100, 99 * 8)
+
+
+@pytest.mark.parametrize("every", [1, 3, 200])
+def test_a_fragment_larger_than_memory_is_changed_in_pieces(every: int) -> None:
+    objects = MemoryObjects()
+    light = stored(objects, Schema.of({"n": "int64"}), [{"n": np.arange(600)}])
+    heavy = np.random.default_rng(0).integers(0, 255, (600, 3000), "u1")
+    column = Column("x", Tensor("uint8", (3000,)))
+    dataset = open_dataset(objects, add_column(objects, light, column, heavy).digest)
+
+    def flipped(batch: pa.RecordBatch) -> Any:
+        return 255 - heavy[batch["n"].to_numpy()]
+
+    rows = np.arange(0, 600, every)
+    link = update_rows(objects, dataset, rows, {"x": flipped}, columns=["n"], budget_bytes=20_000)
+    changed = open_dataset(objects, link.digest)
+    heavy[rows] = 255 - heavy[rows]
+    assert (changed["x"][:] == heavy).all()
+    assert (column_index(changed, "x").patches is not None) == (every == 200)
+    again = update_rows(objects, changed, rows, {"x": heavy[rows]}, budget_bytes=20_000)
+    assert again.digest == changed.digest
