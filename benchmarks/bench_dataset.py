@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataset_cases import ingest, million, regions, take
+from dataset_cases import changes, ingest, labels, million, regions, take
 from dataset_cases.support import Options, Skipped
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ CASES: dict[str, Callable[[Path, Options], dict[str, Any]]] = {
     **take.CASES,
     **regions.CASES,
     **million.CASES,
+    **labels.CASES,
+    **changes.CASES,
     **ingest.CASES,
 }
 
@@ -40,7 +42,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="on the disk to be measured")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peers", help="python of an environment with benchmarks/peers.txt")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the data, where a case says so")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of the data, where a case says so"
+    )
     chosen = parser.parse_args()
     options = Options(chosen.rounds, chosen.peers, chosen.scale)
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:

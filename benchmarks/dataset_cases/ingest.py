@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import resource
 import shutil
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tensorrepo.formats.dataset.schema import InputBatch
 
 IMAGES, CLASSES, SIDE = 20_000, 10, 224
 ROW, ARRAY_BYTES = 3072, 1 << 30

@@ -86,7 +86,7 @@ def _opened(place: Path, rows: int) -> dict[str, float]:
 
 
 def generate(objects: ObjectSink, fragments: int) -> Link:
-    """A dataset of images and labels, a page each in every fragment, in chunks that hold nothing."""
+    """A dataset of images and labels: a page of each in every fragment, chunks hold nothing."""
     schema = _schema()
     image, label = schema.columns
     rng, ids = np.random.default_rng(SEED), random.Random(SEED)

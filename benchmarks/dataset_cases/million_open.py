@@ -1,6 +1,6 @@
 """Opens a dataset in a process of its own: a line of JSON with milliseconds and memory.
 
-    python million_open.py REPOSITORY DATASET ROW
+python million_open.py REPOSITORY DATASET ROW
 """
 
 from __future__ import annotations
