@@ -81,8 +81,7 @@ def _columns(
         three = [version.columns.get(each) for version in (base, ours, theirs)]
         found, contested = _three(*three)
         if contested and None not in three:
-            found = _together(*three)
-            contested = found is None
+            found, contested = _together(*three)
         if three[0] is not None and three[1:].count(None) == 1:
             keeper = ours if three[1] is not None else theirs
             changed = keeper.columns[each] != three[0]
@@ -90,23 +89,24 @@ def _columns(
         if contested:
             name = next(column.name for column in three if column is not None)
             conflicts.add(("column", name))
-        if found is not None:
+        if found is not None and (not contested or None not in three):
             if found.name in {column.name for column in merged.values()}:
                 conflicts.add(("column", found.name))
             merged[each] = found
     return merged
 
 
-def _together(base: Any, ours: Any, theirs: Any) -> Column | None:
+def _together(base: Any, ours: Any, theirs: Any) -> tuple[Column | None, bool]:
+    """The column, where its values go together; and whether anything contradicts."""
     name, renamed_twice = _three(base.name, ours.name, theirs.name)
     nullable = ours.nullable or theirs.nullable
     ours, theirs = (replace(each, nullable=nullable) for each in (ours, theirs))
     wide = next(
         (two for one, two in ((ours, theirs), (theirs, ours)) if can_widen(one, two) is None), None
     )
-    if wide is None or renamed_twice:
-        return None
-    return replace(wide, name=name)
+    if wide is None:
+        return None, True
+    return replace(wide, name=name), renamed_twice
 
 
 def _updated(base: Version, version: Version, column: str) -> bool:

@@ -66,6 +66,52 @@ def test_a_row_that_is_not_named_is_refused(
         repo.blame("people", **named)  # type: ignore[arg-type]  # wrong on purpose
 
 
+def test_two_transactions_that_change_other_rows_both_land(repo: tr.Repository) -> None:
+    with repo.transaction(message="Late") as late:
+        late.dataset("people").update("name == 'ann'", {"age": 50}).add_column(
+            "city", tr.Text(), default="here"
+        )
+        with repo.transaction(message="Early") as early:
+            early.dataset("people").delete("name == 'bea'").append({"name": ["dan"], "age": [1]})
+    rows = [dict(row) for row in repo.dataset("people")]
+    assert [(row["name"], int(row["age"]), row["city"]) for row in rows] == [
+        ("ann", 50, "here"),
+        ("cyd", 32, "here"),
+        ("dan", 1, "here"),
+    ]
+    assert repo.blame("people", row=2)["city"].origin.subject == "Late"
+    assert repo.blame("people", row=2)["name"].origin.subject == "Early"
+
+
+def test_two_transactions_that_change_one_cell_conflict_in_it(repo: tr.Repository) -> None:
+    with (
+        pytest.raises(tr.ConflictError, match="50 in ours, 40 in theirs, 30 before") as error,
+        repo.transaction(message="Late") as late,
+    ):
+        late.dataset("people").update("name == 'ann'", {"age": 50})
+        with repo.transaction(message="Early") as early:
+            early.dataset("people").update("name == 'ann'", {"age": 40})
+    (conflict,) = error.value.conflicts
+    assert conflict.details[0]["column"] == "age"
+    assert repo.dataset("people")[0]["age"] == 40
+
+
+def test_picking_a_change_twice_takes_it_once(full: Shell) -> None:
+    full("switch", "-c", "side")
+    full("add", "points.npz", "--dataset", "points", "--append")
+    full("update", "points", "--row", "1", "--set", "label=5")
+    full("commit", "-m", "More")
+    full("switch", "main")
+    full("update", "points", "--row", "2", "--set", "label=6")
+    full("commit", "-m", "Mine")
+    full("cherry-pick", "side")
+    full.fails(1, "cherry-pick", "side")
+    full("merge", "side")
+    assert full.json("blame", "points", "--row", "39")["row"] == 39
+    assert full.json("blame", "points", "--row", "2")["cells"][1]["message"] == "Mine"
+    full.fails(3, "blame", "points", "--row", "40")
+
+
 def test_the_command_shows_a_line_for_each_value(full: Shell) -> None:
     bob = Shell(full.folder, full.home, author=BOB)
     bob("update", "points", "--row", "3", "--set", "label=9")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 from itertools import combinations_with_replacement
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tensorrepo.formats.dataset import cuts
 from tensorrepo.formats.dataset.conflicts import SHOWN_CLASHES
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.dataset.read import Dataset, open_dataset, read_rows
@@ -24,6 +26,7 @@ from tests.support.merge_model import Version, merge_versions, version_of
 from tests.support.merge_steps import STEPS, base_dataset, step
 from tests.support.objects import MemoryObjects
 
+CUT_BYTES = {"MIN_BYTES": 64, "MEAN_BYTES": 160, "MAX_BYTES": 320}
 OBJECTS = MemoryObjects()
 NAMES = sorted(STEPS)
 PAIRS = list(combinations_with_replacement(NAMES, 2))
@@ -115,16 +118,29 @@ def test_what_both_did_is_there_whoever_merges_or_the_conflict_names_it(
     _check(_base(), _version(ours, 1), _version(theirs, 2))
 
 
-@given(
-    st.lists(st.sampled_from(NAMES), max_size=4),
-    st.lists(st.sampled_from(NAMES), max_size=4),
-    st.lists(st.sampled_from(NAMES), max_size=2),
-)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_so_do_versions_that_several_steps_led_to(
-    ours: list[str], theirs: list[str], before: list[str]
-) -> None:
+SOME_STEPS = st.lists(st.sampled_from(NAMES), max_size=4)
+
+
+@pytest.mark.parametrize("examples", [pytest.param(25), pytest.param(1000, marks=pytest.mark.soak)])
+def test_so_do_versions_that_several_steps_led_to(examples: int) -> None:
+    settings(max_examples=examples, suppress_health_check=list(HealthCheck), deadline=None)(
+        given(SOME_STEPS, SOME_STEPS, st.lists(st.sampled_from(NAMES), max_size=2))(_several)
+    )()
+
+
+def _several(ours: list[str], theirs: list[str], before: list[str]) -> None:
     base = _after(_base(), before, 0)
+    _check(base, _after(base, ours, 10), _after(base, theirs, 20))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_so_do_versions_of_many_leaves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    for name, size in CUT_BYTES.items():
+        monkeypatch.setattr(cuts, name, size)
+    rng = random.Random(seed)
+    base = base_dataset(OBJECTS, fragments=12, count=5)
+    assert len(base.root.leaves) > 2
+    ours, theirs = (rng.choices(NAMES, k=3) for _ in range(2))
     _check(base, _after(base, ours, 10), _after(base, theirs, 20))
 
 
