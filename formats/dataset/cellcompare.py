@@ -6,7 +6,9 @@ that were patched. Their values are read on both sides, in bounded memory, and c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -232,7 +234,7 @@ class ColumnComparer:
             *(each[long].tolist() for each in (stretches.old, stretches.new, stretches.rows)),
             strict=True,
         ):
-            for begin, end in self._batches(rows):
+            for begin, end in self._batches(old, new, rows):
                 changed = np.flatnonzero(self._in_a_row(old + begin, new + begin, end - begin))
                 yield changed + (old + begin), changed + (new + begin)
         short = stretches.chosen(~long).pairs()
@@ -248,9 +250,8 @@ class ColumnComparer:
         """Those pairs of rows, counted in the parts, that differ, in batches."""
         if self._is_tiled and len(new_rows):
             old_rows, new_rows = self._without_same_tiles(old_rows, new_rows)
-        step = max(1, int(BATCH_BYTES / max(self._row_bytes(), 1.0)))
-        for at in range(0, len(new_rows), step):
-            mine, theirs = old_rows[at : at + step], new_rows[at : at + step]
+        for start, stop in self._steps(old_rows, new_rows):
+            mine, theirs = old_rows[start:stop], new_rows[start:stop]
             changed = self._differing(self._chosen(0, mine), self._chosen(1, theirs), len(mine))
             yield mine[changed], theirs[changed]
 
@@ -308,12 +309,50 @@ class ColumnComparer:
         if not self.candidates.rows:
             return 1.0
         readers = [reader for side in (0, 1) if (reader := self._reader(side))]
-        if self._is_tiled:
-            return float(BATCH_BYTES)  # one by one: rows are large
         return max(reader.index.raw_bytes / max(1, reader.index.rows) for reader in readers)
 
-    def _batches(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Bounds of batches of ``[0, rows)``."""
-        step = max(1, int(BATCH_BYTES / max(self._row_bytes(), 1.0)))
-        for at in range(0, rows, step):
-            yield at, min(rows, at + step)
+    def _batches(self, old: int, new: int, rows: int) -> Iterator[tuple[int, int]]:
+        """Bounds of batches of ``[0, rows)``, which are rows from `old` and `new` on."""
+        cuts = [np.array([0, rows])]
+        for side, first in ((0, old), (1, new)):
+            reader = self._reader(side)
+            if reader is not None:
+                cuts.append(even_cuts(reader.index, first, first + rows) - first)
+        yield from pairwise(np.unique(np.concatenate(cuts)).tolist())
+
+    def _steps(
+        self, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
+    ) -> Iterator[tuple[int, int]]:
+        """Bounds of batches of pairs of rows."""
+        columns = [column for column in (self.old, self.new) if column is not None]
+        if all(column.storage.layout is Layout.FIXED for column in columns):
+            row_bytes = max(column.storage.row_bytes for column in columns)
+            step = max(1, BATCH_BYTES // max(1, row_bytes))
+            yield from pairwise([*range(0, len(new_rows), step), len(new_rows)])
+            return
+        sizes = np.ones(len(new_rows))
+        for side, rows in ((0, old_rows), (1, new_rows)):
+            reader = self._reader(side) if len(rows) else None
+            if reader is not None:
+                sizes = np.maximum(sizes, page_means(reader.index)[reader.index.page_of(rows)])
+        if self._is_tiled:
+            sizes[:] = BATCH_BYTES  # one by one: rows are large
+        batch = (np.cumsum(sizes) - sizes) // BATCH_BYTES
+        cuts = np.flatnonzero(np.diff(batch)) + 1
+        yield from pairwise([0, *cuts.tolist(), *([len(sizes)] if len(sizes) else [])])
+
+
+def page_means(index: ColumnIndex) -> NDArray[np.float64]:
+    """Bytes of a row of each page, on average."""
+    means: NDArray[np.float64] = index.entries["raw_bytes"] / np.maximum(index.entries["rows"], 1)
+    return means
+
+
+def even_cuts(index: ColumnIndex, start: int, stop: int) -> NDArray[np.int64]:
+    """Rows in ``(start, stop)`` that cut them into parts of about `BATCH_BYTES` each."""
+    ends = np.concatenate([[0.0], np.cumsum(index.entries["raw_bytes"], dtype=np.float64)])
+    first, last = np.interp([start, stop], index.first_row, ends).tolist()
+    parts = max(1, math.ceil((last - first) / BATCH_BYTES))
+    inner = np.linspace(first, last, parts + 1)[1:-1]
+    cuts = np.ceil(np.interp(inner, ends, index.first_row)).astype(np.int64)
+    return cuts[(cuts > start) & (cuts < stop)]

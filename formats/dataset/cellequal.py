@@ -99,7 +99,7 @@ def _fixed(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
     unequal: NDArray[np.bool_] = one != two
     if unequal.shape[1] == 1:
         return unequal[:, 0]
-    changed: NDArray[np.bool_] = unequal.any(axis=1)
+    changed: NDArray[np.bool_] = np.logical_or.reduce(unequal, axis=1)
     return changed
 
 

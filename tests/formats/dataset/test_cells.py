@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.codecs.buffers import Codec
+from tensorrepo.formats.dataset import cellcompare
 from tensorrepo.formats.dataset.cells import VersionPair, changed_cells, changed_rows
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import (
@@ -19,8 +20,8 @@ from tensorrepo.formats.dataset.evolve import (
     widen_column,
 )
 from tensorrepo.formats.dataset.page import encode_page
-from tensorrepo.formats.dataset.read import Dataset, open_dataset, row_id_table
-from tensorrepo.formats.dataset.schema import Column, Scalar, Schema, Tensor
+from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset, row_id_table
+from tensorrepo.formats.dataset.schema import Bytes, Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart, WaitingPage
 from tensorrepo.formats.dataset.treeedit import FragmentEdit, TreeEditor
 from tensorrepo.formats.dataset.treewrite import TreeWriter
@@ -324,3 +325,21 @@ def test_tiles_of_another_codec_may_hold_equal_values(objects: MemoryObjects, vo
     column = old.schema.column("v")
     assert pair.comparer(column, column).candidates.rows == 6
     assert _found(old, new) == {}
+
+
+def test_batches_are_cut_by_bytes_where_rows_differ_in_size(
+    objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cellcompare, "BATCH_BYTES", 1 << 20)
+    sizes = [10] * 3000 + [400_000] * 8 + [10] * 3000
+    schema = Schema.of({"b": Bytes()})
+    rows = [bytes(size) for size in sizes]
+    old = stored(objects, schema, [{"b": rows}])
+    changed = [row[:-1] + b"x" for row in rows]
+    new = stored(objects, schema, [{"b": changed}])  # the same seed: the same ids
+    index = column_index(old, "b")
+    cuts = cellcompare.even_cuts(index, 0, len(sizes)).tolist()
+    parts = np.add.reduceat(sizes, [0, *cuts])
+    assert len(parts) > 3
+    assert max(parts) <= 2 << 20
+    assert _found(old, new) == {"b": list(range(len(sizes)))}
