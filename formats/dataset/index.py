@@ -409,6 +409,8 @@ class _Joined:
         self.has_default = False
 
     def add(self, pages: ColumnPages, chunks: Sequence[Link | memoryview]) -> None:
+        if (pages.storage.layout is Layout.TILED) != (self.storages[0].layout is Layout.TILED):
+            raise CorruptError(f"column {pages.id}: some of its pages are tiled, others are not")
         if pages.storage not in self.storages:
             self.storages.append(pages.storage)
         before = len(self.chunks)

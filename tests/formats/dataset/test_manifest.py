@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.chunk import decode_footer
 from tensorrepo.formats.dataset.deletions import decode_deletion_map
-from tensorrepo.formats.dataset.index import decode_index, encode_index
+from tensorrepo.formats.dataset.index import IndexPart, decode_index, encode_index, join_indexes
 from tensorrepo.formats.dataset.manifest import (
     FRAGMENT,
     FRAGMENTS,
@@ -29,7 +29,7 @@ from tensorrepo.formats.dataset.manifest import (
 from tensorrepo.formats.dataset.patches import decode_patch_index
 from tensorrepo.formats.dataset.read import column_index, open_dataset
 from tensorrepo.formats.dataset.rowruns import decode_row_runs
-from tensorrepo.formats.dataset.schema import Bytes, Schema, Tensor
+from tensorrepo.formats.dataset.schema import Bytes, Layout, Schema, Storage, Tensor
 from tensorrepo.formats.dataset.sections import decode_sections, encode_sections
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects import Kind
@@ -238,3 +238,12 @@ def test_a_root_links_what_stands_outside_it_and_no_more() -> None:
     kinds = {link.kind for link in CHUNKED.objects.get(CHUNKED.digest).links}
     assert kinds == {Kind.CHUNK}
     assert FRAGMENTS in decode_sections(LEAF_MAGIC, CHUNKED.root.leaves[0].payload, "leaf")
+
+
+def test_a_column_of_which_some_pages_are_tiled_is_corrupt() -> None:
+    index = decode_index(INDEX, "page index")
+    column = index.columns[0]
+    tiled = Storage(Layout.TILED, column.storage.dtype, (None,), (2,))
+    rows = np.array([int(column.entries["rows"].sum())], np.uint32)
+    with pytest.raises(CorruptError, match="tiled"):
+        join_indexes(column.id, tiled, [IndexPart(index, {}, rows)])
