@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataset_cases import changes, ingest, labels, million, regions, take
+from dataset_cases import changes, diff, ingest, labels, million, regions, take
 from dataset_cases.support import Options, Skipped
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ CASES: dict[str, Callable[[Path, Options], dict[str, Any]]] = {
     **labels.CASES,
     **changes.CASES,
     **ingest.CASES,
+    **diff.CASES,
 }
 
 
