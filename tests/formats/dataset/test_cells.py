@@ -29,11 +29,13 @@ from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.values import FixedValues
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.objects import Kind
+from tests.support.adopted import adopted, opened, write_parquet
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tensorrepo.repo.objects import Link
 
@@ -343,3 +345,27 @@ def test_batches_are_cut_by_bytes_where_rows_differ_in_size(
     assert len(parts) > 3
     assert max(parts) <= 2 << 20
     assert _found(old, new) == {"b": list(range(len(sizes)))}
+
+
+# ------------------------------------------------------------------------------ files in place
+
+
+def test_rows_in_files_are_compared_where_they_can_differ(tmp_path: Path) -> None:
+    place = adopted(write_parquet(tmp_path / "rows.parquet"))
+    objects, old = place.objects, place.open()
+    name = next(each.name for each in old.schema.columns if each.type == Scalar("int64"))
+    worn = opened(objects, delete_rows(objects, old, [0]).digest, place.outside)
+    new = opened(objects, update_rows(objects, worn, [4], {name: -1}).digest, place.outside)
+    assert _found(old, new) == {name: [5]}
+    compacted = compact_dataset(objects, new, everything=True)
+    assert _found(new, opened(objects, compacted.digest, place.outside)) == {}
+
+
+def test_rows_of_the_same_file_are_not_read(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "rows.parquet")
+    place = adopted(path)
+    old = place.open()
+    new = opened(place.objects, delete_rows(place.objects, old, [0]).digest, place.outside)
+    path.unlink()
+    assert _found(old, new) == {}
+    assert changed_rows(old, new).deleted.rows.tolist() == [0]
