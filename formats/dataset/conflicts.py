@@ -116,6 +116,12 @@ def backfill_clash(column: str, added_in: SideName, rows: int) -> Clash:
     )
 
 
+def replaced_clash(replaced_in: SideName) -> Clash:
+    """One side wrote all rows anew, so that none is known, and the other changed rows."""
+    line = f"all rows were replaced in {replaced_in}, and {opposite(replaced_in)} changed rows"
+    return Clash(line, {"what": "replaced", "replaced_in": replaced_in})
+
+
 def property_clash(name: str, values: tuple[Any, Any, Any]) -> Clash:
     """Both sides set a property to different values: those of base, ours and theirs."""
     base, ours, theirs = map(shown_value, values)

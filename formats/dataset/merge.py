@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.dataset.conflicts import Clashes, SideName, backfill_clash
+from tensorrepo.formats.dataset.conflicts import Clashes, SideName, backfill_clash, replaced_clash
 from tensorrepo.formats.dataset.mergerows import RowPlan, Side, plan_rows
 from tensorrepo.formats.dataset.mergeschema import (
     MergedRoot,
@@ -98,6 +98,10 @@ def merge_sides(
     names = (onto.name, other.name)
     roots = Three(onto.base.root, onto.dataset.root, other.dataset.root, names, prefer)
     clashes = Clashes()
+    for side, opposite in ((onto, other), (other, onto)):
+        if side.is_replaced and opposite.changes_rows:
+            clashes.add([replaced_clash(side.name)])
+            return clashes  # which no preference decides row by row
     columns = merge_schemas(roots.of(lambda root: root.schema), _updated(onto, other))
     properties, contested = merge_properties(roots.of(lambda root: root.properties))
     clashes.add(columns.clashes)

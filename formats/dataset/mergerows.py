@@ -92,6 +92,18 @@ class Side:
         return frozenset(records["uid"][holds].tolist()) & frozenset(self.new_uids.tolist())
 
     @property
+    def is_replaced(self) -> bool:
+        """Whether it has rows, but none that the base has, dead or alive: all was written anew."""
+        whole = self.pair.old.dataset.root.rows == self.base.root.rows > 0
+        return whole and self.dataset.root.rows > 0 and not len(self.pair.matched.both)
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows came or went, or cells were set."""
+        matched = self.pair.matched
+        return bool(matched.added.rows or matched.deleted.rows or self.cells)
+
+    @property
     def order(self) -> tuple[int, int, str]:
         """Decides which side's rows come first, the same whoever merges."""
         new = int(self.new_uids.min()) if len(self.new_uids) else -1

@@ -12,7 +12,6 @@ from tensorrepo.cli.complete import complete_ref
 from tensorrepo.cli.exits import NOTHING_TO_DO
 from tensorrepo.repo import combine
 from tensorrepo.repo.commits import MAX_CHANGED
-from tensorrepo.repo.errors import ConflictError
 from tensorrepo.workspace.commit import commit_staged
 from tensorrepo.workspace.pick import check_strategy, refuse_staged
 
@@ -98,22 +97,17 @@ def merge_command(
     check_strategy(strategy)
     session = session_of(context)
     branch = session.branch()
-    with session.here.locked():
+    with session.here.locked(), output.conflicts_told(as_json=as_json):
         refuse_staged(session)
-        try:
-            outcome = combine.merge(
-                session.repository,
-                branch,
-                session.resolve(ref).digest,
-                author=session.author(),
-                message=message or f"Merge {ref} into {branch}",
-                strategy=strategy,
-                fast_forward=not commit,
-            )
-        except ConflictError as error:
-            if as_json:
-                output.json_value(output.conflicts_json(error))
-            raise
+        outcome = combine.merge(
+            session.repository,
+            branch,
+            session.resolve(ref).digest,
+            author=session.author(),
+            message=message or f"Merge {ref} into {branch}",
+            strategy=strategy,
+            fast_forward=not commit,
+        )
     _report_merge(branch, ref, outcome, as_json=as_json)
 
 

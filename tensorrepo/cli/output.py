@@ -12,6 +12,8 @@ import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tensorrepo.repo.errors import ConflictError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -126,8 +128,19 @@ def failure(error: Error) -> None:
             console.print(f"    {escape(str(inside['line']))}")
 
 
-def conflicts_json(error: Error) -> dict[str, Any]:
-    """A failed merge for programs: every path in conflict, and what in it is contested."""
+@contextmanager
+def conflicts_told(*, as_json: bool) -> Iterator[None]:
+    """Answers a program what a merge, or the like, conflicts in, before it fails."""
+    try:
+        yield
+    except ConflictError as error:
+        if as_json:
+            conflicts_json(error)
+        raise
+
+
+def conflicts_json(error: Error) -> None:
+    """A merge that failed, for programs: paths in conflict, and what in them is contested."""
     told = [
         {
             "path": conflict.path,
@@ -140,7 +153,7 @@ def conflicts_json(error: Error) -> dict[str, Any]:
         }
         for conflict in getattr(error, "conflicts", ())
     ]
-    return {"error": error.kind, "message": str(error), "conflicts": told}
+    json_value({"error": error.kind, "message": str(error), "conflicts": told})
 
 
 def bug(error: Exception) -> None:

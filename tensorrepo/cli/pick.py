@@ -57,7 +57,7 @@ def revert_command(
     check_strategy(strategy)
     session = session_of(context)
     branch = session.branch()
-    with session.here.locked():
+    with session.here.locked(), output.conflicts_told(as_json=as_json):
         commit = session.resolve(ref).digest
         prepare(session, [commit], revert=True, mainline=mainline)
         made = pick.revert(
@@ -118,6 +118,8 @@ def cherry_pick_command(
     if made:
         _report_picked(branch, made, as_json=as_json)
     if stop is not None:
+        if as_json and not made:
+            output.conflicts_json(stop)
         if made:
             rest = " ".join(f"{commit:.12}" for commit in left)
             output.note(

@@ -84,16 +84,18 @@ def test_two_transactions_that_change_other_rows_both_land(repo: tr.Repository) 
 
 
 def test_two_transactions_that_change_one_cell_conflict_in_it(repo: tr.Repository) -> None:
-    with (
-        pytest.raises(tr.ConflictError, match="50 in ours, 40 in theirs, 30 before") as error,
-        repo.transaction(message="Late") as late,
-    ):
-        late.dataset("people").update("name == 'ann'", {"age": 50})
-        with repo.transaction(message="Early") as early:
-            early.dataset("people").update("name == 'ann'", {"age": 40})
+    with pytest.raises(tr.ConflictError, match="50 in ours, 40 in theirs, 30 before") as error:
+        _change_twice(repo)
     (conflict,) = error.value.conflicts
     assert conflict.details[0]["column"] == "age"
     assert repo.dataset("people")[0]["age"] == 40
+
+
+def _change_twice(repo: tr.Repository) -> None:
+    with repo.transaction(message="Late") as late:
+        late.dataset("people").update("name == 'ann'", {"age": 50})
+        with repo.transaction(message="Early") as early:
+            early.dataset("people").update("name == 'ann'", {"age": 40})
 
 
 def test_picking_a_change_twice_takes_it_once(full: Shell) -> None:
@@ -154,6 +156,19 @@ def test_a_merge_that_conflicts_names_the_cells(full: Shell) -> None:
         "label",
     )
     assert (detail["ours"], detail["theirs"]) == ("9", "8")
+
+
+@pytest.mark.parametrize("verb", ["revert", "cherry-pick"])
+def test_so_does_a_commit_that_cannot_be_picked(full: Shell, verb: str) -> None:
+    _two_branches(full, "8")
+    full("update", "points", "--row", "3", "--set", "label=10")
+    full("commit", "-m", "Again")
+    commit = "HEAD~1" if verb == "revert" else "side"
+    assert "column 'label'" in full.fails(4, verb, commit)
+    done = full.run(verb, commit, "--json")
+    assert done.exit_code == 4
+    (conflict,) = json.loads(done.stdout)["conflicts"]
+    assert conflict["details"][0]["ours"] == "10"
 
 
 @pytest.mark.parametrize(("strategy", "label"), [("ours", 9), ("theirs", 8)])

@@ -20,7 +20,7 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 from tests.support.datasets import stored
 from tests.support.merge_model import merge_versions, version_of
-from tests.support.merge_steps import base_dataset, step
+from tests.support.merge_steps import base_dataset, rows, step
 from tests.support.objects import MemoryObjects
 
 SCHEMA = Schema.of({"n": "int64", "b": Bytes()})
@@ -123,6 +123,30 @@ def test_chunks_of_both_sides_are_linked_not_copied() -> None:
     assert isinstance(merged, Entry)
     fresh = {digest for digest, link in objects.links.items() if link.kind is Kind.CHUNK} - chunks
     assert sum(objects.links[digest].bytes for digest in fresh) < 20_000
+
+
+@pytest.mark.parametrize("other", ["append", "delete row 1", "label of row 1"])
+def test_rows_that_one_side_replaced_do_not_mix_with_changes_of_those_there_were(
+    other: str,
+) -> None:
+    objects = MemoryObjects()
+    base = base_dataset(objects)
+    ours = _after(objects, base, other)
+    theirs = stored(objects, base.schema, [rows(500, 4)], 99)
+    found = _merge(base, ours, theirs)
+    assert isinstance(found, Conflict)
+    assert "all rows were replaced in theirs, and ours changed rows" in found.reason
+    assert found.details[0]["what"] == "replaced"
+
+
+@pytest.mark.parametrize("other", ["property", "rename label", "widen label"])
+def test_replaced_rows_take_other_columns_and_properties(other: str) -> None:
+    objects = MemoryObjects()
+    base = base_dataset(objects)
+    theirs = stored(objects, base.schema, [rows(500, 4)], 99)
+    found = _merge(base, _after(objects, base, other), theirs)
+    assert isinstance(found, Entry), found
+    assert _numbers(open_dataset(objects, found.digest)) == [500, 501, 502, 503]
 
 
 def test_two_new_datasets_of_one_name_are_a_conflict() -> None:
