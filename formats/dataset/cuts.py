@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 MIN_BYTES = 64 << 10
 MEAN_BYTES = 256 << 10
-MAX_BYTES = 512 << 10
+MAX_BYTES = 384 << 10  # with its root, a changed leaf stays under half a megabyte
 
 
 @dataclass(frozen=True, slots=True)

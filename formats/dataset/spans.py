@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tensorrepo.formats.dataset.page import (
     TAG_BYTES,
     EncodedPage,
 )
+from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,6 +178,17 @@ class OpenSpan:
         self.cuts = self.cuts.add(uid, part.index_bytes)
         self.fragments += 1
 
+    def add_laid(self, part: FragmentPart, uids: Sequence[int], sizes: Sequence[int]) -> None:
+        """Several more fragments at once, all of whose pages are laid; `sizes` in the index."""
+        if not self.columns:
+            self.columns = tuple(OpenColumn(name, storage) for name, storage in part.form)
+        for column, added in zip(self.columns, part.columns, strict=True):
+            assert isinstance(added.pages, ColumnPages), "the caller has made sure"
+            column.pieces.append(self.renumbered(added.pages, added.chunks))
+        for uid, size in zip(uids, sizes, strict=True):
+            self.cuts = self.cuts.add(uid, size)
+        self.fragments += len(uids)
+
     def renumbered(self, pages: ColumnPages, chunks: Sequence[Digest]) -> ColumnPages:
         """The same pages with places in this span's list of chunks."""
         places = np.array([self._place(digest) for digest in chunks], np.uint32)
@@ -238,23 +249,44 @@ def part_of(pages: ColumnPages, start: int, stop: int) -> ColumnPages:
     )
 
 
-def fragment_bounds(entries: NDArray[Any]) -> list[tuple[int, int]]:
-    """Where the pages of each fragment begin and end in one column's entries."""
-    starts = np.flatnonzero(entries["first_row"] == 0).tolist()
-    return list(pairwise([*starts, len(entries)]))
+def fragment_bounds(entries: NDArray[Any]) -> list[int]:
+    """Where the pages of each fragment begin in one column's entries, and where the last end."""
+    return [*np.flatnonzero(entries["first_row"] == 0).tolist(), len(entries)]
 
 
 def index_parts(index: PageIndex, only: frozenset[str] | None = None) -> Iterator[FragmentPart]:
     """The pages of a page index, fragment by fragment; `only`: ids of the columns wanted."""
-    columns = [column for column in index.columns if only is None or column.id in only]
-    bounds = [fragment_bounds(column.entries) for column in columns]
-    for cuts in zip(*bounds, strict=True):
-        yield FragmentPart(
+    parts = IndexParts(index, only)
+    return (parts.of(at, at + 1) for at in range(parts.fragments))
+
+
+class IndexParts:
+    """The pages of a page index, by fragment of its span; `only`: ids of the columns wanted."""
+
+    def __init__(self, index: PageIndex, only: frozenset[str] | None = None) -> None:
+        self._index = index
+        self._columns = [each for each in index.columns if only is None or each.id in only]
+        self._bounds = [fragment_bounds(column.entries) for column in self._columns]
+        counts = {len(bounds) - 1 for bounds in self._bounds}
+        if len(counts) > 1:
+            raise CorruptError(f"columns of a page index have {sorted(counts)} fragments")
+        self.fragments = counts.pop() if counts else 0
+        pages = sum((np.diff(bounds) for bounds in self._bounds), np.zeros(self.fragments, int))
+        self.sizes: list[int] = (ENTRY_BYTES * pages).tolist()  # of each fragment, in an index
+
+    def of(self, start: int, stop: int) -> FragmentPart:
+        """The pages of fragments ``[start, stop)``; of several all must be laid in chunks."""
+        return FragmentPart(
             tuple(
-                column_part(index, part_of(column, *cut))
-                for column, cut in zip(columns, cuts, strict=True)
+                column_part(self._index, part_of(column, bounds[start], bounds[stop]))
+                for column, bounds in zip(self._columns, self._bounds, strict=True)
             )
         )
+
+    @property
+    def are_laid(self) -> bool:
+        """Whether no page stands inline."""
+        return None not in self._index.chunks
 
 
 def column_part(index: PageIndex, pages: ColumnPages) -> ColumnPart:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.cuts import MAX_BYTES
 from tensorrepo.formats.dataset.fragments import leaf_patches
 from tensorrepo.formats.dataset.manifest import (
     HAS_DELETIONS,
@@ -19,7 +20,7 @@ from tensorrepo.formats.dataset.manifest import (
     INLINE_DATA_BYTES,
     Leaf,
 )
-from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart, OpenSpan, index_parts
+from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart, IndexParts, OpenSpan
 from tensorrepo.formats.dataset.spanwrite import PatchPart, Room, SpanWriter
 from tensorrepo.formats.dataset.treeread import (
     Links,
@@ -248,15 +249,16 @@ class _GroupEditor:
         self._group = group
         self._room = room
         self._todo = covering(leaf.indexes, group, len(leaf.fragments))
-        self._parts: Iterator[FragmentPart] | None = None  # of the span that is written anew
-        self._next = 0  # fragment
-        self._stop = 0  # of the span that is written anew
+        self._parts: IndexParts | None = None  # of the span that is written anew
+        self._start = self._next = self._stop = 0  # fragments: of that span, and how far it got
         self._done: list[Span] = []
         self.open: OpenSpan | None = None
 
     def replace(self, at: int, columns: Sequence[ColumnPart]) -> None:
         self._reach(at)
-        known = next(self._parts) if self._parts is not None else FragmentPart(())
+        known = FragmentPart(())
+        if self._parts is not None:
+            known = self._parts.of(at - self._start, at - self._start + 1)
         for column in known.columns:
             if any(column.id == new.id for new in columns):
                 self._tree.forget(column, at)
@@ -280,20 +282,35 @@ class _GroupEditor:
             elif span is not None:
                 self._end_open()
                 index, _ = read_index(self._tree.base.objects, span, self._links)
-                self._parts = index_parts(index, self._tree.live)
+                self._parts = IndexParts(index, self._tree.live)
             else:
                 self._parts = None
-            self._next, self._stop = start if at < stop else stop, stop
+            self._start, self._stop = start, stop
+            self._next = start if at < stop else stop
         self._pass_on(at)
 
     def _pass_on(self, stop: int) -> None:
         """Put fragments up to `stop` in as they are."""
-        if self._parts is not None:
-            for at in range(self._next, stop):
-                self._put(at, next(self._parts))
+        parts = self._parts
+        if parts is not None and stop > self._next:
+            low, high = self._next - self._start, stop - self._start
+            if parts.are_laid:
+                self._put_laid(parts.of(low, high), parts.sizes[low:high])
+            else:
+                for at in range(low, high):
+                    self._put(self._start + at, parts.of(at, at + 1))
         if stop >= self._stop:
             self._parts = None
         self._next = max(self._next, stop)
+
+    def _put_laid(self, part: FragmentPart, sizes: Sequence[int]) -> None:
+        """Put in several fragments at once, from the next one on."""
+        first = self._next
+        fits = self.open is not None and self.open.cuts.bytes + sum(sizes) <= MAX_BYTES
+        if self.open is None or not fits or not self.open.takes(part, first):
+            self._end_open()
+            self.open = OpenSpan(self._group, first)
+        self.open.add_laid(part, self._uids[first : first + len(sizes)], sizes)
 
     def _put(self, at: int, part: FragmentPart) -> None:
         if self.open is None or not self.open.takes(part, at) or self._is_full(part):

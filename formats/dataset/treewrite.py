@@ -28,7 +28,7 @@ from tensorrepo.formats.dataset.manifest import (
     encode_root,
 )
 from tensorrepo.formats.dataset.page import PAGE_ENTRY
-from tensorrepo.formats.dataset.spans import OpenSpan, Tally, index_parts
+from tensorrepo.formats.dataset.spans import IndexParts, OpenSpan, Tally
 from tensorrepo.formats.dataset.spanwrite import PatchPart, Room, SpanWriter
 from tensorrepo.formats.dataset.treeread import read_deletions, read_index, read_leaf, read_runs
 from tensorrepo.repo.objects import Kind
@@ -273,8 +273,12 @@ class TreeWriter:
     ) -> OpenSpan:
         index, _ = read_index(base.objects, tail, links)
         span = OpenSpan(tail.group, tail.first_fragment)
-        for at, part in enumerate(index_parts(index, live), tail.first_fragment):
-            span.add_fragment(uids[at], at, part)
+        parts, first = IndexParts(index, live), tail.first_fragment
+        if parts.are_laid:
+            span.add_laid(parts.of(0, parts.fragments), uids[first:], parts.sizes)
+        else:
+            for at in range(parts.fragments):
+                span.add_fragment(uids[first + at], first + at, parts.of(at, at + 1))
         return span
 
 
