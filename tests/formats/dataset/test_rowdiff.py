@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.evolve import add_column
@@ -23,7 +23,6 @@ from tensorrepo.formats.dataset.rowdiff import (
 from tensorrepo.formats.dataset.rowids import format_row_id
 from tensorrepo.formats.dataset.schema import Column, Scalar, Schema, Text
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
-from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.objects import Kind
 from tests.support.changes import CHANGES, changed, ids_of, row_of, rows_by_id
@@ -42,10 +41,6 @@ def _after(objects: MemoryObjects, dataset: Dataset, steps: list[tuple[str, int]
     for what, seed in steps:
         dataset = changed(objects, dataset, what, seed)
     return dataset
-
-
-def _gathered(schema: Schema) -> bool:
-    return not any(is_small_float(column.storage.element) for column in schema.columns)
 
 
 def _shared(old: Dataset, new: Dataset) -> list[str]:
@@ -106,7 +101,6 @@ def test_changes_make_of_one_version_the_other(
 ) -> None:
     objects = kind()
     schema, rows = made
-    assume(_gathered(schema))
     base = stored(objects, schema, [rows], page_bytes=256)
     _check(objects, base, first, second)
 
@@ -128,7 +122,6 @@ def test_so_they_do_with_tiles(
 def test_the_other_way_round_mirrors_it(made: Any, first: Any, second: Any) -> None:
     objects = MemoryObjects()
     schema, rows = made
-    assume(_gathered(schema))
     base = stored(objects, schema, [rows], page_bytes=256)
     old, new = _after(objects, base, first), _after(objects, base, second)
     there, back = count_changes(old, new), count_changes(new, old)
