@@ -1,4 +1,4 @@
-"""What is small stands in the leaf while there is room, and boundaries depend on fragments alone."""
+"""What is small stands in the leaf while there is room; boundaries depend on fragments alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def writer() -> Iterator[SpanWriter]:
     with ThreadPoolExecutor(1) as storers:
-        yield SpanWriter(MemoryObjects(), storers, 1 << 20, lambda column, page: None)
+        yield SpanWriter(MemoryObjects(), storers, 1 << 20, lambda *_: None)
 
 
 def _kinds(writer: SpanWriter) -> list[Kind]:
@@ -83,7 +83,7 @@ def test_what_cannot_be_stored_is_told_to_who_asks_for_it() -> None:
             raise StorageError("the store is full")
 
     with ThreadPoolExecutor(1) as storers:
-        writer = SpanWriter(Full(), storers, 10, lambda column, page: None)
+        writer = SpanWriter(Full(), storers, 10, lambda *_: None)
         digest = writer.store_parts([b"chunk"])
         with pytest.raises(StorageError, match="full"):
             digest()

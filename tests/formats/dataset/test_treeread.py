@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -50,7 +51,7 @@ def spans(draw: st.DrawFn) -> tuple[list[Span], int]:
     bounds = sorted(draw(st.sets(st.integers(0, 12), min_size=2)))
     found = []
     for group in ("a", "b"):
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in pairwise(bounds):
             if draw(st.booleans()):
                 found.append(Span(group, start, stop - start, memoryview(b"")))
     return found, bounds[-1] + draw(st.integers(0, 3))
