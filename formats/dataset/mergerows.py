@@ -198,6 +198,7 @@ class _Planner:
         back = (places >= 0) & ~alive
         cells = self._cells((places[back], rows[back]))
         self._compare_doubles(ids[alive], places[alive], rows[alive], cells)
+        self._compare_added_twice(cells)
         return RowPlan(
             whole,
             self._by_fragment(rows[places < 0]),
@@ -351,6 +352,21 @@ class _Planner:
                 cells.setdefault(column, []).append((places[unequal], rows[unequal]))
             elif self._prefer is None:
                 self._clash_cells(column, ids[unequal], (None, places[unequal], rows[unequal]))
+
+    def _compare_added_twice(
+        self, cells: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64]]]]
+    ) -> None:
+        """Columns that both sides added: cells of the rows that both have must agree."""
+        base = {column.id for column in self._onto.base.schema.columns}
+        twice = [column for column in self._columns if column not in base]
+        if not twice:
+            return
+        for column, found in changed_cells(self._onto.dataset, self._other.dataset, twice).items():
+            places, rows = found.base_rows, found.side_rows
+            if self._prefer == self._other.name:
+                cells.setdefault(column, []).append((places, rows))
+            elif self._prefer is None and self._onto.columns[column].derived is None:
+                self._clash_cells(column, found.ids, (None, places, rows))
 
     def _unequal(
         self, column: str, places: NDArray[np.int64], rows: NDArray[np.int64]

@@ -241,7 +241,8 @@ class ValueChanger:
             column_bytes = fragment.rows * max(1, reader.default(pages.start).nbytes)
         share = (fragment.stop - fragment.start) / fragment.rows
         patch_bytes = int(share * column_bytes) + sum(map(_part_bytes, before))
-        return PatchState(column_bytes, patch_bytes, len(before) + 1)
+        is_alike = all(part.column.storage == column.storage for part in before)
+        return PatchState(column_bytes, patch_bytes, len(before) + 1, is_alike)
 
     # -------------------------------------------------------------------------- pages
 

@@ -21,6 +21,7 @@ from tensorrepo.formats.dataset.page import (
     TAG_BYTES,
     EncodedPage,
 )
+from tensorrepo.formats.dataset.types import Layout
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -217,7 +218,8 @@ class OpenSpan:
             len(self.chunks),
         )
         for column, pages, places in zip(self.columns, laid.columns, tiles, strict=True):
-            column.settle(replace(pages, tiles=tuple(places) if any(places) else ()))
+            is_tiled = column.storage.layout is Layout.TILED  # pages without tiles count, too
+            column.settle(replace(pages, tiles=tuple(places) if is_tiled else ()))
         self.waiting_bytes = 0
         return laid
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.evolve import set_properties
+from tensorrepo.formats.dataset.evolve import add_column, set_properties
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.schema import Bytes, Column, Image, Scalar, Schema, Tensor
@@ -300,6 +300,31 @@ def test_a_strategy_decides_what_becomes_of_a_column(
     for name in theirs:
         found = _decided(base, mine, yours, "theirs")
         assert found[name][:].tolist() == yours[name][:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("mine", "yours"),
+    [
+        (np.arange(24), np.arange(24) % 20),
+        (np.arange(24), None),
+        (None, np.arange(24)),
+    ],
+)
+def test_values_of_a_column_that_both_sides_added_must_agree(mine: Any, yours: Any) -> None:
+    objects = MemoryObjects()
+    base = base_dataset(objects)
+    column = Column("score", Scalar("int32"), default=7)
+    ours, theirs, same = (
+        open_dataset(objects, add_column(objects, base, column, values).digest)
+        for values in (mine, yours, mine)
+    )
+    found = _merge(base, ours, theirs)
+    assert isinstance(found, Conflict)
+    assert "column 'score'" in found.reason
+    for strategy, side in (("ours", ours), ("theirs", theirs)):
+        decided = _decided(base, ours, theirs, strategy)
+        assert decided["score"][:].tolist() == side["score"][:].tolist()
+    assert isinstance(_merge(base, ours, same), Entry)
 
 
 def test_rows_without_a_value_for_a_column_become_null_where_a_side_is_preferred() -> None:

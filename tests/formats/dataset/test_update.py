@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tensorrepo.formats.dataset import treeedit
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import add_column, widen_column
 from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
@@ -298,6 +299,35 @@ def test_a_widened_column_takes_wide_values() -> None:
     assert changed["n"][[2, 3, 4000]].tolist() == [2, 1 << 40, 1 << 40]
     compacted = compact_dataset(objects, changed, everything=True)
     assert open_dataset(objects, compacted.digest)["n"][3] == 1 << 40
+
+
+def test_a_column_that_was_patched_before_it_was_widened_takes_wide_values() -> None:
+    objects = MemoryObjects()
+    narrow = stored(objects, Schema.of({"n": "int32"}), [{"n": np.arange(5000)}])
+    link = update_rows(objects, narrow, [3], {"n": [-3]})
+    patched = open_dataset(objects, link.digest)
+    assert column_index(patched, "n").patches is not None
+    wide = open_dataset(objects, widen_column(objects, patched, "n", "float64").digest)
+    link = update_rows(objects, wide, [5], {"n": [2.5]})
+    changed = open_dataset(objects, link.digest)
+    assert changed["n"][:7].tolist() == [0, 1, 2, -3, 4, 2.5, 6]
+
+
+def test_a_patch_without_tiles_leaves_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(treeedit, "INLINE_DATA_BYTES", 0)
+    objects = MemoryObjects()
+    schema = Schema((Column("v", Tensor("int16", (None, 4), tile=(2, 4)), nullable=True),))
+    volumes = {"v": [np.full((400, 4), at, "i2") for at in range(30)]}
+    dataset = stored(objects, schema, [volumes])
+    dataset = stored(objects, schema, [volumes], 1, base=dataset)
+    for row, value in ((35, np.full((400, 4), 99, "i2")), (5, None)):
+        link = update_rows(objects, dataset, [row], {"v": [value]})
+        dataset = open_dataset(objects, link.digest)
+    patches = column_index(dataset, "v").patches
+    assert patches is not None
+    assert patches.rows.tolist() == [5, 35]
+    assert dataset["v"][5] is None
+    assert (dataset["v"][35] == 99).all()
 
 
 def test_rows_cut_into_tiles_are_patched_whole() -> None:
