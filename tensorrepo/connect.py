@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.merge import Drivers
 
-DRIVERS: Drivers = {Kind.DATASET: DatasetMergeDriver(), Kind.MODEL: ModelMergeDriver()}
 CONFIG_KEYS = {
     "user.name": "your name in commits",
     "user.email": "your address in commits",
@@ -130,12 +129,26 @@ def _absolute(text: str, machine: Machine) -> str:
 
 
 def connect(
-    url: str, options: Mapping[str, str] | None, machine: Machine, *, pending: Path | None = None
+    url: str,
+    options: Mapping[str, str] | None,
+    machine: Machine,
+    *,
+    pending: Path | None = None,
+    outside: AllowedOutside | None = None,
 ) -> Repository:
-    """Open the repository at `url`. `pending`: the workspace's notes; None outside of one."""
+    """Open the repository at `url`.
+
+    Args:
+        url: where it is.
+        options: credentials, endpoint and the like.
+        machine: where this process runs.
+        pending: the workspace's notes; None outside of one.
+        outside: who reads files in place; None: what the machine's settings allow.
+    """
     backend = open_backend(url, options, environment=machine.environment)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
-    return open_repository(backend, drivers=DRIVERS, local=local)
+    drivers = merge_drivers(allowed_outside(machine) if outside is None else outside)
+    return open_repository(backend, drivers=drivers, local=local)
 
 
 def create(
@@ -144,7 +157,13 @@ def create(
     """Make a repository at `url`. Raises ConflictError when there is one."""
     backend = open_backend(url, options, environment=machine.environment)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
-    return create_repository(backend, drivers=DRIVERS, local=local)
+    drivers = merge_drivers(allowed_outside(machine))
+    return create_repository(backend, drivers=drivers, local=local)
+
+
+def merge_drivers(outside: AllowedOutside) -> Drivers:
+    """What joins two versions of an entry, by its kind; `outside` reads files in place."""
+    return {Kind.DATASET: DatasetMergeDriver(outside), Kind.MODEL: ModelMergeDriver()}
 
 
 def read_config(path: Path) -> dict[str, str]:

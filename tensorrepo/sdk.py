@@ -83,7 +83,13 @@ def reopen(origin: Origin) -> Repository:
 
 def _open(origin: Origin) -> Repository:
     here = machine()
-    core = connect.connect(origin.url, dict(origin.storage_options), here)
+    more = {prefix: dict(options) for prefix, options in origin.outside}
+    core = connect.connect(
+        origin.url,
+        dict(origin.storage_options),
+        here,
+        outside=connect.allowed_outside(here, more),
+    )
     return Repository(core, origin, here, reopen)
 
 

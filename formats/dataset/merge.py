@@ -35,6 +35,7 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.outside import Outside
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.merge import MergeContext
     from tensorrepo.repo.objects import ObjectSink
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 
 class DatasetMergeDriver:
     """Joins two versions of a dataset; see `tensorrepo.repo.merge.MergeDriver`."""
+
+    def __init__(self, outside: Outside | None = None) -> None:
+        """`outside` reads files in place, where cells of such rows are compared; None: nobody."""
+        self._outside = outside
 
     def merge(
         self,
@@ -61,7 +66,9 @@ class DatasetMergeDriver:
         if base is None:
             reason = "both sides made a dataset of that name"
             return Conflict(path, Kind.DATASET, *digests, reason)
-        old, one, two = (open_dataset(objects, entry.digest) for entry in (base, ours, theirs))
+        old, one, two = (
+            open_dataset(objects, entry.digest, self._outside) for entry in (base, ours, theirs)
+        )
         sides = (
             Side("ours", old, one, context.generations[0]),
             Side("theirs", old, two, context.generations[1]),

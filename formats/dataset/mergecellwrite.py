@@ -111,7 +111,7 @@ class CellWriter:
                 first_row += entry.rows
             counts.end(edit.tree.tallies)
             link = edit.tree.finish(root.properties, root.lineage)
-        return self._set_cells(open_dataset(self._objects, link.digest))
+        return self._set_cells(open_dataset(self._objects, link.digest, self._joined.outside))
 
     # -------------------------------------------------------------------------- fragments
 
@@ -247,7 +247,7 @@ class CellWriter:
             chosen = Chosen(moves.onto_rows, np.arange(len(moves.onto_rows)), len(moves.onto_rows))
             sources = {column.name: self._placed(column, moves.other_rows) for column in columns}
             link = set_values(self._objects, dataset, chosen, sources, budget_bytes=BUDGET_BYTES)
-            dataset = open_dataset(self._objects, link.digest)
+            dataset = open_dataset(self._objects, link.digest, self._joined.outside)
         return dataset.digest
 
     def _moves(self) -> Iterator[tuple[str, CellMoves]]:

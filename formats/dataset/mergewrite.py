@@ -84,7 +84,7 @@ class _Joining:
             for fragment in self._fragments():
                 tree.add_known(self._regrouped(fragment), counted=not same_columns)
             link = tree.finish(root.properties, root.lineage)
-        return open_dataset(self._objects, link.digest)
+        return open_dataset(self._objects, link.digest, onto.outside)
 
     # -------------------------------------------------------------------------- rows that come back
 

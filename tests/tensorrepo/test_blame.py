@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tensorrepo as tr
@@ -196,3 +198,19 @@ def test_reverting_a_deletion_brings_the_rows_back_under_later_appends(full: She
     found = full.json("blame", "points", "--row", "3")
     assert found["added"]["message"].startswith('Revert "Too much"')
     assert full.json("blame", "points", "--row", "39")["row"] == 39
+
+
+def test_cells_of_rows_that_lie_in_files_merge_under_the_prefixes_that_are_allowed(
+    tmp_path: Path,
+) -> None:
+    pq.write_table(pa.table({"n": range(6), "label": [0] * 6}), tmp_path / "rows.parquet")
+    tr.init(tmp_path / "store", author=ADA)
+    repo = tr.open(tmp_path / "store", author=ADA, outside=[tmp_path])
+    with repo.transaction(message="Start") as tx:
+        tx.adopt("rows", tmp_path / "rows.parquet")
+    with repo.transaction(message="Late") as late:
+        late.dataset("rows").update([1], {"label": 1})
+        with repo.transaction(message="Early") as early:
+            early.dataset("rows").update([2], {"label": 2}).delete([5])
+    assert repo.dataset("rows")["label"][:].tolist() == [0, 1, 2, 0, 0]
+    assert repo.blame("rows", row=2)["label"].origin.subject == "Early"
