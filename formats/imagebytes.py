@@ -19,6 +19,9 @@ Encoded = bytes | memoryview
 
 HEAD_BYTES = 32  # enough for `codec_of`
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+_MAGICS = {b"\xff\xd8\xff": "jpeg", PNG_MAGIC: "png", b"GIF87a": "gif", b"GIF89a": "gif"}
+_JPEG_LENGTH = Struct(">H")
+_JPEG_FRAME = Struct(">HHB")
 _JPEG_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -55,6 +58,9 @@ def codec_of(head: bytes) -> str | None:
     Args:
         head: at least the first `HEAD_BYTES` bytes, or the whole file when it is shorter.
     """
+    for magic, codec in _MAGICS.items():
+        if head.startswith(magic):
+            return codec
     if head[:4] in _TIFF_MAGIC:
         return "tiff"
     if head[:4] == b"RIFF":
@@ -63,8 +69,7 @@ def codec_of(head: bytes) -> str | None:
         # Two letters are thin evidence: the size of the second header must be a known one too.
         known = head[14:18] in {bytes([size, 0, 0, 0]) for size in (12, 40, 52, 56, 64, 108, 124)}
         return "bmp" if known else None
-    magics = {PNG_MAGIC: "png", b"\xff\xd8\xff": "jpeg", b"GIF87a": "gif", b"GIF89a": "gif"}
-    return next((codec for magic, codec in magics.items() if head.startswith(magic)), None)
+    return None
 
 
 def header_of(data: Encoded) -> ImageHeader | None:
@@ -101,7 +106,7 @@ def _read_png(data: Encoded) -> tuple[int, int, str | None]:
 def _read_jpeg(data: Encoded) -> tuple[int, int, str | None]:
     for marker, at in jpeg_segments(data):
         if marker in _JPEG_FRAMES:
-            height, width, components = Struct(">HHB").unpack_from(data, at + 3)
+            height, width, components = _JPEG_FRAME.unpack_from(data, at + 3)
             return height, width, _JPEG_MODES.get(components)
     return 0, 0, None
 
@@ -121,7 +126,7 @@ def jpeg_segments(data: Encoded) -> Iterator[tuple[int, int]]:
         if marker == 0xD9:
             raise InvalidInputError("is a jpeg image that ends before its first scan")
         yield marker, at
-        (length,) = Struct(">H").unpack_from(data, at)
+        (length,) = _JPEG_LENGTH.unpack_from(data, at)
         at += max(length, 2)
 
 

@@ -30,15 +30,17 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.ignore import Ignore, read_ignore
 from tensorrepo.formats.exchange.imagebytes import codec_of
+from tensorrepo.formats.exchange.imageread import WantedFile, read_ahead
 from tensorrepo.formats.exchange.imagewalk import (
     CLASSES_FILE,
     Place,
     Survey,
+    folders_of,
     is_called_image,
     read_head,
-    read_whole,
     survey_folder,
-    walk_images,
+    unicode_name,
+    walk_files,
 )
 from tensorrepo.formats.exchange.labels import (
     LabelTable,
@@ -252,24 +254,38 @@ def _batches(
     names = _schema(plan, places, one_split=one_split).names
     rows: list[dict[str, object]] = []
     held = 0
-    for image in walk_images(path, ignore, [], examined=True):
-        if image.relative in damaged or image.folders not in places:
-            continue
-        if held + image.bytes > BATCH_BYTES and rows:
+    for file, data in read_ahead(_wanted(path, ignore, damaged, places)):
+        if held + len(data) > BATCH_BYTES and rows:
             yield {name: [row[name] for row in rows] for name in names}
             rows, held = [], 0
-        folders = image.folders
+        folders = folders_of(file.relative)
         rows.append(
             {
-                "image": read_whole(image),
+                "image": data,
                 "label": plan.label(folders),
                 "split": plan.split(folders),
-                "file": image.relative,
+                "file": file.relative,
             }
         )
-        held += image.bytes
+        held += len(data)
     if rows:
         yield {name: [row[name] for row in rows] for name in names}
+
+
+def _wanted(
+    path: Path,
+    ignore: Ignore,
+    damaged: Mapping[str, str],
+    places: Mapping[tuple[str, ...], Place],
+) -> Iterator[WantedFile]:
+    """The files that the survey found in `places`, and what else lies there."""
+    for relative, entry in walk_files(path, ignore, []):
+        place = places.get(folders_of(relative))
+        if place is None or relative in damaged or not entry.is_file():
+            continue
+        with refusals(entry.path, "image"):
+            stored = entry.stat().st_size
+        yield WantedFile(unicode_name(path, relative), entry.path, stored, place.codecs)
 
 
 def _notes(

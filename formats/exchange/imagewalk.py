@@ -7,7 +7,7 @@ Its order is that of paths compared part by part, so that two walks meet the sam
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
@@ -32,7 +32,11 @@ class ImageFile:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        return tuple(self.relative.split("/")[:-1])
+        return folders_of(self.relative)
+
+
+def folders_of(relative: str) -> tuple[str, ...]:
+    return tuple(relative.split("/")[:-1])
 
 
 @dataclass(slots=True)
@@ -80,9 +84,7 @@ def walk_images(
     Unless damaged images are `examined` and passed over, a file that is only called like an image
     is an error: most likely it was cut short before its first byte.
     """
-    for relative, entry in _walk(path, ignore, passed_over):
-        if relative == CLASSES_FILE:
-            continue
+    for relative, entry in walk_files(path, ignore, passed_over):
         with refusals(entry.path, "image"):
             codec = codec_of(read_head(entry.path)) if entry.is_file() else None
             if codec is None and not examined and is_called_image(relative):
@@ -91,15 +93,16 @@ def walk_images(
                 passed_over.append(f"{relative} is no image")
                 continue
             stored = entry.stat().st_size
-        yield ImageFile(_unicode(path, relative), entry.path, stored, codec)
+        yield ImageFile(unicode_name(path, relative), entry.path, stored, codec)
 
 
-def _walk(
+def walk_files(
     path: Path, ignore: Ignore, passed_over: list[str]
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Files below `path`, folder after folder, names in order. Links to folders could be circles.
+    """What may be images below `path`, folder after folder, names in order.
 
-    Only one folder's names are in memory for each level, so a walk over millions stays small.
+    Links to folders could be circles. Only one folder's names are in memory for each level, so a
+    walk over millions stays small.
     """
     stack = [_entries(str(path))]
     parents = [""]
@@ -114,7 +117,8 @@ def _walk(
         if entry.name.startswith(".") or ignore.leaves_out(relative, is_folder=is_folder):
             continue
         if not is_folder:
-            yield relative, entry
+            if relative != CLASSES_FILE:
+                yield relative, entry
         elif entry.is_symlink():
             passed_over.append(f"{relative} is a link to a folder, which is not followed")
         else:
@@ -132,11 +136,16 @@ def is_called_image(name: str) -> bool:
 
 
 def read_head(path: str) -> bytes:
-    with refusals(path, "image"), open(path, "rb", buffering=0) as file:
-        return file.read(HEAD_BYTES)
+    # No file object: in a folder of small images making one would cost more than reading it.
+    with refusals(path, "image"):
+        file = os.open(path, os.O_RDONLY)
+        try:
+            return os.read(file, HEAD_BYTES)
+        finally:
+            os.close(file)
 
 
-def _unicode(path: Path, relative: str) -> str:
+def unicode_name(path: Path, relative: str) -> str:
     try:
         relative.encode()
     except UnicodeEncodeError as problem:
@@ -154,13 +163,24 @@ def read_whole(image: ImageFile) -> bytes:
     """
     with refusals(image.path, "image"):
         data = Path(image.path).read_bytes()
+    check_whole(image.path, data, (image.codec,))
+    return data
+
+
+def check_whole(path: str, data: bytes, codecs: Collection[str]) -> str:
+    """The format of an image file that was read, one of `codecs`.
+
+    Raises:
+        InvalidInputError: it is cut short, or in none of these formats any more.
+    """
     try:
         codec = examine(data).codec
     except InvalidInputError as problem:
-        raise damage(image.path, f"{problem}. {_ADVICE}") from problem
-    if codec != image.codec:
-        raise damage(image.path, f"was {image.codec} and became {codec} while it was being read")
-    return data
+        raise damage(path, f"{problem}. {_ADVICE}") from problem
+    if codec not in codecs:
+        found = " or ".join(sorted(codecs))
+        raise damage(path, f"was {found} and became {codec} while it was being read")
+    return codec
 
 
 def _problem(image: ImageFile) -> str:
