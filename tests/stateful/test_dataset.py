@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tensorrepo.formats.dataset import setvalues
+from tensorrepo.formats.dataset import setvalues, treeedit, treewrite
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import (
     add_column,
@@ -28,6 +28,7 @@ from tensorrepo.formats.dataset.evolve import (
     rename_column,
     widen_column,
 )
+from tensorrepo.formats.dataset.manifest import INLINE_DATA_BYTES
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.rowdiff import row_changes
@@ -42,6 +43,7 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 from tests.support.by_spec import agrees, ids_of
 from tests.support.golden_dataset import small_cuts
+from tests.support.linked import unbounded, unlinked
 from tests.support.merge_model import merge_versions
 from tests.support.model_dataset import SCHEMA, Model, given, plain, rows_of, value
 from tests.support.objects import MemoryObjects
@@ -54,6 +56,7 @@ PLACES = st.lists(st.integers(0, 60), min_size=1, max_size=8, unique=True)
 HOW = st.sampled_from(["numbers", "ids", "keys", "predicate", "mask"])
 NAMES = st.sampled_from(["label", "text", "x", "r", "t", "a", "b"])
 BUDGETS = st.sampled_from([1 << 14, 1 << 20])
+VERBS = st.sampled_from(["append", "delete", "update", "patch", "upsert", "add", "compact"])
 NEW = st.sampled_from(["a", "b", "c"])
 KINDS: list[Column] = [
     Column("new", Scalar("int16"), default=7),
@@ -85,9 +88,13 @@ class DatasetMachine(RuleBasedStateMachine):
         self.patches.close()
 
     @initialize(
-        counts=st.lists(st.integers(1, 5), max_size=3), budget=st.sampled_from([0, 1 << 20])
+        counts=st.lists(st.integers(1, 5), max_size=3),
+        budget=st.sampled_from([0, 1 << 20]),
+        inline_bytes=st.sampled_from([0, 1500, INLINE_DATA_BYTES]),
     )
-    def make(self, counts: list[int], budget: int) -> None:
+    def make(self, counts: list[int], budget: int, inline_bytes: int) -> None:
+        for module in (treewrite, treeedit):
+            self.patches.enter_context(patch.object(module, "INLINE_DATA_BYTES", inline_bytes))
         self.budget_bytes = budget or (1 << 14)
         link = write_dataset(self.objects, SCHEMA, [])
         self.dataset = open_dataset(self.objects, link.digest)
@@ -305,6 +312,38 @@ class DatasetMachine(RuleBasedStateMachine):
         self.model = Model(columns, tuple(ids), rows)
         self._fork()
 
+    @rule(ours=VERBS, theirs=VERBS, places=PLACES, others=PLACES, seed=SEEDS)
+    def part_and_merge(
+        self, ours: str, theirs: str, places: list[int], others: list[int], seed: int
+    ) -> None:
+        """What takes several steps that chance seldom puts behind each other."""
+        self._fork()
+        self._do(ours, places, seed)
+        self.diff()
+        self.switch()
+        self._do(theirs, others, seed + 1)
+        self.diff()
+        self.rows_are_those_of_the_model()
+        if self.other[0].digest != self.base[0].digest:
+            self.merge()
+
+    def _do(self, verb: str, places: list[int], seed: int) -> None:
+        match verb:
+            case "append":
+                self.append(2, seed)
+            case "delete":
+                self.delete(places, "numbers")
+            case "update":
+                self.update(places, "ids", "label", seed, single=False)
+            case "patch":
+                self.update(places[:2], "ids", "x", seed, single=True)
+            case "upsert":
+                self.upsert(places, 1, seed)
+            case "add":
+                self.add("abc"[seed % 3], KINDS[0], seed, with_values=bool(seed % 2))
+            case "compact":
+                self.compact(everything=bool(seed % 2), aim=500)
+
     @rule()
     def diff(self) -> None:
         """What changed since the fork leads from the rows of then to those of now."""
@@ -362,7 +401,7 @@ class DatasetMachine(RuleBasedStateMachine):
             return
         column = self.model.column(name)
         found = self.dataset[name][chosen]
-        masked = [None if each is np.ma.masked else plain(each) for each in found]
+        masked = [None if np.ma.is_masked(each) else plain(each) for each in found]
         assert masked == [self.model.rows[at][column.id] for at in chosen]
         assert [plain(self.dataset[name][at]) for at in chosen] == masked
 
@@ -392,6 +431,16 @@ class DatasetMachine(RuleBasedStateMachine):
         assert self.dataset.schema.columns == self.model.columns
 
     @invariant()
+    def all_that_is_named_is_linked(self) -> None:
+        if hasattr(self, "model"):
+            assert not unlinked(self.dataset)
+
+    @invariant()
+    def statistics_bound_all_values(self) -> None:
+        if hasattr(self, "model"):
+            assert not unbounded(self.dataset)
+
+    @invariant()
     def ids_never_change_their_meaning(self) -> None:
         if hasattr(self, "model"):
             for row_id, key in zip(self.model.ids, self.model.keys(), strict=True):
@@ -400,7 +449,7 @@ class DatasetMachine(RuleBasedStateMachine):
 
 TestDataset = DatasetMachine.TestCase
 TestDataset.settings = settings(
-    max_examples=20,
+    max_examples=30,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -408,6 +457,7 @@ TestDataset.settings = settings(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 class TestDatasetLong(DatasetMachine.TestCase):  # type: ignore[name-defined,misc]  # made above
     settings = settings(
         max_examples=400,
