@@ -15,9 +15,9 @@ export STORE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --progress-bar off
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
-.PHONY: help demo test lint format typecheck docs bench soak dev clean
+.PHONY: help demo test lint format typecheck docs bench bench-env soak dev clean
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 # A stamp is made last, so that an interrupted installation is done again.
 $(VENV)/.made: constraints.txt
@@ -67,9 +67,17 @@ bench: $(VENV)/.dev ## measure; BENCH=benchmarks/bench_core.py runs one file
 	@set -e; for bench in $(or $(BENCH),$(wildcard benchmarks/bench_*.py)); do \
 	  echo "== $$bench"; $(BIN)/python $$bench $(BENCH_ARGS); done
 
+# What the benchmarks compare with stays apart from the project's own environment.
+.bench/.made: benchmarks/peers.txt
+	$(PYTHON) -m venv .bench
+	.bench/bin/python -m pip --disable-pip-version-check --no-input install -qq --progress-bar off -r $<
+	@touch $@
+
+bench-env: .bench/.made ## make .bench with what benchmarks compare with: BENCH_ARGS="--peers .bench/bin/python"
+
 soak: $(VENV)/.dev ## the tests that take minutes: kill -9 loops, big ingests
 	$(BIN)/python -m pytest -m soak --timeout 3600 $(PYTEST_ARGS)
 
 clean: ## remove what was made here, .venv too
-	rm -rf $(VENV) .demo build dist docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench .demo build dist docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,11 +1,15 @@
 """Datasets against Lance, against bare requests, and against what a change must write.
 
-    python benchmarks/bench_dataset.py [case ...] [--folder DIR] [--rounds N] [--peers PYTHON]
+    make bench-env
+    python benchmarks/bench_dataset.py [case ...] [--folder DIR] [--rounds N] [--scale X]
+        [--peers .bench/bin/python]
 
 One JSON line for each case: medians of rounds taken in turns, so that a noisy neighbour hits all
 sides; a ratio is the median of the rounds' ratios. Peers run in processes of their own, with the
-python of an environment that `make bench-env` makes; without one the cases that need it are
-skipped. The cases stand in `dataset_cases/`.
+python of the environment `.bench` that `make bench-env` makes of `peers.txt`; without one the cases
+that need it are skipped. `--scale` shrinks, or grows, the data of `million` (a million fragments),
+`labels`, `changes` (1.5 GB; 3.4 makes it 5 GB), `ingest_*` and `diff_*`. The cases stand in
+`dataset_cases/`.
 """
 
 from __future__ import annotations
