@@ -22,6 +22,7 @@ from tensorrepo.formats.dataset.rowdiff import (
     row_changes,
 )
 from tensorrepo.formats.model.diff import diff_models
+from tensorrepo.repo.errors import NotFoundError, PermissionDenied, StorageError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Change, diff
 from tensorrepo.workspace.describe import describe_entry
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.trees import Entry
     from tensorrepo.workspace.session import Session
 
+EXACT_BYTES = 64 << 20  # up to this size updated rows are counted by their values
 Inside = tuple[str, tuple[str, ...], Any]  # a summary, lines below it, the same as JSON values
 
 
@@ -227,12 +229,22 @@ def _compared_datasets(
     after = None if new is None else open_dataset(objects, new.digest, outside)
     only = before if before is not None else after
     assert only is not None, "a change has a side"
-    found = compare_datasets(before, after)
+    found = _differences(before, after)
     return (
         emptied(only) if before is None else before,
         emptied(only) if after is None else after,
         found,
     )
+
+
+def _differences(old: Dataset | None, new: Dataset | None) -> DatasetDiff:
+    """What differs; of small datasets exactly, unless values lie where nobody may read them."""
+    if all(each is None or each.stored_bytes <= EXACT_BYTES for each in (old, new)):
+        try:
+            return compare_datasets(old, new, exact=True)
+        except (PermissionDenied, NotFoundError, StorageError):
+            pass  # of data outside the repository the metadata tells enough
+    return compare_datasets(old, new)
 
 
 def _inside(
