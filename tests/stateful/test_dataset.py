@@ -34,6 +34,7 @@ from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.rowdiff import row_changes
 from tensorrepo.formats.dataset.rowids import format_row_id
 from tensorrepo.formats.dataset.schema import Column, Scalar, Tensor, Text
+from tensorrepo.formats.dataset.statistics import order_key
 from tensorrepo.formats.dataset.stream import stream
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
@@ -88,7 +89,7 @@ class DatasetMachine(RuleBasedStateMachine):
         self.patches.close()
 
     @initialize(
-        counts=st.lists(st.integers(1, 5), max_size=3),
+        counts=st.lists(st.integers(1, 4), max_size=12),
         budget=st.sampled_from([0, 1 << 20]),
         inline_bytes=st.sampled_from([0, 1500, INLINE_DATA_BYTES]),
     )
@@ -439,6 +440,21 @@ class DatasetMachine(RuleBasedStateMachine):
     def statistics_bound_all_values(self) -> None:
         if hasattr(self, "model"):
             assert not unbounded(self.dataset)
+
+    @invariant()
+    def statistics_bound_all_values(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        for column, known in zip(self.model.columns, self.dataset.root.statistics, strict=True):
+            values = [row[column.id] for row in self.model.rows]
+            there = [each for each in values if each is not None]
+            assert known.nulls >= len(values) - len(there)
+            if isinstance(column.type, Scalar) and there:
+                dtype = column.storage.element.type
+                assert known.min is not None
+                assert known.max is not None
+                assert known.min <= order_key(dtype(min(there)))
+                assert order_key(dtype(max(there))) <= known.max
 
     @invariant()
     def ids_never_change_their_meaning(self) -> None:
