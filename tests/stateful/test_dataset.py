@@ -422,6 +422,11 @@ class DatasetMachine(RuleBasedStateMachine):
     def read_by_the_specification(self) -> None:
         assert agrees(self.objects, self.dataset)
 
+    @rule()
+    def all_that_is_named_is_linked_and_statistics_bound_all_values(self) -> None:
+        assert not unlinked(self.dataset)
+        assert not unbounded(self.dataset)
+
     @invariant()
     def rows_are_those_of_the_model(self) -> None:
         if not hasattr(self, "model"):
@@ -430,16 +435,6 @@ class DatasetMachine(RuleBasedStateMachine):
         assert rows_of(self.dataset, self.model) == list(self.model.rows)
         assert tuple(ids_of(self.dataset)) == self.model.ids
         assert self.dataset.schema.columns == self.model.columns
-
-    @invariant()
-    def all_that_is_named_is_linked(self) -> None:
-        if hasattr(self, "model"):
-            assert not unlinked(self.dataset)
-
-    @invariant()
-    def statistics_bound_all_values(self) -> None:
-        if hasattr(self, "model"):
-            assert not unbounded(self.dataset)
 
     @invariant()
     def statistics_bound_all_values(self) -> None:
