@@ -92,7 +92,7 @@ def test_help_of_a_command_ends_in_examples_of_it(empty: Shell, command: str) ->
 
 
 def test_a_mistyped_command_suggests_the_right_one(empty: Shell) -> None:
-    assert "Did you mean commit?" in empty.fails(2, "comit")
+    assert "Did you mean commit" in empty.fails(2, "comit")
 
 
 def test_the_version_is_told(empty: Shell) -> None:
