@@ -4,13 +4,15 @@ All sides read the same files with the same two workers and keep the encoded byt
 peers in processes of their own, ours in threads. What differs is told apart: ours checks each image
 to its end, stores sums of rows and pages, the sizes of the images and where each file was, and its
 commit is durable when the call returns. Peers leave their files to the page cache; `_synced` times
-them with an fsync of each file.
+them with an fsync of each file. `cpu_` is what all threads and processes of a side took: a busy
+machine changes it less.
 """
 
 from __future__ import annotations
 
 import resource
 import shutil
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,8 +96,15 @@ def _against_peers(
         answers[name].append(peers[name].ask("write", kind=kind, workers=WORKERS))
         return answers[name][-1]["seconds"]
 
+    own_cpu: list[float] = []
+
+    def timed() -> None:
+        begun = time.process_time()
+        ours()
+        own_cpu.append(time.process_time() - begun)
+
     sides: dict[str, Callable[[], float | None]] = {
-        "ours": ours,
+        "ours": timed,
         **{name: lambda name=name: ask(name) for name in peers},
     }
     found = take_turns(options.rounds + 1, sides)
@@ -104,10 +113,12 @@ def _against_peers(
     for name, each in answers.items():
         found[f"{name}_synced"] = [answer["synced"] for answer in each]
     found = {name: seconds[1:] for name, seconds in found.items()}  # the first warms up
-    return medians_ms(found) | {
+    cpu = {"cpu_ours": own_cpu[1:]}
+    cpu |= {f"cpu_{name}": [answer["cpu"] for answer in each][1:] for name, each in answers.items()}
+    return medians_ms(found | cpu) | {
         **{f"ratio_{name}": ratio(found[name], found["ours"]) for name in found if name != "ours"},
         **{name: each[-1]["version"] for name, each in answers.items()},
-        "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         "workers": WORKERS,
         "goal": "ratio_litdata >= 1, ratio_mosaic >= 1",
     }

@@ -2,7 +2,7 @@
 
 Reads lines of JSON on standard input and answers each with one: ``{"what": "write", "kind":
 "jpeg", "workers": 2}`` stores the folder's data and gives the seconds until the writer returned,
-and until its files were on the disk.
+until its files were on the disk, and of processors, its workers' too.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ def serve(version: str, write: Callable[[Path, str, Path, int], None]) -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         place = folder / "peer"
-        begun = time.perf_counter()
+        begun, cpu = time.perf_counter(), _cpu_seconds()
         write(folder, asked["kind"], place, asked["workers"])
-        seconds = time.perf_counter() - begun
+        seconds, cpu = time.perf_counter() - begun, _cpu_seconds() - cpu
         _sync(place)
         synced = time.perf_counter() - begun
         shutil.rmtree(place)
-        answers.write(json.dumps({"seconds": seconds, "synced": synced, "version": version}) + "\n")
+        answer = {"seconds": seconds, "synced": synced, "cpu": cpu, "version": version}
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
@@ -51,6 +52,12 @@ def jpegs(folder: Path) -> list[tuple[str, int]]:
 def arrays(folder: Path) -> tuple[Any, Any]:
     """The rows and labels, mapped."""
     return tuple(np.load(folder / name, mmap_mode="r") for name in ("x.npy", "y.npy"))
+
+
+def _cpu_seconds() -> float:
+    """Of this process, and of its children that ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _sync(place: Path) -> None:
