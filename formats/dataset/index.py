@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.page import PAGE_ENTRY, TAG_BYTES
+from tensorrepo.formats.dataset.page import PAGE_ENTRY, PAGE_TILES, TAG_BYTES
 from tensorrepo.formats.dataset.sections import decode_sections, encode_sections, section_array
 from tensorrepo.formats.dataset.types import Layout, Storage
 from tensorrepo.formats.dtypes import dtype_code, dtype_from_code
@@ -257,6 +257,8 @@ def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
         part = slice(record["first_entry"], record["first_entry"] + record["entries"])
         if part.stop > len(entries):
             raise CorruptError(f"{what}: a column has more pages than there are entries")
+        if storage.layout is not Layout.TILED and (entries["codec"][part] == PAGE_TILES).any():
+            raise CorruptError(f"{what}: a table of tiles in a column that has none")
         name = f"{record['id']:016x}"
         of_pages = _of_pages(tiles, part) if storage.layout is Layout.TILED else ()
         columns.append(

@@ -26,6 +26,7 @@ from tensorrepo.formats.dataset.manifest import (
     encode_leaf,
     encode_root,
 )
+from tensorrepo.formats.dataset.page import PAGE_TILES
 from tensorrepo.formats.dataset.patches import decode_patch_index
 from tensorrepo.formats.dataset.read import column_index, open_dataset
 from tensorrepo.formats.dataset.rowruns import decode_row_runs
@@ -247,3 +248,12 @@ def test_a_column_of_which_some_pages_are_tiled_is_corrupt() -> None:
     rows = np.array([int(column.entries["rows"].sum())], np.uint32)
     with pytest.raises(CorruptError, match="tiled"):
         join_indexes(column.id, tiled, [IndexPart(index, {}, rows)])
+
+
+def test_a_table_of_tiles_in_a_column_without_tiles_is_corrupt() -> None:
+    index = decode_index(INDEX, "page index")
+    entries = index.columns[0].entries.copy()
+    entries["codec"] = PAGE_TILES
+    columns = (replace(index.columns[0], entries=entries), *index.columns[1:])
+    with pytest.raises(CorruptError, match="table of tiles"):
+        decode_index(encode_index(replace(index, columns=columns)), "page index")
