@@ -15,7 +15,7 @@ import numpy as np
 from tensorrepo.formats.dataset.chunk import CHUNK_BYTES
 from tensorrepo.formats.dataset.cuts import Cuts
 from tensorrepo.formats.dataset.deletions import encode_deletion_map
-from tensorrepo.formats.dataset.index import encode_index
+from tensorrepo.formats.dataset.index import ColumnPages, encode_index
 from tensorrepo.formats.dataset.manifest import (
     INLINE_INDEX_BYTES,
     INLINE_INDEXES_BYTES,
@@ -28,7 +28,13 @@ from tensorrepo.formats.dataset.manifest import (
 from tensorrepo.formats.dataset.patches import PatchIndex, encode_patch_index
 from tensorrepo.formats.dataset.rowruns import RECORD as RUNS_RECORD
 from tensorrepo.formats.dataset.rowruns import encode_row_runs
-from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart, OpenSpan
+from tensorrepo.formats.dataset.spans import (
+    ColumnPart,
+    FragmentPart,
+    OpenSpan,
+    column_part,
+    part_of,
+)
 from tensorrepo.repo.ids import digest_bytes
 from tensorrepo.repo.objects import Kind
 
@@ -191,6 +197,30 @@ class SpanWriter:
         own = len(payload) - index.inline.nbytes
         place = self._place(Kind.PATCH, payload, index.links, room, own)
         return Span(column, first, max(parts) - first + 1, place)
+
+    def store_patches(
+        self, column: str, parts: Mapping[int, PatchPart], uids: Sequence[int]
+    ) -> dict[int, PatchPart]:
+        """Patches of one column, those pages laid into a chunk that were waiting for one."""
+        waiting = {
+            at: part
+            for at, part in sorted(parts.items())
+            if not isinstance(part.column.pages, ColumnPages)
+        }
+        stored = dict(parts)
+        if not waiting:
+            return stored
+        span = OpenSpan(column, min(waiting))
+        for at, part in waiting.items():
+            span.add_fragment(uids[at], at, FragmentPart((part.column,)))
+        self.store_chunk(span)
+        index = span.page_index()
+        done = 0
+        for at, part in waiting.items():
+            pages = part_of(index.columns[0], done, done + part.column.count)
+            stored[at] = replace(part, column=column_part(index, pages))
+            done += part.column.count
+        return stored
 
     def end_deletions(
         self, deletions: Mapping[int, Deletions], uids: Sequence[int], room: Room

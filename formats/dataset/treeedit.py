@@ -14,6 +14,7 @@ import numpy as np
 
 from tensorrepo.formats.dataset.cuts import MAX_BYTES
 from tensorrepo.formats.dataset.fragments import leaf_patches
+from tensorrepo.formats.dataset.index import ColumnPages
 from tensorrepo.formats.dataset.manifest import (
     HAS_DELETIONS,
     HAS_PATCHES,
@@ -178,6 +179,7 @@ class _LeafEditor:
         self._groups: dict[str, _GroupEditor] = {}
         self._deletions: dict[int, Deletions] = {}
         self._patches: dict[str, dict[int, PatchPart]] = {}
+        self._waiting_bytes = 0  # of patches
         self._replaced: dict[str, set[int]] = {}
 
     def edit(self, at: int, edit: FragmentEdit) -> None:
@@ -195,7 +197,19 @@ class _LeafEditor:
             self._groups[group].replace(at, parts)
         for column, patch in edit.patches.items():
             self._patches.setdefault(column, {})[at] = patch
+            self._waiting_bytes += _waiting_bytes(patch)
+        if self._waiting_bytes > self._tree.spans.waiting_bytes:
+            self._store_patches()
         self._tree.spans.store_full([each.open for each in self._groups.values() if each.open])
+
+    def _store_patches(self) -> None:
+        """Memory would not hold all patches of the leaf until it ends."""
+        uids = self._leaf.fragments["uid"].tolist()
+        self._patches = {
+            column: self._tree.spans.store_patches(column, parts, uids)
+            for column, parts in self._patches.items()
+        }
+        self._waiting_bytes = 0
 
     def finish(self, fragments: NDArray[Any]) -> Leaf:
         """The leaf as it became; `fragments` are its records, to be brought up to date."""
@@ -325,6 +339,11 @@ class _GroupEditor:
         if self.open is not None:
             self._done.append(self._tree.spans.end_index(self.open, self._room))
             self.open = None
+
+
+def _waiting_bytes(patch: PatchPart) -> int:
+    pages = patch.column.pages
+    return 0 if isinstance(pages, ColumnPages) else sum(page.raw_bytes for page in pages)
 
 
 def _room_beside(leaf: Leaf, *, last: bool) -> Room:

@@ -28,6 +28,7 @@ from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
 from tests.support.datasets import stored
+from tests.support.linked import unbounded, unlinked
 from tests.support.objects import MemoryObjects
 
 if TYPE_CHECKING:
@@ -340,6 +341,28 @@ def test_rows_cut_into_tiles_are_patched_whole() -> None:
     assert column_index(changed, "volume").patches is not None
     assert changed["volume"][7].shape == (3, 50)
     assert (changed["volume"][8] == 8).all()
+
+
+def test_patches_of_many_fragments_do_not_wait_for_the_end_of_their_leaf() -> None:
+    objects = MemoryObjects()
+    schema = Schema((Column("x", Tensor("uint8", (512,))), Column("v", Bytes())))
+    batch = {"x": np.zeros((4000, 512), "u1"), "v": [b"." * 600] * 4000}
+    dataset = stored(objects, schema, [batch], budget_bytes=1 << 18)
+    rows = np.arange(0, 4000, 25)
+    before = set(objects.stored)
+    values = {"x": np.ones(512, "u1"), "v": b"+" * 500}
+    link = update_rows(objects, dataset, rows, values, budget_bytes=1 << 16)
+    changed = open_dataset(objects, link.digest)
+    new = [objects.links[each] for each in objects.stored.keys() - before]
+    assert max(each.bytes for each in new if each.kind is Kind.CHUNK) < 1 << 16
+    for name in values:
+        patches = column_index(changed, name).patches
+        assert patches is not None
+        assert patches.rows.tolist() == rows.tolist()
+    assert changed["x"][rows].all()
+    assert changed["x"][:].sum() == 512 * len(rows)
+    assert not unlinked(changed)
+    assert not unbounded(changed)
 
 
 def test_memory_does_not_bound_what_one_fragment_holds() -> None:
