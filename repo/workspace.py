@@ -127,6 +127,8 @@ class Unfinished(msgspec.Struct, frozen=True):
     base: Digest | None
     root: Digest
     rows: int
+    skipped: int = 0  # of them, rows that did not fit
+    nulled: int = 0  # values that did not fit
 
     def __post_init__(self) -> None:
         _check_digests(self.base, self.root)

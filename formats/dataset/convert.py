@@ -56,10 +56,12 @@ def _whole(given: Any, array: NDArray[Any]) -> NDArray[Any]:
     """`array`, but exact: numpy makes floats of integers that partly need all 64 bits."""
     if isinstance(given, np.ndarray) or array.dtype != np.float64 or not (array >= 2.0**63).any():
         return array
-    numbers = np.asarray(given, np.object_)
+    numbers: NDArray[Any] = np.asarray(given, np.object_)
     if numbers.shape != array.shape:
         return array
-    whole = all(isinstance(n, int | np.integer) and 0 <= n < 1 << 64 for n in numbers.flat)
+    whole = all(
+        isinstance(n, int | np.integer) and 0 <= n < 1 << 64 for n in numbers.reshape(-1).tolist()
+    )
     return numbers.astype(np.uint64) if whole else array
 
 

@@ -85,13 +85,17 @@ def decode_patch_index(payload: Buffer, what: str) -> PatchIndex:
     return PatchIndex(index, fragment, offsets)
 
 
-def patched_rows(patch: PatchIndex, fragment_start: NDArray[np.int64]) -> NDArray[np.int64]:
+def patched_rows(
+    patch: PatchIndex, fragment_start: NDArray[np.int64], fragment_rows: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """The row of the dataset that each value is for, given where the fragments begin in it.
 
     Raises:
-        CorruptError: a fragment beyond those that the span covers.
+        CorruptError: a fragment beyond those that the span covers, or a row beyond its fragment's.
     """
     if len(patch.fragment) and int(patch.fragment[-1]) >= len(fragment_start):
         raise CorruptError("patch: a fragment beyond those that it covers")
-    of_page = fragment_start[patch.fragment]
-    return np.repeat(of_page, patch.index.columns[0].entries["rows"]) + patch.offsets
+    fragment = np.repeat(patch.fragment, patch.index.columns[0].entries["rows"])
+    if (patch.offsets >= fragment_rows[fragment]).any():
+        raise CorruptError("patch: a row beyond those of its fragment")
+    return fragment_start[fragment] + patch.offsets

@@ -246,7 +246,8 @@ def _run_bytes(
         raw_bytes = np.where(nowhere, rows * max(1, index.default.nbytes), raw_bytes)
     before = np.concatenate(([0], np.cumsum(raw_bytes)))
     ends = np.interp(np.stack([start, stop]), index.first_row, before)
-    return (ends[1] - ends[0]).astype(np.int64)
+    run_bytes: NDArray[np.int64] = (ends[1] - ends[0]).astype(np.int64)
+    return run_bytes
 
 
 # ------------------------------------------------------------------------------ explanation

@@ -349,7 +349,8 @@ def _read_patches(dataset: Dataset, column: Column) -> Patches | None:
         for span in leaf.patches:
             if span.group == column.id:
                 patch, patch_links = read_patches(dataset.objects, span, links)
-                rows.append(patched_rows(patch, starts[span.first_fragment : span.stop_fragment]))
+                some = slice(span.first_fragment, span.stop_fragment)
+                rows.append(patched_rows(patch, starts[some], counts[some]))
                 count = np.array([len(rows[-1])], np.uint32)
                 parts.append(IndexPart(patch.index, patch_links, count))
         first_row += int(counts.sum())

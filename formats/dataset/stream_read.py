@@ -128,7 +128,7 @@ class _ColumnLoader:
     def _runs_that_changed(self, runs: Plan) -> NDArray[np.bool_]:
         """Runs whose rows are not just those of their pages."""
         index = self._plan.index
-        changed = runs.live != runs.stop - runs.start
+        changed: NDArray[np.bool_] = runs.live != runs.stop - runs.start
         if index.patches is not None:
             bounds = np.searchsorted(index.patches.rows, np.stack([runs.start, runs.stop]))
             changed |= bounds[0] < bounds[1]

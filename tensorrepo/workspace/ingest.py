@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.lenient import Misfits
     from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.formats.exchange.base import Reading
+    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import Link
     from tensorrepo.repo.writer import ObjectWriter
     from tensorrepo.workspace.request import Request
@@ -48,8 +49,11 @@ def ingest_dataset(
     def checkpoint(link: Link, rows: int) -> None:
         if source:
             writer.flush()
-            _note(session, request, Unfinished(source, _digest(base), link.digest, rows))
+            counts = misfits.skipped, misfits.nulled
+            _note(session, request, Unfinished(source, _digest(base), link.digest, rows, *counts))
 
+    if known:
+        misfits.skipped, misfits.nulled = known.skipped, known.nulled
     link = ingest(
         writer,
         reading.schema if base is None else _schema_to_append(base, reading.schema),
@@ -104,7 +108,7 @@ def _schema_to_append(base: Dataset, found: Schema) -> Schema:
     return Schema(tuple(columns))
 
 
-def _digest(dataset: Dataset | None) -> str | None:
+def _digest(dataset: Dataset | None) -> Digest | None:
     return None if dataset is None else dataset.digest
 
 

@@ -67,12 +67,23 @@ def test_patches_are_encoded_as_they_were() -> None:
 
 
 def test_rows_of_the_dataset_are_counted_from_their_fragments() -> None:
-    assert patched_rows(PATCH, np.array([100, 200])).tolist() == [101, 103, 204, 200, 204]
+    assert patched_rows(PATCH, np.array([100, 200]), np.array([5, 5])).tolist() == [
+        101,
+        103,
+        204,
+        200,
+        204,
+    ]
 
 
 def test_a_fragment_beyond_the_span_is_corrupt() -> None:
     with pytest.raises(CorruptError, match="beyond"):
-        patched_rows(PATCH, np.array([100]))
+        patched_rows(PATCH, np.array([100]), np.array([5]))
+
+
+def test_a_row_beyond_those_of_its_fragment_is_refused() -> None:
+    with pytest.raises(CorruptError, match="beyond those of its fragment"):
+        patched_rows(PATCH, np.array([100, 200]), np.array([5, 4]))
 
 
 DAMAGES: dict[str, Callable[[], PatchIndex]] = {
