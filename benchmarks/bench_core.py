@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
 from tensorrepo.formats.dataset.read import column_index, open_dataset, page_bytes
-from tensorrepo.formats.dataset.schema import Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.objects import Kind

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.exchange.safetensors import read_safetensors, write_safetensors
+from tensorrepo.formats.exchange.checkpoints.safetensors import read_safetensors, write_safetensors
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.source import ModelSource
 from tensorrepo.formats.model.write import write_model

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.schema import Schema, Tensor
 from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend

@@ -12,8 +12,8 @@ from tensorrepo._version import VERSION
 
 if TYPE_CHECKING:
     from tensorrepo.dataset import Dataset
-    from tensorrepo.formats.dataset.present import decode_image
-    from tensorrepo.formats.dataset.schema import (
+    from tensorrepo.formats.dataset.columns.present import decode_image
+    from tensorrepo.formats.dataset.columns.schema import (
         Bytes,
         ClassLabel,
         Column,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Text,
         Timestamp,
     )
-    from tensorrepo.formats.dataset.where import col
+    from tensorrepo.formats.dataset.editing.where import col
     from tensorrepo.model import Model
     from tensorrepo.repo.errors import (
         CommitExpired,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tensorrepo.stream import Stream
 
 __version__ = VERSION
-_SCHEMA = "tensorrepo.formats.dataset.schema"
+_SCHEMA = "tensorrepo.formats.dataset.columns.schema"
 _ERRORS = "tensorrepo.repo.errors"
 _HOMES = {
     "Bytes": (_SCHEMA, "Bytes"),
@@ -81,8 +81,8 @@ _HOMES = {
     "Text": (_SCHEMA, "Text"),
     "Timestamp": (_SCHEMA, "Timestamp"),
     "UnsupportedError": (_ERRORS, "UnsupportedError"),
-    "col": ("tensorrepo.formats.dataset.where", "col"),
-    "decode_image": ("tensorrepo.formats.dataset.present", "decode_image"),
+    "col": ("tensorrepo.formats.dataset.editing.where", "col"),
+    "decode_image": ("tensorrepo.formats.dataset.columns.present", "decode_image"),
     "export": ("tensorrepo.sdk", "export"),
     "init": ("tensorrepo.sdk", "init"),
     "open": ("tensorrepo.sdk", "open_repository"),

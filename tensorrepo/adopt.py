@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorrepo.connect import Machine, is_url
-from tensorrepo.formats.dataset.outsideread import AllowedOutside
-from tensorrepo.formats.exchange.adopt import Adopted, adopt
-from tensorrepo.formats.exchange.records import record_files
+from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
+from tensorrepo.formats.exchange.adoption.adopt import Adopted, adopt
+from tensorrepo.formats.exchange.shards.records import record_files
 from tensorrepo.repo.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SUFFIXES = (".parquet", ".pq", ".tar", ".npy", ".safetensors")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be adopted, and how; see `tensorrepo.formats.exchange.adopt.adopt`."""
+    """What is to be adopted, and how; see `tensorrepo.formats.exchange.adoption.adopt.adopt`."""
 
     paths: tuple[str, ...]
     format: str | None = None

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.dataset.blame import Step, blame_row
+from tensorrepo.formats.dataset.editing.where import choose_rows
 from tensorrepo.formats.dataset.read import Dataset, live_rows, open_dataset, row_id_table
-from tensorrepo.formats.dataset.rowids import format_row_id, row_ids
-from tensorrepo.formats.dataset.where import choose_rows
+from tensorrepo.formats.dataset.tree.rowids import format_row_id, row_ids
 from tensorrepo.repo.commits import read_commit
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.outside import Outside
+    from tensorrepo.formats.dataset.elsewhere.outside import Outside
     from tensorrepo.repo.commits import Commit
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource

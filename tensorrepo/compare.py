@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tensorrepo.formats.dataset.diff import ColumnFactsChange, compare_datasets
-from tensorrepo.formats.dataset.narrowed import emptied
-from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.rowdiff import (
+from tensorrepo.formats.dataset.comparing.narrowed import emptied
+from tensorrepo.formats.dataset.comparing.rowdiff import (
     ChangeCounts,
     RowChanges,
     changes_schema,
     count_changes,
     row_changes,
 )
+from tensorrepo.formats.dataset.diff import ColumnFactsChange, compare_datasets
+from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.model.diff import diff_models
 from tensorrepo.repo.errors import NotFoundError, PermissionDenied, StorageError
 from tensorrepo.repo.objects import Kind
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tensorrepo.formats.dataset.diff import DatasetDiff
-    from tensorrepo.formats.dataset.outside import Outside
+    from tensorrepo.formats.dataset.elsewhere.outside import Outside
     from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.repository import Repository

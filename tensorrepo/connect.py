@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tensorrepo.formats.dataset.elsewhere.outside import parse_address
+from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
-from tensorrepo.formats.dataset.outside import parse_address
-from tensorrepo.formats.dataset.outsideread import AllowedOutside
 from tensorrepo.formats.model.merge import ModelMergeDriver
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.cache import DiskCache

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo import connect
-from tensorrepo.formats.dataset.convert import as_torch
+from tensorrepo.formats.dataset.columns.convert import as_torch
+from tensorrepo.formats.dataset.editing.where import find_rows, ids_of_rows, rows_of_ids
 from tensorrepo.formats.dataset.stream import stream as open_stream
-from tensorrepo.formats.dataset.where import find_rows, ids_of_rows, rows_of_ids
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
 from tensorrepo.repo.errors import UnsupportedError
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.batch import Output
-    from tensorrepo.formats.dataset.plan import Shuffle
+    from tensorrepo.formats.dataset.columns.schema import Schema
+    from tensorrepo.formats.dataset.editing.where import Where
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
-    from tensorrepo.formats.dataset.schema import Schema
-    from tensorrepo.formats.dataset.stream_options import Last
-    from tensorrepo.formats.dataset.where import Where
+    from tensorrepo.formats.dataset.streaming.batch import Output
+    from tensorrepo.formats.dataset.streaming.plan import Shuffle
+    from tensorrepo.formats.dataset.streaming.stream_options import Last
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repository import Repository
 

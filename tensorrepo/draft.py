@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo import connect
 from tensorrepo.formats.dataset import evolve
+from tensorrepo.formats.dataset.columns.lenient import Misfits
+from tensorrepo.formats.dataset.columns.schema import Column, as_type
 from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.lenient import Misfits
 from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.schema import Column, as_type
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.write import write_dataset
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Self
 
+    from tensorrepo.formats.dataset.columns.lenient import OnError
+    from tensorrepo.formats.dataset.columns.schema import InputBatch, Schema
+    from tensorrepo.formats.dataset.columns.types import TypeLike
+    from tensorrepo.formats.dataset.editing.where import Where
+    from tensorrepo.formats.dataset.elsewhere.outside import Outside
     from tensorrepo.formats.dataset.evolve import NewValues
-    from tensorrepo.formats.dataset.lenient import OnError
-    from tensorrepo.formats.dataset.outside import Outside
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
-    from tensorrepo.formats.dataset.schema import InputBatch, Schema
-    from tensorrepo.formats.dataset.types import TypeLike
-    from tensorrepo.formats.dataset.where import Where
     from tensorrepo.formats.exchange.base import Reading
     from tensorrepo.repo.objects import Link
     from tensorrepo.repo.transaction import Transaction as CoreTransaction

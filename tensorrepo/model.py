@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.exchange.safetensors import write_safetensors
+from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tensorrepo.formats.model.diff import diff_models
 from tensorrepo.notebook import MANY, html_table
 from tensorrepo.repo.errors import InvalidInputError

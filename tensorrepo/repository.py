@@ -27,7 +27,7 @@ from tensorrepo.transaction import Transaction
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from tensorrepo.formats.dataset.outsideread import AllowedOutside
+    from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
     from tensorrepo.repo import repository as core
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.commits import Commit

@@ -8,17 +8,17 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.present import present_row
-from tensorrepo.formats.dataset.rowids import format_row_id
-from tensorrepo.formats.dataset.schema import ClassLabel, Column, Image, Schema
+from tensorrepo.formats.dataset.columns.present import present_row
+from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Schema
+from tensorrepo.formats.dataset.tree.rowids import format_row_id
 from tensorrepo.workspace.describe import value_json, value_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tensorrepo.compare import DatasetChange
-    from tensorrepo.formats.dataset.rowdiff import ChangeCounts, RowChanges
-    from tensorrepo.formats.dataset.values import ColumnValues
+    from tensorrepo.formats.dataset.columns.values import ColumnValues
+    from tensorrepo.formats.dataset.comparing.rowdiff import ChangeCounts, RowChanges
 
 SHOWN_COLUMNS = 6  # of a row that came or went
 MARKS = {"updated": "~", "deleted": "-", "added": "+"}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tensorrepo.formats.dataset.types import Layout
+from tensorrepo.formats.dataset.columns.types import Layout
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import BATCH_BYTES, Reading
 from tensorrepo.repo.errors import InvalidInputError
@@ -21,7 +21,7 @@ from tensorrepo.repo.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tensorrepo.formats.dataset.schema import Column, InputBatch, Schema
+    from tensorrepo.formats.dataset.columns.schema import Column, InputBatch, Schema
 
 _ROW_BYTES = 64  # what a row costs beside its values
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tensorrepo import connect
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.exchange import registry
-from tensorrepo.formats.exchange.models import export_model
+from tensorrepo.formats.exchange.checkpoints.models import export_model
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repository import Origin, Repository
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tensorrepo.adopt import Wish, adopt_files
 from tensorrepo.dataset import Dataset
 from tensorrepo.draft import DatasetDraft
+from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.schema import Schema
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.model.manifest import Edge
 from tensorrepo.formats.model.write import write_model
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from tensorrepo.formats.dataset.types import TypeLike
+    from tensorrepo.formats.dataset.columns.types import TypeLike
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.transaction import Transaction as CoreTransaction

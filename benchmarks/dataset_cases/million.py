@@ -19,12 +19,12 @@ import numpy as np
 from dataset_cases.support import HERE, SEED, Options, written
 
 import tensorrepo
-from tensorrepo.formats.dataset.fragments import Fragment
-from tensorrepo.formats.dataset.index import ColumnPages
-from tensorrepo.formats.dataset.page import PAGE_ENTRY
-from tensorrepo.formats.dataset.schema import Column, Scalar, Schema, Tensor
-from tensorrepo.formats.dataset.spans import ColumnPart, FragmentPart
-from tensorrepo.formats.dataset.treewrite import TreeWriter
+from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor
+from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
+from tensorrepo.formats.dataset.tree.fragments import Fragment
+from tensorrepo.formats.dataset.tree.index import ColumnPages
+from tensorrepo.formats.dataset.tree.spans import ColumnPart, FragmentPart
+from tensorrepo.formats.dataset.tree.treewrite import TreeWriter
 from tensorrepo.formats.dataset.write import column_id
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry

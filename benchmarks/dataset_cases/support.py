@@ -21,7 +21,7 @@ from tensorrepo.repo.writer import ObjectWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from tensorrepo.formats.dataset.schema import Schema
+    from tensorrepo.formats.dataset.columns.schema import Schema
     from tensorrepo.repo.objects import Link
 
 HERE = Path(__file__).resolve().parent

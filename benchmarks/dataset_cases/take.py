@@ -20,17 +20,17 @@ from dataset_cases.support import (
     take_turns,
 )
 
-from tensorrepo.formats.dataset.arrow import to_arrow_array
-from tensorrepo.formats.dataset.rangeread import RANGE_THREADS
+from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
+from tensorrepo.formats.dataset.columns.schema import Bytes, Schema, Tensor
 from tensorrepo.formats.dataset.read import column_index, page_reader, read_rows
-from tensorrepo.formats.dataset.schema import Bytes, Schema, Tensor
+from tensorrepo.formats.dataset.rows.rangeread import RANGE_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tensorrepo.formats.dataset.columns.schema import ColumnType
     from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.schema import ColumnType
 
 TAKEN = 1024
 ROW = 3072

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tensorrepo.formats.dataset.cells import VersionPair
+from tensorrepo.formats.dataset.comparing.cells import VersionPair
 from tensorrepo.formats.dataset.read import live_rows, row_id_table
-from tensorrepo.formats.dataset.rowids import format_row_id
+from tensorrepo.formats.dataset.tree.rowids import format_row_id
 from tensorrepo.repo.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.narrowed import Part
+    from tensorrepo.formats.dataset.columns.schema import Column
+    from tensorrepo.formats.dataset.comparing.narrowed import Part
     from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.schema import Column
     from tensorrepo.repo.ids import Digest
 
 ROW = ""  # stands for the row itself among ids of columns

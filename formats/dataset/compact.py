@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.dataset.chunk import CHUNK_BYTES
-from tensorrepo.formats.dataset.fragments import Fragment, leaf_fragments
-from tensorrepo.formats.dataset.fragmentwrite import FragmentWriter, WriteOptions
-from tensorrepo.formats.dataset.page import PAGE_FOREIGN, PAGE_TILES
+from tensorrepo.formats.dataset.editing.fragmentwrite import FragmentWriter, WriteOptions
+from tensorrepo.formats.dataset.pages.chunk import CHUNK_BYTES
+from tensorrepo.formats.dataset.pages.page import PAGE_FOREIGN, PAGE_TILES
 from tensorrepo.formats.dataset.read import BATCH_BYTES, row_id_table, scan
-from tensorrepo.formats.dataset.treewrite import Groups, TreeWriter, known_entries
+from tensorrepo.formats.dataset.tree.fragments import Fragment, leaf_fragments
+from tensorrepo.formats.dataset.tree.treewrite import Groups, TreeWriter, known_entries
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, ENCODE_THREADS
 
 if TYPE_CHECKING:

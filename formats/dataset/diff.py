@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.cells import VersionPair
+from tensorrepo.formats.dataset.columns.schema import type_to_json
+from tensorrepo.formats.dataset.columns.statistics import value_of_key
+from tensorrepo.formats.dataset.columns.types import Layout, Timestamp
+from tensorrepo.formats.dataset.comparing.cells import VersionPair
+from tensorrepo.formats.dataset.comparing.rowdiff import count_changes, paired_columns
 from tensorrepo.formats.dataset.read import Dataset, fragment_records, open_dataset
-from tensorrepo.formats.dataset.rowdiff import count_changes, paired_columns
-from tensorrepo.formats.dataset.schema import type_to_json
-from tensorrepo.formats.dataset.statistics import value_of_key
-from tensorrepo.formats.dataset.types import Layout, Timestamp
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.manifest import ColumnStatistics
-    from tensorrepo.formats.dataset.schema import Column
+    from tensorrepo.formats.dataset.columns.schema import Column
+    from tensorrepo.formats.dataset.tree.manifest import ColumnStatistics
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource
 

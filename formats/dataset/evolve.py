@@ -15,26 +15,26 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.columnwrite import ColumnPartWriter
-from tensorrepo.formats.dataset.defaults import check_default, default_row, default_values
-from tensorrepo.formats.dataset.deletions import unpack_deletions
-from tensorrepo.formats.dataset.derived import derived_values
-from tensorrepo.formats.dataset.editwrite import STEP_BYTES, Editing, editing
-from tensorrepo.formats.dataset.fit import coerce_column, null_values
-from tensorrepo.formats.dataset.fragments import Fragment, leaf_fragments
-from tensorrepo.formats.dataset.index import ColumnPages
-from tensorrepo.formats.dataset.newvalues import computed
-from tensorrepo.formats.dataset.overlay import Piece, collect
-from tensorrepo.formats.dataset.pagecuts import PageFiller, page_cuts
-from tensorrepo.formats.dataset.present import present_row
-from tensorrepo.formats.dataset.schema import Schema, as_type
-from tensorrepo.formats.dataset.statistics import range_of
-from tensorrepo.formats.dataset.stripes import NO_LIMIT, page_limit
-from tensorrepo.formats.dataset.treeedit import FragmentEdit
-from tensorrepo.formats.dataset.treewrite import put_root, tallies
-from tensorrepo.formats.dataset.types import Layout
-from tensorrepo.formats.dataset.values import ColumnValues, FixedValues, concat
-from tensorrepo.formats.dataset.widen import can_widen, widen_range
+from tensorrepo.formats.dataset.columns.defaults import check_default, default_row, default_values
+from tensorrepo.formats.dataset.columns.derived import derived_values
+from tensorrepo.formats.dataset.columns.fit import coerce_column, null_values
+from tensorrepo.formats.dataset.columns.present import present_row
+from tensorrepo.formats.dataset.columns.schema import Schema, as_type
+from tensorrepo.formats.dataset.columns.statistics import range_of
+from tensorrepo.formats.dataset.columns.types import Layout
+from tensorrepo.formats.dataset.columns.values import ColumnValues, FixedValues, concat
+from tensorrepo.formats.dataset.columns.widen import can_widen, widen_range
+from tensorrepo.formats.dataset.editing.columnwrite import ColumnPartWriter
+from tensorrepo.formats.dataset.editing.editwrite import STEP_BYTES, Editing, editing
+from tensorrepo.formats.dataset.editing.newvalues import computed
+from tensorrepo.formats.dataset.editing.pagecuts import PageFiller, page_cuts
+from tensorrepo.formats.dataset.pages.stripes import NO_LIMIT, page_limit
+from tensorrepo.formats.dataset.rows.overlay import Piece, collect
+from tensorrepo.formats.dataset.tree.deletions import unpack_deletions
+from tensorrepo.formats.dataset.tree.fragments import Fragment, leaf_fragments
+from tensorrepo.formats.dataset.tree.index import ColumnPages
+from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
+from tensorrepo.formats.dataset.tree.treewrite import put_root, tallies
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, column_id
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.codecs.choice import CodecChoice
-    from tensorrepo.formats.dataset.manifest import LeafEntry
+    from tensorrepo.formats.dataset.columns.schema import Column, TypeLike
     from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.schema import Column, TypeLike
-    from tensorrepo.formats.dataset.spans import ColumnPart, Tally
-    from tensorrepo.formats.dataset.treewrite import Groups
+    from tensorrepo.formats.dataset.tree.manifest import LeafEntry
+    from tensorrepo.formats.dataset.tree.spans import ColumnPart, Tally
+    from tensorrepo.formats.dataset.tree.treewrite import Groups
     from tensorrepo.repo.objects import Link, ObjectSink
 
 # One value for each row: an array or a sequence, an iterable of such parts, or a function that is

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.lenient import Misfits, batch_part, batch_rows
+from tensorrepo.formats.dataset.columns.lenient import Misfits, batch_part, batch_rows
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.write import write_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from tensorrepo.formats.dataset.columns.schema import InputBatch, Schema
     from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.schema import InputBatch, Schema
     from tensorrepo.repo.objects import Link, ObjectSink
 
 CHECKPOINT_BYTES = 1 << 30

@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.dataset.conflicts import Clashes, SideName, backfill_clash, replaced_clash
-from tensorrepo.formats.dataset.mergerows import RowPlan, Side, plan_rows
-from tensorrepo.formats.dataset.mergeschema import (
+from tensorrepo.formats.dataset.columns.schema import Schema
+from tensorrepo.formats.dataset.merging.conflicts import (
+    Clashes,
+    SideName,
+    backfill_clash,
+    replaced_clash,
+)
+from tensorrepo.formats.dataset.merging.mergerows import RowPlan, Side, plan_rows
+from tensorrepo.formats.dataset.merging.mergeschema import (
     MergedRoot,
     MergedSchema,
     Three,
@@ -27,15 +33,14 @@ from tensorrepo.formats.dataset.mergeschema import (
     merge_properties,
     merge_schemas,
 )
-from tensorrepo.formats.dataset.mergewrite import write_merged
+from tensorrepo.formats.dataset.merging.mergewrite import write_merged
 from tensorrepo.formats.dataset.read import fragment_records, open_dataset
-from tensorrepo.formats.dataset.schema import Schema
 from tensorrepo.repo.merge import Conflict
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.outside import Outside
+    from tensorrepo.formats.dataset.elsewhere.outside import Outside
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.merge import MergeContext
     from tensorrepo.repo.objects import ObjectSink

@@ -16,21 +16,23 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import pyarrow as pa
 
-from tensorrepo.formats.dataset.arrow import to_arrow_array
-from tensorrepo.formats.dataset.defaults import default_values
-from tensorrepo.formats.dataset.deletions import unpack_deletions
-from tensorrepo.formats.dataset.foreignread import ForeignReader
-from tensorrepo.formats.dataset.index import ColumnIndex, IndexPart, Patches, join_indexes
-from tensorrepo.formats.dataset.links import read_links
-from tensorrepo.formats.dataset.live import LiveRows
-from tensorrepo.formats.dataset.manifest import FRAGMENT, Root, decode_root
-from tensorrepo.formats.dataset.outside import Nothing
-from tensorrepo.formats.dataset.pageread import READ_THREADS, PageCache, PageReader
-from tensorrepo.formats.dataset.patches import patched_rows
-from tensorrepo.formats.dataset.present import Presented, present, present_row
-from tensorrepo.formats.dataset.rowids import RowIdTable, id_table
-from tensorrepo.formats.dataset.rowread import read_columns, region_of
-from tensorrepo.formats.dataset.treeread import (
+from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
+from tensorrepo.formats.dataset.columns.defaults import default_values
+from tensorrepo.formats.dataset.columns.present import Presented, present, present_row
+from tensorrepo.formats.dataset.columns.types import Layout
+from tensorrepo.formats.dataset.columns.values import ColumnValues, concat
+from tensorrepo.formats.dataset.elsewhere.foreignread import ForeignReader
+from tensorrepo.formats.dataset.elsewhere.links import read_links
+from tensorrepo.formats.dataset.elsewhere.outside import Nothing
+from tensorrepo.formats.dataset.rows.pageread import READ_THREADS, PageCache, PageReader
+from tensorrepo.formats.dataset.rows.rowread import read_columns, region_of
+from tensorrepo.formats.dataset.tree.deletions import unpack_deletions
+from tensorrepo.formats.dataset.tree.index import ColumnIndex, IndexPart, Patches, join_indexes
+from tensorrepo.formats.dataset.tree.live import LiveRows
+from tensorrepo.formats.dataset.tree.manifest import FRAGMENT, Root, decode_root
+from tensorrepo.formats.dataset.tree.patches import patched_rows
+from tensorrepo.formats.dataset.tree.rowids import RowIdTable, id_table
+from tensorrepo.formats.dataset.tree.treeread import (
     Links,
     covering,
     read_deletions,
@@ -39,17 +41,15 @@ from tensorrepo.formats.dataset.treeread import (
     read_patches,
     read_runs,
 )
-from tensorrepo.formats.dataset.types import Layout
-from tensorrepo.formats.dataset.values import ColumnValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.manifest import Leaf, Span
-    from tensorrepo.formats.dataset.outside import Outside
-    from tensorrepo.formats.dataset.schema import Column, Schema
+    from tensorrepo.formats.dataset.columns.schema import Column, Schema
+    from tensorrepo.formats.dataset.elsewhere.outside import Outside
+    from tensorrepo.formats.dataset.tree.manifest import Leaf, Span
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource
 

@@ -18,22 +18,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from tensorrepo.formats.dataset.ahead import Ahead
-from tensorrepo.formats.dataset.assemble import Assembler, Item
-from tensorrepo.formats.dataset.batch import BatchForm, Output
-from tensorrepo.formats.dataset.plan import Explanation, Plan, Shuffle, explain, make_plan
-from tensorrepo.formats.dataset.pool import Pool
+from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, column_index, live_rows, row_id_table
-from tensorrepo.formats.dataset.schedule import Share
-from tensorrepo.formats.dataset.stream_options import (
+from tensorrepo.formats.dataset.streaming.ahead import Ahead
+from tensorrepo.formats.dataset.streaming.assemble import Assembler, Item
+from tensorrepo.formats.dataset.streaming.batch import BatchForm, Output
+from tensorrepo.formats.dataset.streaming.plan import Explanation, Plan, Shuffle, explain, make_plan
+from tensorrepo.formats.dataset.streaming.schedule import Share
+from tensorrepo.formats.dataset.streaming.stream_options import (
     Counters,
     Last,
     StreamOptions,
     StreamStats,
     Transform,
 )
-from tensorrepo.formats.dataset.stream_read import RunLoader
-from tensorrepo.formats.dataset.stream_state import StreamState, decode_state, encode_state
+from tensorrepo.formats.dataset.streaming.stream_read import RunLoader
+from tensorrepo.formats.dataset.streaming.stream_state import (
+    StreamState,
+    decode_state,
+    encode_state,
+)
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:

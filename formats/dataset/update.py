@@ -14,24 +14,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tensorrepo.formats.dataset.arrow import to_arrow_array
-from tensorrepo.formats.dataset.deletions import pack_deletions, unpack_deletions
-from tensorrepo.formats.dataset.derived import derived_values
-from tensorrepo.formats.dataset.editwrite import STEP_BYTES, Editing, editing, keep_leaves
-from tensorrepo.formats.dataset.newvalues import (
+from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
+from tensorrepo.formats.dataset.columns.derived import derived_values
+from tensorrepo.formats.dataset.columns.schema import Schema
+from tensorrepo.formats.dataset.editing.editwrite import STEP_BYTES, Editing, editing, keep_leaves
+from tensorrepo.formats.dataset.editing.newvalues import (
     Source,
     computed,
     is_single,
     many_source,
     single_source,
 )
+from tensorrepo.formats.dataset.editing.setvalues import Progress, ValueChanger
+from tensorrepo.formats.dataset.editing.where import (
+    Chosen,
+    FragmentRows,
+    Where,
+    by_leaf,
+    choose_rows,
+)
 from tensorrepo.formats.dataset.read import Dataset, page_reader
-from tensorrepo.formats.dataset.rowread import read_columns
-from tensorrepo.formats.dataset.schema import Schema
-from tensorrepo.formats.dataset.setvalues import Progress, ValueChanger
-from tensorrepo.formats.dataset.treeedit import FragmentEdit
-from tensorrepo.formats.dataset.treeread import read_deletions, read_leaf
-from tensorrepo.formats.dataset.where import Chosen, FragmentRows, Where, by_leaf, choose_rows
+from tensorrepo.formats.dataset.rows.rowread import read_columns
+from tensorrepo.formats.dataset.tree.deletions import pack_deletions, unpack_deletions
+from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
+from tensorrepo.formats.dataset.tree.treeread import read_deletions, read_leaf
 from tensorrepo.formats.dataset.write import BUDGET_BYTES
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -40,8 +46,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.schema import Column
-    from tensorrepo.formats.dataset.values import ColumnValues
+    from tensorrepo.formats.dataset.columns.schema import Column
+    from tensorrepo.formats.dataset.columns.values import ColumnValues
     from tensorrepo.repo.objects import Link, ObjectSink
 
 __all__ = ["STEP_BYTES", "Editing", "delete_rows", "editing", "set_values", "update_rows"]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorrepo.formats.codecs.buffers import Codec
+from tensorrepo.formats.dataset.editing.rowkeys import KeyTable, check_key_columns
+from tensorrepo.formats.dataset.editing.spoolwrite import Spool, spooled
+from tensorrepo.formats.dataset.editing.where import Chosen, find_keys
 from tensorrepo.formats.dataset.read import Dataset, live_rows, open_dataset
-from tensorrepo.formats.dataset.rowkeys import KeyTable, check_key_columns
-from tensorrepo.formats.dataset.spoolwrite import Spool, spooled
 from tensorrepo.formats.dataset.update import set_values
-from tensorrepo.formats.dataset.where import Chosen, find_keys
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, write_dataset
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.codecs.choice import CodecChoice
-    from tensorrepo.formats.dataset.schema import InputBatch, Schema
+    from tensorrepo.formats.dataset.columns.schema import InputBatch, Schema
     from tensorrepo.repo.objects import Link, ObjectSink
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.fragmentwrite import FragmentWriter, WriteOptions
-from tensorrepo.formats.dataset.lenient import Misfits, coerce_leniently
-from tensorrepo.formats.dataset.schema import Column, Schema, type_to_json
-from tensorrepo.formats.dataset.treewrite import Groups, TreeWriter
+from tensorrepo.formats.dataset.columns.lenient import Misfits, coerce_leniently
+from tensorrepo.formats.dataset.columns.schema import Column, Schema, type_to_json
+from tensorrepo.formats.dataset.editing.fragmentwrite import FragmentWriter, WriteOptions
+from tensorrepo.formats.dataset.tree.treewrite import Groups, TreeWriter
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import content_tag, digest_bytes
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from tensorrepo.formats.codecs.choice import CodecChoice
+    from tensorrepo.formats.dataset.columns.schema import InputBatch
     from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.schema import InputBatch
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import Link, ObjectSink
 

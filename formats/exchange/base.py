@@ -24,7 +24,7 @@ from tensorrepo.repo.errors import (
 )
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema import InputBatch, Schema
+    from tensorrepo.formats.dataset.columns.schema import InputBatch, Schema
 
 BATCH_BYTES = 8 << 20  # of one batch, unless a single row is larger
 # zlib never expands more than this, so a header that promises more than file bytes times this lies.

@@ -5,9 +5,6 @@ One entry for each, in the order in which messages list them. `registry` chooses
 
 from __future__ import annotations
 
-from tensorrepo.formats.exchange.arraysout import write_idx, write_npy, write_npz
-from tensorrepo.formats.exchange.arrow import SUFFIXES as ARROW_SUFFIXES
-from tensorrepo.formats.exchange.arrow import matches_arrow, read_arrow
 from tensorrepo.formats.exchange.base import (
     DAMAGED,
     Format,
@@ -17,54 +14,57 @@ from tensorrepo.formats.exchange.base import (
     parse_flag,
     parse_names,
 )
-from tensorrepo.formats.exchange.beton import SUFFIXES as BETON_SUFFIXES
-from tensorrepo.formats.exchange.beton import matches_beton, read_beton
-from tensorrepo.formats.exchange.coco import matches_coco, read_coco
-from tensorrepo.formats.exchange.csv import SUFFIXES as CSV_SUFFIXES
-from tensorrepo.formats.exchange.csv import matches_csv, read_csv
-from tensorrepo.formats.exchange.hdf5 import SUFFIXES as HDF5_SUFFIXES
-from tensorrepo.formats.exchange.hdf5 import matches_hdf5, read_hdf5
-from tensorrepo.formats.exchange.huggingface import (
-    is_huggingface_object,
-    matches_huggingface,
-    read_huggingface,
-    read_huggingface_object,
-)
-from tensorrepo.formats.exchange.huggingfaceout import write_huggingface
-from tensorrepo.formats.exchange.idx import matches_idx, read_idx
-from tensorrepo.formats.exchange.images import matches_images, read_images
-from tensorrepo.formats.exchange.imagesout import write_images
-from tensorrepo.formats.exchange.jsonl import SUFFIXES as JSONL_SUFFIXES
-from tensorrepo.formats.exchange.jsonl import matches_jsonl, read_jsonl
-from tensorrepo.formats.exchange.lance import SUFFIXES as LANCE_SUFFIXES
-from tensorrepo.formats.exchange.lance import matches_lance, read_lance, write_lance
-from tensorrepo.formats.exchange.lmdb import matches_lmdb, read_lmdb
-from tensorrepo.formats.exchange.mds import matches_mds, read_mds
-from tensorrepo.formats.exchange.mindrecord import SUFFIXES as MINDRECORD_SUFFIXES
-from tensorrepo.formats.exchange.mindrecord import matches_mindrecord, read_mindrecord
-from tensorrepo.formats.exchange.npy import matches_npy, matches_npz, read_npy, read_npz
-from tensorrepo.formats.exchange.parquet import SUFFIXES as PARQUET_SUFFIXES
-from tensorrepo.formats.exchange.parquet import matches_parquet, read_parquet
-from tensorrepo.formats.exchange.records import parse_count
-from tensorrepo.formats.exchange.tablesout import (
-    write_arrow,
-    write_csv,
-    write_jsonl,
-    write_parquet,
-)
-from tensorrepo.formats.exchange.tfrecord import SUFFIXES as TFRECORD_SUFFIXES
-from tensorrepo.formats.exchange.tfrecord import (
+from tensorrepo.formats.exchange.imagery.coco import matches_coco, read_coco
+from tensorrepo.formats.exchange.imagery.images import matches_images, read_images
+from tensorrepo.formats.exchange.imagery.imagesout import write_images
+from tensorrepo.formats.exchange.imagery.yolo import matches_yolo, read_yolo
+from tensorrepo.formats.exchange.numeric.arraysout import write_idx, write_npy, write_npz
+from tensorrepo.formats.exchange.numeric.idx import matches_idx, read_idx
+from tensorrepo.formats.exchange.numeric.npy import matches_npy, matches_npz, read_npy, read_npz
+from tensorrepo.formats.exchange.shards.beton import SUFFIXES as BETON_SUFFIXES
+from tensorrepo.formats.exchange.shards.beton import matches_beton, read_beton
+from tensorrepo.formats.exchange.shards.lmdb import matches_lmdb, read_lmdb
+from tensorrepo.formats.exchange.shards.mds import matches_mds, read_mds
+from tensorrepo.formats.exchange.shards.mindrecord import SUFFIXES as MINDRECORD_SUFFIXES
+from tensorrepo.formats.exchange.shards.mindrecord import matches_mindrecord, read_mindrecord
+from tensorrepo.formats.exchange.shards.records import parse_count
+from tensorrepo.formats.exchange.shards.tfrecord import SUFFIXES as TFRECORD_SUFFIXES
+from tensorrepo.formats.exchange.shards.tfrecord import (
     matches_tfrecord,
     parse_shapes,
     parse_types,
     read_tfrecord,
 )
-from tensorrepo.formats.exchange.tfrecordout import write_tfrecord
-from tensorrepo.formats.exchange.torchdata import is_torch_dataset, read_samples
-from tensorrepo.formats.exchange.webdataset import SUFFIXES as TAR_SUFFIXES
-from tensorrepo.formats.exchange.webdataset import matches_webdataset, read_webdataset
-from tensorrepo.formats.exchange.webdatasetout import write_webdataset
-from tensorrepo.formats.exchange.yolo import matches_yolo, read_yolo
+from tensorrepo.formats.exchange.shards.tfrecordout import write_tfrecord
+from tensorrepo.formats.exchange.shards.webdataset import SUFFIXES as TAR_SUFFIXES
+from tensorrepo.formats.exchange.shards.webdataset import matches_webdataset, read_webdataset
+from tensorrepo.formats.exchange.shards.webdatasetout import write_webdataset
+from tensorrepo.formats.exchange.tabular.arrow import SUFFIXES as ARROW_SUFFIXES
+from tensorrepo.formats.exchange.tabular.arrow import matches_arrow, read_arrow
+from tensorrepo.formats.exchange.tabular.csv import SUFFIXES as CSV_SUFFIXES
+from tensorrepo.formats.exchange.tabular.csv import matches_csv, read_csv
+from tensorrepo.formats.exchange.tabular.hdf5 import SUFFIXES as HDF5_SUFFIXES
+from tensorrepo.formats.exchange.tabular.hdf5 import matches_hdf5, read_hdf5
+from tensorrepo.formats.exchange.tabular.huggingface import (
+    is_huggingface_object,
+    matches_huggingface,
+    read_huggingface,
+    read_huggingface_object,
+)
+from tensorrepo.formats.exchange.tabular.huggingfaceout import write_huggingface
+from tensorrepo.formats.exchange.tabular.jsonl import SUFFIXES as JSONL_SUFFIXES
+from tensorrepo.formats.exchange.tabular.jsonl import matches_jsonl, read_jsonl
+from tensorrepo.formats.exchange.tabular.lance import SUFFIXES as LANCE_SUFFIXES
+from tensorrepo.formats.exchange.tabular.lance import matches_lance, read_lance, write_lance
+from tensorrepo.formats.exchange.tabular.parquet import SUFFIXES as PARQUET_SUFFIXES
+from tensorrepo.formats.exchange.tabular.parquet import matches_parquet, read_parquet
+from tensorrepo.formats.exchange.tabular.tablesout import (
+    write_arrow,
+    write_csv,
+    write_jsonl,
+    write_parquet,
+)
+from tensorrepo.formats.exchange.tabular.torchdata import is_torch_dataset, read_samples
 
 _COLUMNS = Option("columns", "only these columns, in this order", parse_names)
 _SPLIT = Option("split", "only this split: train, test, ...")

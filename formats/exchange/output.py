@@ -27,7 +27,7 @@ from tensorrepo.repo.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tensorrepo.formats.dataset.schema import Column, Schema
+    from tensorrepo.formats.dataset.columns.schema import Column, Schema
 
 
 class Table(Protocol):

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.schema import Schema
+from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
@@ -30,8 +30,8 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.catalogue import FORMATS, OBJECTS
 from tensorrepo.formats.exchange.ignore import read_ignore
-from tensorrepo.formats.exchange.images import is_image
-from tensorrepo.formats.exchange.imagesout import images_suit, reads_back
+from tensorrepo.formats.exchange.imagery.images import is_image
+from tensorrepo.formats.exchange.imagery.imagesout import images_suit, reads_back
 from tensorrepo.formats.exchange.output import Table
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 

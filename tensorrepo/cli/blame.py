@@ -10,13 +10,13 @@ from tensorrepo.blame import Blame, Origin, blame
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
 from tensorrepo.cli.complete import complete_place
+from tensorrepo.formats.dataset.columns.types import ClassLabel, Layout, Text
 from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.types import ClassLabel, Layout, Text
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema import Column, Schema
+    from tensorrepo.formats.dataset.columns.schema import Column, Schema
 
 
 def blame_command(

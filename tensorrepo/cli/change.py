@@ -12,8 +12,8 @@ from tensorrepo.cli.common import JsonOption, place, session_of
 from tensorrepo.cli.complete import complete_entry
 from tensorrepo.connect import parse_size
 from tensorrepo.formats.dataset import evolve
+from tensorrepo.formats.dataset.columns.schema import Column
 from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.schema import Column
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.change import (
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from tensorrepo.formats.dataset.editing.where import Where
     from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.where import Where
     from tensorrepo.repo.objects import Link
     from tensorrepo.repo.writer import ObjectWriter
 

@@ -11,7 +11,7 @@ import typer
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, place, session_of
 from tensorrepo.cli.complete import complete_entry, complete_place, complete_ref
-from tensorrepo.formats.dataset.lenient import parse_on_error
+from tensorrepo.formats.dataset.columns.lenient import parse_on_error
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.add import add, tracked_request

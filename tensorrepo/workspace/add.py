@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.formats.dataset.columns.lenient import Misfits
 from tensorrepo.formats.dataset.evolve import set_properties
-from tensorrepo.formats.dataset.lenient import Misfits
 from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.exchange import registry
-from tensorrepo.formats.exchange.models import read_model
+from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.write import write_model
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import (

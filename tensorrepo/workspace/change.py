@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.predicate import parse_literal
-from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.schema import (
+from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     Image,
     Json,
@@ -25,7 +23,9 @@ from tensorrepo.formats.dataset.schema import (
     Timestamp,
     type_from_json,
 )
-from tensorrepo.formats.dataset.types import Link as LinkType
+from tensorrepo.formats.dataset.columns.types import Link as LinkType
+from tensorrepo.formats.dataset.editing.predicate import parse_literal
+from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tensorrepo.formats.dataset.columns.schema import Column
+    from tensorrepo.formats.dataset.columns.types import ColumnType
     from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.schema import Column
-    from tensorrepo.formats.dataset.types import ColumnType
     from tensorrepo.repo.objects import Link
     from tensorrepo.repo.writer import ObjectWriter
     from tensorrepo.workspace.session import Session

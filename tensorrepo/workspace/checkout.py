@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
-from tensorrepo.formats.exchange.models import export_model, model_file_name, usual_format
+from tensorrepo.formats.exchange.checkpoints.models import (
+    export_model,
+    model_file_name,
+    usual_format,
+)
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.repo.errors import (
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from tensorrepo.formats.dataset.outside import Outside
+    from tensorrepo.formats.dataset.elsewhere.outside import Outside
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
     from tensorrepo.workspace.session import Session

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tensorrepo.formats.dataset.linkvalue import LinkValue
+from tensorrepo.formats.dataset.columns.linkvalue import LinkValue
+from tensorrepo.formats.dataset.columns.types import ClassLabel, Scalar, Tensor
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.types import ClassLabel, Scalar, Tensor
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.formats.model.read import Model, open_model
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.outside import Outside
-    from tensorrepo.formats.dataset.types import ColumnType
+    from tensorrepo.formats.dataset.columns.types import ColumnType
+    from tensorrepo.formats.dataset.elsewhere.outside import Outside
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry

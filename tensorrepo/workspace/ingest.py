@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from tensorrepo.formats.dataset.columns.schema import ClassLabel, Schema
 from tensorrepo.formats.dataset.ingest import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.schema import ClassLabel, Schema
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.workspace import Unfinished, describe_files
 from tensorrepo.workspace.staging import begin_staging, keep_alive
@@ -19,7 +19,7 @@ from tensorrepo.workspace.staging import begin_staging, keep_alive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorrepo.formats.dataset.lenient import Misfits
+    from tensorrepo.formats.dataset.columns.lenient import Misfits
     from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.formats.exchange.base import Reading
     from tensorrepo.repo.ids import Digest

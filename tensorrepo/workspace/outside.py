@@ -5,14 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tensorrepo.formats.dataset.foreignread import ForeignVersion, foreign_files
+from tensorrepo.formats.dataset.elsewhere.foreignread import ForeignVersion, foreign_files
 from tensorrepo.repo.errors import Error, PermissionDenied
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tensorrepo.formats.dataset.outside import Outside
+    from tensorrepo.formats.dataset.elsewhere.outside import Outside
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tensorrepo.formats.dataset.lenient import Misfit, OnError
+    from tensorrepo.formats.dataset.columns.lenient import Misfit, OnError
     from tensorrepo.repo.trees import Entry
     from tensorrepo.workspace.session import Session
 

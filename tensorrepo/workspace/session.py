@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tensorrepo.formats.dataset.outsideread import AllowedOutside
+    from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.repository import Repository
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.schema import (
+from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     ClassLabel,
     Column,
@@ -21,7 +21,7 @@ from tensorrepo.formats.dataset.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.types import Scalar
+from tensorrepo.formats.dataset.columns.types import Scalar
 from tensorrepo.formats.exchange.catalogue import FORMATS
 from tensorrepo.formats.exchange.registry import export, read, recognise
 from tensorrepo.repo.errors import (

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tensorrepo.formats.dataset.columns.schema import Bytes, Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import add_column
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.schema import Bytes, Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.attempt import tree_of

@@ -20,22 +20,23 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tensorrepo.formats.dataset import setvalues, treeedit, treewrite
+from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Tensor, Text
+from tensorrepo.formats.dataset.columns.statistics import order_key
 from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.comparing.rowdiff import row_changes
+from tensorrepo.formats.dataset.editing import setvalues
 from tensorrepo.formats.dataset.evolve import (
     add_column,
     drop_column,
     rename_column,
     widen_column,
 )
-from tensorrepo.formats.dataset.manifest import INLINE_DATA_BYTES
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.rowdiff import row_changes
-from tensorrepo.formats.dataset.rowids import format_row_id
-from tensorrepo.formats.dataset.schema import Column, Scalar, Tensor, Text
-from tensorrepo.formats.dataset.statistics import order_key
 from tensorrepo.formats.dataset.stream import stream
+from tensorrepo.formats.dataset.tree import treeedit, treewrite
+from tensorrepo.formats.dataset.tree.manifest import INLINE_DATA_BYTES
+from tensorrepo.formats.dataset.tree.rowids import format_row_id
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.write import write_dataset

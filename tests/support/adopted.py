@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tensorrepo.formats.dataset.outsideread import AllowedOutside
+from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.exchange.adopt import Adopted, adopt
+from tensorrepo.formats.exchange.adoption.adopt import Adopted, adopt
 from tests.support.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from tensorrepo.formats.dataset.outside import Outside
+    from tensorrepo.formats.dataset.elsewhere.outside import Outside
     from tensorrepo.repo.ids import Digest
 
 ROWS = 50

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from tensorrepo.formats.dataset.columns.schema import LinkValue
 from tensorrepo.formats.dataset.read import Dataset, live_rows, row_id_table
-from tensorrepo.formats.dataset.schema import LinkValue
 from tensorrepo.formats.dtypes import is_small_float
 from tests.support import reference_dataset
 from tests.support.datasets import same_rows

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.coerce import coerce_column
-from tensorrepo.formats.dataset.deletions import pack_deletions
-from tensorrepo.formats.dataset.page import encode_page
+from tensorrepo.formats.dataset.columns.coerce import coerce_column
+from tensorrepo.formats.dataset.pages.page import encode_page
 from tensorrepo.formats.dataset.read import Dataset, fragment_records, open_dataset
-from tensorrepo.formats.dataset.spans import ColumnPart, WaitingPage
-from tensorrepo.formats.dataset.spanwrite import PatchPart
-from tensorrepo.formats.dataset.treeedit import FragmentEdit, TreeEditor
+from tensorrepo.formats.dataset.tree.deletions import pack_deletions
+from tensorrepo.formats.dataset.tree.spans import ColumnPart, WaitingPage
+from tensorrepo.formats.dataset.tree.spanwrite import PatchPart
+from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit, TreeEditor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tensorrepo.formats.dataset.schema import Column, Schema
+    from tensorrepo.formats.dataset.columns.schema import Column, Schema
     from tensorrepo.repo.objects import ObjectSink
 
 

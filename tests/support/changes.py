@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tensorrepo.formats.dataset.arrow import to_arrow_array
-from tensorrepo.formats.dataset.coerce import coerce_column
+from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
+from tensorrepo.formats.dataset.columns.coerce import coerce_column
+from tensorrepo.formats.dataset.columns.present import present_row
+from tensorrepo.formats.dataset.columns.schema import Column, Scalar
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import add_column, drop_column, rename_column
-from tensorrepo.formats.dataset.present import present_row
 from tensorrepo.formats.dataset.read import Dataset, live_rows, open_dataset, row_id_table
-from tensorrepo.formats.dataset.rowids import format_row_id
-from tensorrepo.formats.dataset.schema import Column, Scalar
+from tensorrepo.formats.dataset.tree.rowids import format_row_id
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tests.support.datasets import value
@@ -23,7 +23,7 @@ from tests.support.datasets import value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tensorrepo.formats.dataset.values import ColumnValues
+    from tensorrepo.formats.dataset.columns.values import ColumnValues
     from tests.support.objects import MemoryObjects
 
 CHANGES = ("append", "delete", "update", "rewrite", "compact", "add", "rename", "drop")

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.coerce import coerce_column
-from tensorrepo.formats.dataset.index import ColumnIndex, Patches
-from tensorrepo.formats.dataset.page import PAGE_ENTRY, PAGE_FOREIGN, TAG_BYTES, encode_page
-from tensorrepo.formats.dataset.present import present_row
-from tensorrepo.formats.dataset.tiles import encode_tile_table
-from tensorrepo.formats.dataset.tilewrite import TileStore
-from tensorrepo.formats.dataset.types import Layout
+from tensorrepo.formats.dataset.columns.coerce import coerce_column
+from tensorrepo.formats.dataset.columns.present import present_row
+from tensorrepo.formats.dataset.columns.types import Layout
+from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, PAGE_FOREIGN, TAG_BYTES, encode_page
+from tensorrepo.formats.dataset.pages.tiles import encode_tile_table
+from tensorrepo.formats.dataset.pages.tilewrite import TileStore
+from tensorrepo.formats.dataset.tree.index import ColumnIndex, Patches
 from tensorrepo.repo.objects import Kind
 from tests.support.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tensorrepo.formats.dataset.schema import Column
-    from tensorrepo.formats.dataset.values import ColumnValues, TiledValues
+    from tensorrepo.formats.dataset.columns.schema import Column
+    from tensorrepo.formats.dataset.columns.values import ColumnValues, TiledValues
     from tensorrepo.repo.ids import Buffer
     from tensorrepo.repo.objects import Link
 

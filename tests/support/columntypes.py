@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.linkvalue import LinkValue
-from tensorrepo.formats.dataset.schema import (
+from tensorrepo.formats.dataset.columns.linkvalue import LinkValue
+from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     ClassLabel,
     Column,

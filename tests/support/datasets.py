@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import strategies as st
 
+from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.schema import Schema
 from tensorrepo.formats.dataset.write import write_dataset
 from tests.support.columntypes import TYPES, equal, schemas, value
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.schema import Schema
 from tensorrepo.formats.dataset.write import write_dataset
 from tests.support.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tensorrepo.formats.dataset.schema import InputBatch, TypeLike
+    from tensorrepo.formats.dataset.columns.schema import InputBatch, TypeLike
     from tensorrepo.formats.exchange.base import Reading
 
 NOBODY = 65_534

@@ -19,16 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset import cuts, spanwrite
-from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.evolve import (
-    add_column,
-    drop_column,
-    rename_column,
-    widen_column,
-)
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.schema import (
+from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     ClassLabel,
     Column,
@@ -43,6 +34,15 @@ from tensorrepo.formats.dataset.schema import (
     Text,
     Timestamp,
 )
+from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.evolve import (
+    add_column,
+    drop_column,
+    rename_column,
+    widen_column,
+)
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.tree import cuts, spanwrite
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tests.support.datasets import stored

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorrepo.formats.dataset.index import decode_index
-from tensorrepo.formats.dataset.manifest import decode_leaf
-from tensorrepo.formats.dataset.patches import decode_patch_index
+from tensorrepo.formats.dataset.columns.statistics import range_of
+from tensorrepo.formats.dataset.columns.values import FixedValues, valid_rows
 from tensorrepo.formats.dataset.read import page_reader
-from tensorrepo.formats.dataset.statistics import range_of
-from tensorrepo.formats.dataset.values import FixedValues, valid_rows
+from tensorrepo.formats.dataset.tree.index import decode_index
+from tensorrepo.formats.dataset.tree.manifest import decode_leaf
+from tensorrepo.formats.dataset.tree.patches import decode_patch_index
 from tensorrepo.repo.ids import digest_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorrepo.formats.dataset.index import PageIndex
-    from tensorrepo.formats.dataset.manifest import Leaf, Span
     from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.tree.index import PageIndex
+    from tensorrepo.formats.dataset.tree.manifest import Leaf, Span
     from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.objects import ObjectSource
 

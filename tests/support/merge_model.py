@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.columns.widen import can_widen
 from tensorrepo.formats.dataset.read import live_rows, row_id_table
-from tensorrepo.formats.dataset.rowids import format_row_id
-from tensorrepo.formats.dataset.widen import can_widen
+from tensorrepo.formats.dataset.tree.rowids import format_row_id
 
 if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.schema import Column
 
 Conflicts = set[tuple[str, str]]  # what, and the name of the column, property or row
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.dataset.columns.schema import Bytes, Column, Scalar, Schema, Text
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import (
     add_column,
@@ -14,7 +15,6 @@ from tensorrepo.formats.dataset.evolve import (
     widen_column,
 )
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.schema import Bytes, Column, Scalar, Schema, Text
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tests.support.datasets import stored

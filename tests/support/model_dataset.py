@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.schema import Column, Scalar, Schema, Tensor, Text
+from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor, Text
 from tests.support.merge_model import Version
 
 if TYPE_CHECKING:

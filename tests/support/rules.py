@@ -28,7 +28,7 @@ TOUCH_STORAGE = (
     "formats/*/*write.py",
     "formats/*/*read.py",
     "formats/*/stream.py",
-    "formats/dataset/outside.py",  # takes URLs apart, reads nothing
+    "formats/dataset/elsewhere/outside.py",  # takes URLs apart, reads nothing
     "formats/model/filebytes.py",  # the user's own files that come with a model
     "formats/*/merge.py",  # a merge driver reads both sides' manifests and writes the joined one
     "formats/*/diff.py",  # a diff reads the manifests of two versions
@@ -37,8 +37,8 @@ TOUCH_STORAGE = (
     "formats/dataset/evolve.py",
     "formats/dataset/compact.py",
     "formats/dataset/ingest.py",
-    "formats/dataset/treeedit.py",
-    "formats/dataset/fragments.py",  # reads the metadata of fragments, for writers
+    "formats/dataset/tree/treeedit.py",
+    "formats/dataset/tree/fragments.py",  # reads the metadata of fragments, for writers
     "formats/exchange/*.py",
 )
 STORAGE_NAMES = ("ObjectSource", "ObjectSink", "Backend", "DiskCache", "ObjectStore", "Repository")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.schema import Column, Scalar, Schema, Tensor, Text
+from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor, Text
 from tests.support.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorrepo.formats.dataset.batch import Batch
+    from tensorrepo.formats.dataset.streaming.batch import Batch
     from tensorrepo.repo.objects import Link
     from tests.support.datasets import Rows
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.formats.dataset.types import Link
+from tensorrepo.formats.dataset.columns.types import Link
 from tests.support.adopted import ROWS, write_npy, write_parquet, write_tar
 
 if TYPE_CHECKING:

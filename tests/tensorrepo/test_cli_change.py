@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.schema import (
+from tensorrepo.formats.dataset.columns.schema import (
     ClassLabel,
     Column,
     Json,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tensorrepo import ClassLabel, Image, Tensor
-from tensorrepo.formats.dataset.schema import Bytes, Column, ColumnType, Scalar, Text
+from tensorrepo.formats.dataset.columns.schema import Bytes, Column, ColumnType, Scalar, Text
 from tensorrepo.rowlines import cell_text
 
 if TYPE_CHECKING:

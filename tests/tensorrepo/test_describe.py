@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.linkvalue import LinkValue
+from tensorrepo.formats.dataset.columns.linkvalue import LinkValue
 from tensorrepo.workspace.describe import value_json, value_text
 
 

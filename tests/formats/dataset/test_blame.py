@@ -11,7 +11,7 @@ import pytest
 from tensorrepo.formats.dataset.blame import RowBlame, Step, blame_row
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.rowids import row_ids
+from tensorrepo.formats.dataset.tree.rowids import row_ids
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.merge import MergeContext

@@ -9,14 +9,14 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tensorrepo.formats.dataset.columns.present import present_row
+from tensorrepo.formats.dataset.columns.schema import Column, Schema
 from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.editing.where import ids_of_rows, rows_of_ids
 from tensorrepo.formats.dataset.evolve import add_column, drop_column, rename_column
-from tensorrepo.formats.dataset.present import present_row
 from tensorrepo.formats.dataset.read import Dataset, open_dataset, read_rows
-from tensorrepo.formats.dataset.schema import Column, Schema
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
-from tensorrepo.formats.dataset.where import ids_of_rows, rows_of_ids
 from tensorrepo.formats.dataset.write import write_dataset
 from tests.support.columntypes import TYPES, tiled, value
 from tests.support.datasets import Rows, same_rows

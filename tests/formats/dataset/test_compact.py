@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorrepo.formats.dataset.columns.schema import Bytes, Schema, Tensor, Text
 from tensorrepo.formats.dataset.compact import compact_dataset, plan_compaction
 from tensorrepo.formats.dataset.read import (
     Dataset,
@@ -15,8 +16,7 @@ from tensorrepo.formats.dataset.read import (
     open_dataset,
     row_id_table,
 )
-from tensorrepo.formats.dataset.schema import Bytes, Schema, Tensor, Text
-from tensorrepo.formats.dataset.treeedit import FragmentEdit
+from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
 from tensorrepo.formats.dataset.write import write_dataset
 from tests.support.changed import edited, patched, without
 from tests.support.datasets import same_rows, stored

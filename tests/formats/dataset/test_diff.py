@@ -9,6 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorrepo.formats.dataset.columns.schema import (
+    ClassLabel,
+    Column,
+    Scalar,
+    Schema,
+    Text,
+    Timestamp,
+)
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.diff import ColumnChange, ColumnUpdates, diff_datasets
 from tensorrepo.formats.dataset.evolve import (
@@ -17,16 +25,8 @@ from tensorrepo.formats.dataset.evolve import (
     rename_column,
     widen_column,
 )
-from tensorrepo.formats.dataset.manifest import encode_root
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.schema import (
-    ClassLabel,
-    Column,
-    Scalar,
-    Schema,
-    Text,
-    Timestamp,
-)
+from tensorrepo.formats.dataset.tree.manifest import encode_root
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.repo.objects import Kind, Link
 from tests.support.datasets import stored

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tensorrepo.formats.dataset.columns.schema import Bytes, Schema, Tensor
 from tensorrepo.formats.dataset.read import column_index, open_dataset
-from tensorrepo.formats.dataset.schema import Bytes, Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.dtypes import element_dtype
 from tensorrepo.repo.backends.registry import open_backend

@@ -10,15 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorrepo.formats.dataset.evolve import (
-    add_column,
-    drop_column,
-    rename_column,
-    set_properties,
-    widen_column,
-)
-from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
-from tensorrepo.formats.dataset.schema import (
+from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     ClassLabel,
     Column,
@@ -31,7 +23,15 @@ from tensorrepo.formats.dataset.schema import (
     Text,
     Timestamp,
 )
-from tensorrepo.formats.dataset.statistics import order_key
+from tensorrepo.formats.dataset.columns.statistics import order_key
+from tensorrepo.formats.dataset.evolve import (
+    add_column,
+    drop_column,
+    rename_column,
+    set_properties,
+    widen_column,
+)
+from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.dataset.update import delete_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tensorrepo.formats.dataset.columns.schema import Column, Image, Schema
+from tensorrepo.formats.dataset.editing.where import find_rows
 from tensorrepo.formats.dataset.evolve import add_column, drop_column, rename_column, widen_column
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.schema import Column, Image, Schema
 from tensorrepo.formats.dataset.update import update_rows
 from tensorrepo.formats.dataset.upsert import upsert
-from tensorrepo.formats.dataset.where import find_rows
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects

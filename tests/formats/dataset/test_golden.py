@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.manifest import HAS_DELETIONS, HAS_PATCHES, HAS_RUNS
+from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.dataset.read import (
     Dataset,
     column_index,
@@ -18,7 +18,7 @@ from tensorrepo.formats.dataset.read import (
     open_dataset,
     page_reader,
 )
-from tensorrepo.formats.dataset.schema import Schema
+from tensorrepo.formats.dataset.tree.manifest import HAS_DELETIONS, HAS_PATCHES, HAS_RUNS
 from tensorrepo.repo.ids import object_digest
 from tensorrepo.repo.objects import decode_object
 from tests.support.by_spec import agrees

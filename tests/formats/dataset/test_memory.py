@@ -15,7 +15,7 @@ LIMIT_BYTES = 512 << 20
 INGEST = """
 import sys
 import numpy as np
-from tensorrepo.formats.dataset.schema import Schema, Tensor
+from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.store import ObjectStore

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorrepo.formats.dataset.columns.schema import Bytes, Column, Image, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.evolve import add_column, set_properties
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.schema import Bytes, Column, Image, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.update import update_rows
 from tensorrepo.repo.merge import Conflict, MergeContext
 from tensorrepo.repo.objects import Kind

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset import cuts
-from tensorrepo.formats.dataset.conflicts import SHOWN_CLASHES
+from tensorrepo.formats.dataset.columns.statistics import range_of
+from tensorrepo.formats.dataset.columns.types import Layout
+from tensorrepo.formats.dataset.columns.values import FixedValues
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
+from tensorrepo.formats.dataset.merging.conflicts import SHOWN_CLASHES
 from tensorrepo.formats.dataset.read import Dataset, open_dataset, read_rows
-from tensorrepo.formats.dataset.statistics import range_of
-from tensorrepo.formats.dataset.types import Layout
-from tensorrepo.formats.dataset.values import FixedValues
+from tensorrepo.formats.dataset.tree import cuts
 from tensorrepo.repo.errors import Error
 from tensorrepo.repo.merge import Conflict, MergeContext
 from tensorrepo.repo.objects import Kind

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.codecs.buffers import Codec
+from tensorrepo.formats.dataset.columns.schema import Column, Json, Schema, Tensor, Timestamp
 from tensorrepo.formats.dataset.read import Dataset, column_index
-from tensorrepo.formats.dataset.schema import Column, Json, Schema, Tensor, Timestamp
 from tensorrepo.formats.dataset.stream import stream
 from tests.support.datasets import Rows, datasets, same_rows, stored
 from tests.support.objects import MemoryObjects

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.formats.dataset.read import Dataset, fragment_records, live_rows, row_id_table
-from tensorrepo.formats.dataset.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.formats.dataset.stream import stream
-from tensorrepo.formats.dataset.treeedit import FragmentEdit
+from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
 from tests.support.changed import edited, patched, waiting, without
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects

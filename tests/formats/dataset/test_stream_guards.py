@@ -292,7 +292,7 @@ def test_streams_do_not_load_torch_unless_asked() -> None:
 
 LEFT_OPEN = """
 import numpy as np
-from tensorrepo.formats.dataset.schema import Schema
+from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.dataset.stream import stream
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects

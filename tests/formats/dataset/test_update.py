@@ -8,11 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorrepo.formats.dataset import treeedit
-from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.evolve import add_column, widen_column
-from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
-from tensorrepo.formats.dataset.schema import (
+from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     ClassLabel,
     Column,
@@ -21,9 +17,13 @@ from tensorrepo.formats.dataset.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.setvalues import PATCH_LAYERS, PatchState, is_patched
+from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.editing.setvalues import PATCH_LAYERS, PatchState, is_patched
+from tensorrepo.formats.dataset.editing.where import col
+from tensorrepo.formats.dataset.evolve import add_column, widen_column
+from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
+from tensorrepo.formats.dataset.tree import treeedit
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
-from tensorrepo.formats.dataset.where import col
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind

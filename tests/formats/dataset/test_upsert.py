@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.formats.dataset.update import delete_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError

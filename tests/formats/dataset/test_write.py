@@ -11,16 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset import cuts, spanwrite
-from tensorrepo.formats.dataset.chunk import decode_footer
-from tensorrepo.formats.dataset.manifest import INLINE_LEAF_BYTES
-from tensorrepo.formats.dataset.read import (
-    Dataset,
-    column_index,
-    dataset_leaves,
-    open_dataset,
-)
-from tensorrepo.formats.dataset.schema import (
+from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     ClassLabel,
     Column,
@@ -31,6 +22,15 @@ from tensorrepo.formats.dataset.schema import (
     Tensor,
     Text,
 )
+from tensorrepo.formats.dataset.pages.chunk import decode_footer
+from tensorrepo.formats.dataset.read import (
+    Dataset,
+    column_index,
+    dataset_leaves,
+    open_dataset,
+)
+from tensorrepo.formats.dataset.tree import cuts, spanwrite
+from tensorrepo.formats.dataset.tree.manifest import INLINE_LEAF_BYTES
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
 from tensorrepo.repo.objects import Kind

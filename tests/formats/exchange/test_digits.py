@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.schema import ClassLabel, Tensor
+from tensorrepo.formats.dataset.columns.schema import ClassLabel, Tensor
 from tensorrepo.formats.exchange.registry import export, read
 from tests.support.foreign import dataset_of, store
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tensorrepo.formats.dataset.schema import ClassLabel, Image, Text
+from tensorrepo.formats.dataset.columns.schema import ClassLabel, Image, Text
 from tensorrepo.formats.exchange.registry import (
     FORMATS,
     default_format,

@@ -1,0 +1,1 @@
+"""What columns hold: types, schemas, and values in memory."""

@@ -1,0 +1,1 @@
+"""How some rows of a dataset get other values."""

@@ -1,0 +1,1 @@
+"""Links and adopted files: data that stays where it is."""

@@ -1,0 +1,1 @@
+"""How the changes of two sides are joined."""

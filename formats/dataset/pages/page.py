@@ -1,0 +1,443 @@
+"""What are the bytes of one page, and are these bytes that page?
+
+A page is consecutive rows of one column: a directory of four buffers, then the buffers, each
+padded to 64 bytes. The page's entry, kept in the page index, says what it holds and proves it.
+
+Source:
+    docs/spec/dataset.md, section "Page".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from tensorrepo.formats.codecs.buffers import Codec, decode_buffer
+from tensorrepo.formats.codecs.choice import AUTO, CodecChoice, encode_chosen
+from tensorrepo.formats.dataset.columns.statistics import NO_RANGE, range_of
+from tensorrepo.formats.dataset.columns.types import ColumnType, Image, Layout, Storage
+from tensorrepo.formats.dataset.columns.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    RaggedValues,
+)
+from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tensorrepo.repo.ids import content_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.repo.ids import Buffer
+
+    Allocate = Callable[[int], NDArray[np.uint8]]
+
+ALIGNMENT = 64
+TAG_BYTES = 16
+SUMMED_ROW_BYTES = 256  # rows of at least this many bytes have sums of their own
+MAX_PAGE_ROWS = (1 << 32) - 1
+FEW_LABELS_BYTES = 64 << 10  # scalars of fewer bytes are not compressed automatically
+
+# One page, as the page index and the chunk's footer keep it; in memory as on disk.
+PAGE_ENTRY = np.dtype(
+    [
+        ("first_row", "<u4"),  # rows of the fragment before this page
+        ("rows", "<u4"),
+        ("offset", "<u8"),  # in the chunk's payload, a multiple of 64
+        ("stored_bytes", "<u8"),  # directory, buffers and padding: a multiple of 64
+        ("raw_bytes", "<u8"),  # what stored_bytes would be without compression
+        ("checksum", "<u8"),  # xxh3_64 of the stored bytes
+        ("nulls", "<u4"),
+        ("column", "<u2"),  # place in the file's column table
+        ("codec", "u1"),  # PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES or PAGE_FOREIGN
+        ("flags", "u1"),
+        ("min", "<u8"),  # order key; ragged: elements, binary: bytes
+        ("max", "<u8"),  # order key; ragged and binary: largest row in bytes
+    ]
+)
+assert PAGE_ENTRY.itemsize == 64, "docs/spec/dataset.md promises 64-byte page entries"
+
+PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES, PAGE_FOREIGN = range(4)
+HAS_ROW_SUMS, HAS_RANGE, MIN_INEXACT, MAX_INEXACT, HAS_NAN, IS_SORTED = 1, 2, 4, 8, 16, 32
+
+# Directory: 4 x (stored_bytes u64, codec u8, item u8, reserved u16, reserved u32).
+DIRECTORY = Struct("<" + "QBBHI" * 4)
+assert DIRECTORY.size == 64, "docs/spec/dataset.md promises a 64-byte page directory"
+# The four buffers; fixed columns use TABLE for values. What finds and proves single rows comes
+# first, so that one request reads it.
+VALIDITY, TABLE, SUMS, DATA = range(4)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedPage:
+    """One page ready to be placed in a chunk.
+
+    `entry` is a PAGE_ENTRY record whose first_row, offset and column are still 0; `tag` is the
+    truncated BLAKE3 that proves `data` against a hostile store.
+    """
+
+    data: NDArray[np.uint8]
+    entry: NDArray[Any]
+    tag: bytes
+
+
+def _fresh(size: int) -> NDArray[np.uint8]:
+    return np.empty(size, np.uint8)
+
+
+def padded(size: int) -> int:
+    """`size` up to the next multiple of 64."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+# ------------------------------------------------------------------------------ encoding
+
+
+def encode_page(
+    values: ColumnValues,
+    storage: Storage,
+    codec: CodecChoice = Codec.NONE,
+    allocate: Allocate = _fresh,
+) -> EncodedPage:
+    """Encode all rows of `values` as one page.
+
+    Args:
+        values: at least one row, null rows zeroed or empty.
+        storage: the stored form of the column.
+        codec: applied to each buffer of values of which it saves a quarter; "auto": one that
+            suits the buffer.
+        allocate: gives the memory for the page: so many bytes, of any content.
+    """
+    if values.valid is not None and values.valid.all():
+        values = replace(values, valid=None)
+    buffers = _buffers(values)
+    sums = _row_sums(values, storage)
+    if sums is not None:
+        buffers[SUMS] = sums
+    raw_bytes = DIRECTORY.size + sum(padded(buffer.nbytes) for buffer in buffers)
+    items = _items(storage)
+    codecs = [Codec.NONE] * 4
+    if codec is not Codec.NONE:
+        for which in (TABLE, DATA):
+            wish = _wish(codec, storage, buffers[which].nbytes)
+            codecs[which], buffers[which] = _compress(wish, buffers[which], items[which])
+    data = assemble_page(buffers, codecs, items, allocate)
+    entry = np.zeros((), PAGE_ENTRY)
+    entry["rows"], entry["raw_bytes"], entry["stored_bytes"] = values.rows, raw_bytes, data.nbytes
+    entry["checksum"] = xxh3_64_intdigest(data.data)
+    entry["codec"] = PAGE_COMPRESSED if any(codecs) else PAGE_PLAIN
+    entry["flags"] = HAS_ROW_SUMS if sums is not None else 0
+    _describe(entry, values, storage)
+    return EncodedPage(data, entry, content_tag(data.data))
+
+
+def _items(storage: Storage) -> list[int]:
+    """Element bytes of the four buffers: what shuffling regroups by."""
+    item = storage.element.itemsize
+    table = item if storage.layout is Layout.FIXED else 4 if storage.stores_dims else 8
+    return [1, table, 4, item]
+
+
+def _buffers(values: ColumnValues) -> list[NDArray[Any]]:
+    empty = np.empty(0, np.uint8)
+    validity = empty if values.valid is None else np.packbits(values.valid, bitorder="little")
+    if isinstance(values, FixedValues):
+        return [validity, values.values, empty, empty]
+    ends = (values.offsets[1:] - values.offsets[0]).astype("<u8")
+    bounds = slice(values.offsets[0], values.offsets[-1])
+    if isinstance(values, BinaryValues):
+        return [validity, ends, empty, values.data[bounds]]
+    table = ends
+    if values.dims is not None:
+        dims = values.dims.astype("<u4").reshape(-1)
+        table = np.concatenate([ends.view(np.uint8), dims.view(np.uint8)])
+    return [validity, table, empty, values.elements[bounds]]
+
+
+def column_codec(column_type: ColumnType, choice: CodecChoice) -> CodecChoice:
+    """What `choice` means for a column: pictures that are encoded already stay as they are."""
+    return Codec.NONE if isinstance(column_type, Image) else choice
+
+
+def _wish(codec: CodecChoice, storage: Storage, raw_bytes: int) -> CodecChoice:
+    # Few labels are worth more mapped than small.
+    is_label = storage.layout is Layout.FIXED and not storage.shape
+    return Codec.NONE if codec == AUTO and is_label and raw_bytes < FEW_LABELS_BYTES else codec
+
+
+def _compress(
+    choice: CodecChoice, raw: NDArray[Any], item_bytes: int
+) -> tuple[Codec, NDArray[Any]]:
+    if choice is Codec.NONE:
+        return Codec.NONE, raw
+    flat = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
+    codec, packed = encode_chosen(choice, flat.data, item_bytes)
+    return (Codec.NONE, raw) if codec is Codec.NONE else (codec, np.frombuffer(packed, np.uint8))
+
+
+def assemble_page(
+    buffers: Sequence[NDArray[Any]],
+    codecs: Sequence[Codec],
+    items: Sequence[int],
+    allocate: Allocate = _fresh,
+) -> NDArray[np.uint8]:
+    """The directory and four buffers as the bytes of one page."""
+    data = allocate(DIRECTORY.size + sum(padded(part.nbytes) for part in buffers))
+    fields: list[int] = []
+    at = DIRECTORY.size
+    for part, codec, item in zip(buffers, codecs, items, strict=True):
+        end = at + part.nbytes
+        if part.nbytes:
+            # The one copy that a row makes on its way to the store.
+            data[at:end].view(part.dtype).reshape(part.shape)[...] = part
+        fields += [part.nbytes, codec, item if part.nbytes else 0, 0, 0]
+        at += padded(part.nbytes)
+        data[end:at] = 0
+    DIRECTORY.pack_into(data.data, 0, *fields)
+    return data
+
+
+def _describe(entry: NDArray[Any], values: ColumnValues, storage: Storage) -> None:
+    if values.valid is not None:
+        entry["nulls"] = values.rows - int(np.count_nonzero(values.valid))
+    if not isinstance(values, FixedValues):
+        lengths = np.diff(values.offsets)
+        entry["min"] = lengths.sum()
+        entry["max"] = int(lengths.max(initial=0)) * storage.element.itemsize
+        return
+    found = range_of(values.values, values.valid) if not storage.shape else NO_RANGE
+    flags = int(entry["flags"])
+    if found.smallest is not None:
+        entry["min"], entry["max"] = found.smallest, found.largest
+        flags |= HAS_RANGE
+    entry["flags"] = flags | HAS_NAN * found.has_nan | IS_SORTED * found.is_sorted
+
+
+# ------------------------------------------------------------------------------ row sums
+
+# It takes arrays too, which type checkers know as buffers from Python 3.12 on only.
+_XXH3: Any = xxh3_64_intdigest
+
+
+def _row_sums(values: ColumnValues, storage: Storage) -> NDArray[np.uint32] | None:
+    """Sums of every row, None where rows are too small to be read one by one."""
+    if isinstance(values, FixedValues):
+        if storage.row_bytes < SUMMED_ROW_BYTES:
+            return None
+        rows = np.ascontiguousarray(values.values).reshape(values.rows, -1).view(np.uint8)
+        if values.valid is None:
+            # No function of ours per row: at 3 KiB a row that would cost more than hashing.
+            return _low_halves(map(_XXH3, rows), len(rows))
+    elif values.nbytes < SUMMED_ROW_BYTES * values.rows:
+        return None
+    seeds = row_seeds(values)
+    parts = _row_bytes(values)
+    return _low_halves(map(_XXH3, parts, seeds), values.rows)
+
+
+def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
+    """Prove rows that were read without the rest of their page.
+
+    Args:
+        values: the rows.
+        sums: uint32 ``(rows,)``, their sums as the page stores them.
+
+    Raises:
+        CorruptError: says which of the rows, counted from 0, differs.
+    """
+    found = _low_halves(map(_XXH3, _row_bytes(values), row_seeds(values)), values.rows)
+    if not np.array_equal(found, sums):
+        row = int(np.flatnonzero(found != sums)[0])
+        raise CorruptError(
+            f"row {row} of {values.rows} read has sum {found[row]:08x}, stored {sums[row]:08x}"
+        )
+
+
+def row_seeds(values: ColumnValues) -> list[int]:
+    """Seeds that bind a row's sum to its dimensions and to whether it is null."""
+    dims = values.dims if isinstance(values, RaggedValues) else None
+    if dims is None:
+        seeds = [0] * values.rows
+    else:
+        table = np.ascontiguousarray(dims.astype("<u4"))
+        seeds = [_XXH3(row) for row in table]
+    if values.valid is not None:
+        for row in np.flatnonzero(~values.valid).tolist():
+            seeds[row] ^= 0xFFFFFFFFFFFFFFFF
+    return seeds
+
+
+def _row_bytes(values: ColumnValues) -> list[Any]:
+    if isinstance(values, FixedValues):
+        flat = np.ascontiguousarray(values.values).reshape(values.rows, -1)
+        return list(flat.view(np.uint8))
+    items = values.data if isinstance(values, BinaryValues) else values.elements
+    flat = np.ascontiguousarray(items).view(np.uint8)
+    bounds = (values.offsets * items.dtype.itemsize).tolist()
+    return [flat[start:stop] for start, stop in pairwise(bounds)]
+
+
+def _low_halves(sums: Iterable[int], rows: int) -> NDArray[np.uint32]:
+    return np.fromiter(sums, np.uint64, rows).astype(np.uint32)
+
+
+# ------------------------------------------------------------------------------ decoding
+
+
+def verify_page(page: memoryview, entry: NDArray[Any], tag: Buffer | None = None) -> None:
+    """Prove that `page` is what `entry` describes.
+
+    Args:
+        page: exactly the stored bytes.
+        entry: one PAGE_ENTRY record.
+        tag: its 16-byte tag, for bytes that come from a store or a remote, where xxh3 is no
+            proof against a hostile one; None for bytes that this machine's disk gives back.
+
+    Raises:
+        CorruptError: expected against found.
+    """
+    stored_bytes = int(entry["stored_bytes"])
+    if page.nbytes != stored_bytes:
+        raise CorruptError(f"page has {page.nbytes} bytes, expected {stored_bytes}")
+    expected = int(entry["checksum"])
+    if tag is None:
+        if (found := xxh3_64_intdigest(page)) != expected:
+            raise CorruptError(f"page has checksum {found:016x}, expected {expected:016x}")
+    elif (digest := content_tag(page)) != bytes(tag):
+        raise CorruptError(f"page has tag {digest.hex()}, expected {bytes(tag).hex()}")
+
+
+def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> ColumnValues:
+    """Decode one verified page.
+
+    Args:
+        page: exactly the stored bytes, which `verify_page` has proved.
+        entry: one PAGE_ENTRY record.
+        storage: the stored form of its column.
+
+    Returns:
+        All rows of the page: views into `page` where it is not compressed.
+
+    Raises:
+        CorruptError: the directory, a row table or the sizes contradict each other.
+        UnsupportedError: a codec or page form that this version does not know.
+    """
+    if entry["codec"] not in (PAGE_PLAIN, PAGE_COMPRESSED):
+        raise UnsupportedError(f"page form {entry['codec']} is unknown here. Update tensorrepo.")
+    if storage.layout is Layout.TILED:
+        raise CorruptError("a page of a tiled column is no table of tiles")
+    rows = int(entry["rows"])
+    expected = expected_bytes(entry, storage)
+    if entry["raw_bytes"] != DIRECTORY.size + sum(map(padded, expected)):
+        raise CorruptError(f"page entry promises {entry['raw_bytes']} bytes for {expected}")
+    buffers = split_page(page, expected)
+    valid = decode_validity(buffers[VALIDITY], rows, int(entry["nulls"]))
+    if storage.layout is Layout.FIXED:
+        values = (
+            np.frombuffer(buffers[TABLE], storage.element)
+            if expected[TABLE]
+            else (np.empty(0, storage.element))
+        )
+        return FixedValues(values.reshape(rows, *storage.row_shape), valid)
+    offsets, dims = decode_table(buffers[TABLE], rows, storage, int(entry["min"]))
+    data = np.frombuffer(buffers[DATA], storage.element)
+    if storage.layout is Layout.BINARY:
+        return BinaryValues(offsets, data, valid)
+    return RaggedValues(offsets, data, storage.shape, dims, valid)
+
+
+def expected_bytes(entry: NDArray[Any], storage: Storage) -> tuple[int, int, int, int]:
+    """Decoded bytes of the four buffers, as the entry and the column tell."""
+    rows = int(entry["rows"])
+    validity = -(-rows // 8) if entry["nulls"] else 0
+    sums = 4 * rows if entry["flags"] & HAS_ROW_SUMS else 0
+    if storage.layout is Layout.FIXED:
+        return validity, rows * storage.row_bytes, sums, 0
+    data = int(entry["min"]) * storage.element.itemsize
+    return validity, rows * table_row_bytes(storage), sums, data
+
+
+def table_row_bytes(storage: Storage) -> int:
+    """Bytes of one row in the row table of a ragged or binary column."""
+    return 8 + (4 * storage.unknown_dims if storage.stores_dims else 0)
+
+
+def buffer_starts(sizes: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    """Where the four buffers of an uncompressed page begin, from the page's start."""
+    starts = [DIRECTORY.size]
+    for size in sizes[:3]:
+        starts.append(starts[-1] + padded(size))
+    return starts[0], starts[1], starts[2], starts[3]
+
+
+def split_page(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:
+    """The four buffers, decoded to `expected` bytes each.
+
+    Raises:
+        CorruptError: the directory or a buffer disagrees; no buffer is allocated that its stored
+            bytes cannot stand for.
+        UnsupportedError: a codec that this version does not know.
+    """
+    if page.nbytes < DIRECTORY.size:
+        raise CorruptError(f"page has {page.nbytes} bytes, fewer than its directory")
+    fields = DIRECTORY.unpack_from(page)
+    buffers = []
+    at = DIRECTORY.size
+    for which, raw_bytes in enumerate(expected):
+        stored_bytes, codec, item, *reserved = fields[5 * which : 5 * which + 5]
+        if any(reserved) or stored_bytes > page.nbytes - at:
+            raise CorruptError(f"buffer {which} of the page: reserved fields set, or cut short")
+        stored = page[at : at + stored_bytes]
+        buffers.append(decode_buffer(codec, stored, raw_bytes, item))
+        at += padded(stored_bytes)
+    if at != page.nbytes:
+        raise CorruptError(f"page has {page.nbytes} bytes, its buffers {at}")
+    return buffers
+
+
+def decode_validity(bits: memoryview, rows: int, nulls: int) -> NDArray[np.bool_] | None:
+    """Bool ``(rows,)``, None without nulls."""
+    if not nulls:
+        return None
+    packed = np.frombuffer(bits, np.uint8)
+    valid = np.unpackbits(packed, count=rows, bitorder="little").view(np.bool_)
+    if rows - int(np.count_nonzero(valid)) != nulls:
+        raise CorruptError(f"validity bits disagree with the entry's {nulls} nulls")
+    return valid
+
+
+def decode_table(
+    table: memoryview, rows: int, storage: Storage, elements: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint32] | None]:
+    """Row table of a ragged or binary page: offsets int64 ``(rows + 1,)`` and dims.
+
+    Raises:
+        CorruptError: ends fall, the last one is not `elements`, or dims don't multiply to them.
+    """
+    ends = np.frombuffer(table[: 8 * rows], "<i8")
+    offsets = np.zeros(rows + 1, np.int64)
+    offsets[1:] = ends
+    lengths = np.diff(offsets)
+    # The bounds too: a difference that wraps around looks like a rise.
+    rising = bool((lengths >= 0).all()) and bool(((ends >= 0) & (ends <= elements)).all())
+    if not rising or int(offsets[-1]) != elements:
+        raise CorruptError(f"row table: ends must rise to {elements}")
+    if storage.layout is Layout.BINARY:
+        return offsets, None
+    if not storage.stores_dims:
+        if (lengths % storage.known_elements).any():
+            raise CorruptError(f"row table: rows are no multiples of {storage.known_elements}")
+        return offsets, None
+    dims = np.frombuffer(table[8 * rows :], "<u4").reshape(rows, storage.unknown_dims)
+    # In floats a product cannot wrap to a right one: above 2^53 no page holds that many.
+    product = dims.astype(np.float64).prod(axis=1) * storage.known_elements
+    if (product != lengths).any():
+        raise CorruptError("row table: dimensions don't multiply to the elements")
+    return offsets, dims

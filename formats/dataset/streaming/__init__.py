@@ -1,0 +1,1 @@
+"""Order, plan and loading of shuffled batches."""

@@ -1,0 +1,233 @@
+"""How do runs become batches?
+
+The assembler walks over the stretches of a schedule. It tells the fetcher which runs come next,
+takes them when a step needs them, gathers rows, and lets go of runs after their last row. A few
+steps are gathered at once: numpy works longer without the interpreter lock, and what a call costs
+is shared by all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dataset.streaming.ahead import Ahead, Fetcher
+from tensorrepo.formats.dataset.streaming.gather import InMemory, RunValues, Wanted, teach_allocator
+from tensorrepo.formats.dataset.streaming.keyed import Purpose, epoch_key
+from tensorrepo.formats.dataset.streaming.schedule import STRETCH_ROWS, Share, Stretch, stretches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.columns.schema import Column
+    from tensorrepo.formats.dataset.streaming.batch import Batch, BatchForm
+    from tensorrepo.formats.dataset.streaming.plan import Plan
+    from tensorrepo.formats.dataset.streaming.stream_options import Counters, StreamOptions
+    from tensorrepo.formats.dataset.streaming.stream_read import RunLoader
+
+_LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
+_IN_PLACE_THREADS, _LOCAL_THREADS, _REMOTE_THREADS = 1, 4, 16
+_AT_ONCE_BYTES = 8 << 20  # of steps that are gathered together, at most
+_AT_ONCE_ROWS = 16384
+_FIRST_ROWS = 2048  # of the first stretch
+
+Item = tuple[int, Any]  # a position, and what is handed out for the step that ends there
+
+
+@dataclass(frozen=True, slots=True)
+class Assembler:
+    """Makes the batches of one iteration; used by one thread.
+
+    `columns` are those asked for, in that order, with their places in the plan.
+    """
+
+    plan: Plan
+    loader: RunLoader
+    columns: tuple[tuple[Column, int], ...]
+    nullable: tuple[bool, ...]  # of the plan's columns
+    form: BatchForm
+    options: StreamOptions
+    counters: Counters
+
+    def groups(self, share: Share, seed: int, epoch: int) -> Iterator[list[Item]]:
+        """Every step of the share, some at a time. Closing this ends the threads behind it."""
+        local = self.loader.is_local
+        fetcher = Fetcher(
+            self.loader.load,
+            self.plan.run_bytes.item,
+            threads=self.options.threads or self._usual_threads,
+            ahead_bytes=self.options.ahead_bytes,
+            group_bytes=_LOCAL_GROUP_BYTES if local else 0,
+        )
+        teach_allocator()
+        walk = _Walk(self, fetcher)
+        planned = Ahead(
+            map(walk.prepared, self._stretches(share, seed, epoch)), 1, "tensorrepo-plan"
+        )
+        try:
+            yield from walk.groups(planned)
+        finally:
+            planned.close()
+            fetcher.close()
+
+    def _stretches(self, share: Share, seed: int, epoch: int) -> Iterator[Stretch]:
+        plan, chosen = self.plan, self.plan.arrangement
+        least = max(_FIRST_ROWS, 2 * chosen.lanes, chosen.window_rows // 4)
+        most = max(STRETCH_ROWS, least)
+        if chosen.kind == "global" and not self.loader.is_local:
+            # Rows of a full shuffle share no pages, so what two stretches need is the window.
+            least = most = max(1, plan.window_bytes // max(1, 2 * int(plan.run_bytes.mean())))
+        return stretches(
+            plan.order(seed, epoch),
+            plan.live,
+            share,
+            key=epoch_key(seed, epoch, Purpose.ROWS),
+            keep=chosen.kind == "resident",
+            stretch_rows=most,
+            first_rows=least,
+        )
+
+    @property
+    def _usual_threads(self) -> int:
+        if self.loader.is_in_place:
+            return _IN_PLACE_THREADS  # one thread verifies faster than another gathers
+        return _LOCAL_THREADS if self.loader.is_local else _REMOTE_THREADS
+
+    @property
+    def steps_at_once(self) -> int:
+        """How many steps are gathered together."""
+        own_rows = max(1, self.options.batch_size // self.options.world)
+        step_bytes = own_rows * int(self.plan.run_bytes.sum()) // max(1, self.plan.rows)
+        fitting = min(_AT_ONCE_BYTES // max(1, step_bytes), _AT_ONCE_ROWS // own_rows)
+        return max(1, fitting)
+
+    @property
+    def group_steps(self) -> int:
+        """How many steps are handed out together, at most: a transform may be slow."""
+        return self.steps_at_once if self.options.transform is None else 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """A stretch, the numbers of its rows in the dataset, and what is wanted of each column."""
+
+    stretch: Stretch
+    numbers: NDArray[np.int64]
+    wanted: tuple[Wanted, ...]
+
+
+class _Walk:
+    """One pass over the stretches of an epoch. One thread walks, another may prepare."""
+
+    def __init__(self, assembler: Assembler, fetcher: Fetcher[list[list[InMemory]]]) -> None:
+        self._assembler = assembler
+        self._fetcher = fetcher
+        self._counters = assembler.counters
+        self._clock = assembler.options.clock
+        plan = assembler.plan
+        self._values = [
+            RunValues(plan.live, column.index.storage, nullable=nullable)
+            for column, nullable in zip(plan.columns, assembler.nullable, strict=True)
+        ]
+
+    def prepared(self, stretch: Stretch) -> _Prepared:
+        """Work out for all steps of a stretch what does not depend on where runs lie."""
+        numbers = self._assembler.plan.first_row[stretch.run] + stretch.row
+        wanted = [
+            self._values[place].want(stretch.run, stretch.row)
+            for _, place in self._assembler.columns
+        ]
+        return _Prepared(stretch, numbers, tuple(wanted))
+
+    def groups(self, upcoming: Iterator[_Prepared]) -> Iterator[list[Item]]:
+        """Every step, some at a time."""
+        at_once = 1  # so that the first batch is not kept waiting by others
+        current = self._expected(upcoming)
+        while current is not None:
+            following: _Prepared | None = None
+            steps = current.stretch.steps
+            half = steps // 2
+            step = 0
+            while step < steps:
+                stop = min(step + at_once, steps)
+                yield from self._steps(current, step, stop)
+                if step <= half < stop:
+                    # Late enough to let the first batches out, early enough for the fetcher.
+                    following = self._expected(upcoming)
+                step, at_once = stop, min(2 * at_once, self._assembler.steps_at_once)
+            current = following
+
+    def _expected(self, upcoming: Iterator[_Prepared]) -> _Prepared | None:
+        began = self._clock()
+        found = next(upcoming, None)
+        if found is not None:
+            self._fetcher.expect(found.stretch.opened.tolist())
+        self._counters.plan_seconds += self._clock() - began
+        return found
+
+    def _steps(self, current: _Prepared, start: int, stop: int) -> Iterator[list[Item]]:
+        stretch = current.stretch
+        self._open(stretch.opened[_between(stretch.opened_at, start, stop)].tolist())
+        batches = self._gathered(current, start, stop)
+        closed = stretch.closed[_between(stretch.closed_at, start, stop)]
+        for values in self._values:
+            values.close(closed)
+        transform = self._assembler.options.transform
+        if transform is None:
+            yield from self._handed_out([(batch.position, batch) for batch in batches])
+            return
+        for batch in batches:
+            began = self._clock()
+            item = batch.position, transform(batch)
+            self._counters.transform_seconds += self._clock() - began
+            yield from self._handed_out([item])
+
+    def _open(self, runs: list[int]) -> None:
+        if not runs:
+            return
+        began = self._clock()
+        loaded = self._fetcher.take(runs)
+        self._counters.fetch_seconds += self._clock() - began
+        for group in loaded:
+            for values, column in zip(self._values, group, strict=True):
+                for where in column:
+                    values.open(where)
+        self._counters.runs += len(runs)
+        self._counters.run_bytes += int(self._assembler.plan.run_bytes[runs].sum())
+
+    def _gathered(self, current: _Prepared, start: int, stop: int) -> list[Batch]:
+        began = self._clock()
+        bounds = current.stretch.bounds[start : stop + 1].tolist()
+        first, last = bounds[0], bounds[-1]
+        form = self._assembler.form
+        found = [
+            (column, self._values[place].gather(wanted.part(first, last), form.pool))
+            for (column, place), wanted in zip(self._assembler.columns, current.wanted, strict=True)
+        ]
+        ends = current.stretch.ends[start:stop].tolist()
+        batches = [
+            form.batch(
+                [(column, values.slice(low - first, high - first)) for column, values in found],
+                position=end,
+                rows=current.numbers[low:high],
+            )
+            for low, high, end in zip(bounds[:-1], bounds[1:], ends, strict=True)
+        ]
+        self._counters.batches += len(batches)
+        self._counters.rows += last - first
+        self._counters.gather_seconds += self._clock() - began
+        return batches
+
+    def _handed_out(self, items: list[Item]) -> Iterator[list[Item]]:
+        began = self._clock()
+        yield items
+        self._counters.idle_seconds += self._clock() - began
+
+
+def _between(steps: np.ndarray[Any, np.dtype[np.int64]], start: int, stop: int) -> slice:
+    """Where ascending `steps` are in ``[start, stop)``."""
+    return slice(*np.searchsorted(steps, (start, stop)).tolist())

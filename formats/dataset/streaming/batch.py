@@ -1,0 +1,155 @@
+"""What does a user get for one step?
+
+A `Batch` is a dict of column name to values, ready to be used: numpy arrays as a dataset gives
+them, torch tensors of the same memory, or Arrow arrays. Ragged columns are lists of arrays, or one
+padded array when asked for; bytes and text are lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
+from tensorrepo.formats.dataset.columns.convert import as_torch
+from tensorrepo.formats.dataset.columns.present import present
+from tensorrepo.formats.dataset.columns.values import ColumnValues, FixedValues, RaggedValues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.columns.schema import Column
+    from tensorrepo.formats.dataset.pages.pool import Pool
+
+    Identify = Callable[[NDArray[np.int64]], NDArray[Any]]
+
+Output = Literal["numpy", "torch", "arrow"]
+OUTPUTS: tuple[Output, ...] = ("numpy", "torch", "arrow")
+
+
+class Batch(dict[str, Any]):
+    """The rows of one step: column name to values.
+
+    Attributes:
+        position: rows of the epoch handed out with this batch, by all ranks together; where
+            reading resumes after it.
+        rows: int64 ``(rows,)``, the number of each row in the dataset: ``ds[batch.rows]`` is the
+            same data.
+        valid: per nullable column a bool array (or tensor), False where the row is null. There,
+            arrays and tensors hold zeros and lists None; numpy arrays are masked as well.
+        lengths: per padded column the true lengths, int64 ``(rows,)``, or ``(rows, n)`` where n
+            dimensions differ from row to row.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        *,
+        position: int,
+        rows: NDArray[np.int64],
+        identify: Identify,
+    ) -> None:
+        """Made by a stream; `identify` finds row ids when they are asked for."""
+        super().__init__(columns)
+        self.position = position
+        self.rows = rows
+        self.valid: dict[str, Any] = {}
+        self.lengths: dict[str, Any] = {}
+        self._identify = identify
+
+    @property
+    def row_ids(self) -> NDArray[Any]:
+        """The id of each row, ``fragment`` and ``offset``: kept when the dataset grows."""
+        return self._identify(self.rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        known = self.position, self.rows, self.row_ids, self.valid, self.lengths
+        return _restored, (dict(self), *known)
+
+
+def _restored(
+    columns: dict[str, Any],
+    position: int,
+    rows: NDArray[np.int64],
+    row_ids: NDArray[Any],
+    valid: dict[str, Any],
+    lengths: dict[str, Any],
+) -> Batch:
+    batch = Batch(columns, position=position, rows=rows, identify=lambda _: row_ids)
+    batch.valid, batch.lengths = valid, lengths
+    return batch
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """In which form values are handed out; `pad` is None where ragged columns stay lists."""
+
+    output: Output
+    pad: float | None
+    pool: Pool
+    identify: Identify
+
+    def batch(
+        self,
+        columns: Iterable[tuple[Column, ColumnValues]],
+        *,
+        position: int,
+        rows: NDArray[np.int64],
+    ) -> Batch:
+        """The batch of these values."""
+        batch = Batch({}, position=position, rows=rows, identify=self.identify)
+        for column, values in columns:
+            name = column.name
+            if values.valid is not None:
+                batch.valid[name] = self._array(values.valid)
+            if isinstance(values, RaggedValues) and self.pad is not None:
+                padded, true_lengths = pad_rows(values, self.pad, self.pool)
+                batch[name], batch.lengths[name] = self._array(padded), self._array(true_lengths)
+            else:
+                batch[name] = self._values(column, values)
+        return batch
+
+    def _values(self, column: Column, values: ColumnValues) -> Any:
+        if self.output == "arrow":
+            return to_arrow_array(column.type, values)
+        if self.output == "numpy":
+            return present(column, values)
+        if isinstance(values, FixedValues):
+            return self._array(values.values)
+        rows = present(column, values)
+        if not isinstance(values, RaggedValues):
+            return rows
+        return [None if row is None else self._array(row) for row in rows]
+
+    def _array(self, array: NDArray[Any]) -> Any:
+        return as_torch(array) if self.output == "torch" else array
+
+
+def pad_rows(
+    values: RaggedValues, pad: float, pool: Pool
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Ragged rows as one array, filled up with `pad`, and their true lengths.
+
+    Returns:
+        Array ``(rows, *longest)`` where each unknown dimension is the largest of the batch, and
+        int64 ``(rows,)``, or ``(rows, unknown dims)`` when there are several.
+    """
+    shapes = np.array([values.row_shape(at) for at in range(values.rows)], dtype=np.int64)
+    shapes = shapes.reshape(values.rows, len(values.shape))
+    out = pool.array((values.rows, *shapes.max(axis=0, initial=0).tolist()), values.elements.dtype)
+    out[...] = pad
+    unknown = [at for at, dim in enumerate(values.shape) if dim is None]
+    if unknown == [0]:
+        inside = np.arange(out.shape[1]) < shapes[:, :1]
+        used = values.elements[int(values.offsets[0]) : int(values.offsets[-1])]
+        out[inside] = used.reshape(-1, *out.shape[2:])
+    else:
+        for at in range(values.rows):
+            inside_of_row = tuple(slice(0, length) for length in shapes[at].tolist())
+            out[at][inside_of_row] = values.row(at)
+    lengths = shapes[:, unknown]
+    return out, np.ascontiguousarray(lengths[:, 0] if len(unknown) == 1 else lengths)

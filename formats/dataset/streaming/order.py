@@ -1,0 +1,416 @@
+"""In which order does an epoch visit the rows?
+
+Object storage wants few large reads, training wants an order that looks random. **Paired lanes**
+give both: the runs (pages) in random order form a line, the line is cut into rings, and in every
+ring two lanes walk away from a common start until they meet. A batch takes its rows from many
+lanes, each run is read once, and about as many runs are resident as there are lanes.
+
+An order is a value: a function of (live rows of each run, seed, epoch, lanes, bands). Any place of
+it is reached directly, and no two machines disagree.
+
+Source:
+    docs/spec/stream-order.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tensorrepo.formats.dataset.streaming.keyed import (
+    GOLDEN,
+    Purpose,
+    epoch_key,
+    low_bits,
+    number,
+    numbers,
+    permutation,
+    scattered,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_GOLDEN_32 = 2654435769  # 2^32 divided by the golden ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where the rows of some positions lie: four arrays of one length, positions ascending.
+
+    `run` is the run of a row and `place` its place there: a place of the run's own permutation
+    when the order is `permuted`, else the live row itself.
+    """
+
+    position: NDArray[np.int64]
+    band: NDArray[np.int64]
+    run: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+    def select(self, chosen: NDArray[np.bool_] | NDArray[np.int64] | slice) -> Located:
+        return Located(
+            self.position[chosen], self.band[chosen], self.run[chosen], self.place[chosen]
+        )
+
+
+_NO_ROWS = np.zeros(0, dtype=np.int64)
+_NOTHING = Located(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS)
+
+
+class Order(Protocol):
+    """The order of one epoch."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def bands(self) -> int:
+        """Ranks share a step by bands: neighbouring positions of a band are of the same runs."""
+        ...
+
+    @property
+    def whole_rows(self) -> int:
+        """Up to which position every band comes equally often."""
+        ...
+
+    @property
+    def permuted(self) -> bool:
+        """Whether `Located.place` still has to go through the run's own permutation."""
+        ...
+
+    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
+        """The rows at positions ``[start, stop)``, of these bands only."""
+        ...
+
+    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Runs that may be left and come back to, and from where on they are not any more."""
+        ...
+
+
+def choose_lanes(window_bytes: int, run_bytes: int, batch_size: int) -> tuple[int, int]:
+    """How many lanes (K) and bands (C), for runs of `run_bytes` on average.
+
+    About one run a lane is resident, so the window decides K; C lanes in a row are of C different
+    bands, and whole bands go to a rank.
+    """
+    fitting = max(2, window_bytes // max(1, run_bytes) // 2 * 2)
+    lanes_a_band = fitting // batch_size
+    if batch_size % 2 and lanes_a_band % 2:
+        lanes_a_band -= 1
+    if lanes_a_band:
+        return batch_size * lanes_a_band, batch_size
+    divisors = (fitting - less for less in range(0, (fitting + 1) // 2, 2))
+    lanes = next((lanes for lanes in divisors if batch_size % lanes == 0), fitting)
+    return lanes, lanes
+
+
+@dataclass(frozen=True, slots=True)
+class PairedLanes:
+    """The order "pages" of one epoch, with all that depends on the runs worked out."""
+
+    seed: int
+    epoch: int
+    lanes: int
+    bands: int
+    live: NDArray[np.int64]
+    pi: NDArray[np.int64]  # run at each place of the line
+    start: NDArray[np.int64]  # row of the line where it begins; one more: all rows
+    cut: NDArray[np.int64]  # row of the line where each ring begins; one more: all rows
+    first: NDArray[np.int64]  # where both lanes of a ring start, counted from its cut
+    length: NDArray[np.int64]  # rows of each lane
+
+    @property
+    def rows(self) -> int:
+        return int(self.start[-1])
+
+    @property
+    def whole_rows(self) -> int:
+        return self.rows // self.lanes * self.lanes
+
+    @property
+    def permuted(self) -> bool:
+        return True
+
+    @property
+    def lanes_a_band(self) -> int:
+        return self.lanes // self.bands
+
+    def row_at(self, position: int) -> tuple[int, int]:
+        """Run and live row at one position: O(log runs) and one run's permutation.
+
+        Raises:
+            IndexError: `position` is not in ``[0, rows)``.
+        """
+        if not 0 <= position < self.rows:
+            raise IndexError(f"position {position} of an order of {self.rows} rows")
+        found = self.locate(position, position + 1)
+        run = int(found.run[0])
+        key = number(epoch_key(self.seed, self.epoch, Purpose.ROWS), run)
+        return run, int(permutation(key, int(self.live[run]))[found.place[0]])
+
+    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
+        """The rows at positions ``[start, stop)``, of these bands only."""
+        stop = min(stop, self.rows)
+        if start >= stop:
+            return _NOTHING
+        wanted = range(self.bands) if bands is None else bands
+        full = self.rows // self.lanes
+        pieces = []
+        if start < full * self.lanes:
+            last = min(-(-stop // self.lanes), full)
+            pieces.append(self._whole_blocks(start // self.lanes, last, wanted))
+        if stop > full * self.lanes:
+            pieces.append(self._partial_block(wanted))
+        found = pieces[0] if len(pieces) == 1 else _joined(pieces)
+        low, high = np.searchsorted(found.position, (start, stop))
+        return found.select(slice(low, high))
+
+    def _whole_blocks(self, first: int, last: int, bands: range) -> Located:
+        blocks = np.arange(first, last)
+        slots, lane = self._lanes_of(blocks, bands)
+        run, place = self._walk(blocks, bands)
+        # `_walk` answers per lane; take its answers in the order of the slots.
+        row = (lane - bands.start * self.lanes_a_band) * blocks.size
+        row += np.arange(blocks.size)[:, None]
+        flat = row.ravel()
+        position = (blocks * self.lanes)[:, None] + slots
+        return Located(
+            position.ravel(), (lane // self.lanes_a_band).ravel(), run[flat], place[flat]
+        )
+
+    def _partial_block(self, bands: range) -> Located:
+        """Block L, which only the longer lanes reach."""
+        block = np.array([self.rows // self.lanes])
+        _, lanes = self._lanes_of(block, range(self.bands))
+        lane = lanes[0][self.length[lanes[0]] > block[0]]
+        position = block[0] * self.lanes + np.arange(lane.size)
+        band = lane // self.lanes_a_band
+        mine = (band >= bands.start) & (band < bands.stop)
+        run, place = self._line_rows(lane[mine], block)
+        return Located(position[mine], band[mine], run, place)
+
+    def _lanes_of(
+        self, blocks: NDArray[np.int64], bands: range
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Slots of a block that these bands have, ascending, and the lane in each, per block."""
+        per_band = self.lanes_a_band
+        band_at = (np.arange(self.bands) * _stride(self.bands)) % self.bands
+        mine = np.flatnonzero((band_at >= bands.start) & (band_at < bands.stop))
+        turn = self._turns(blocks, bands)[:, band_at[mine] - bands.start, :]
+        lane = (turn + (band_at[mine] * per_band)[None, :, None]).transpose(0, 2, 1)
+        slots = (np.arange(per_band)[:, None] * self.bands + mine[None, :]).ravel()
+        return slots, lane.reshape(blocks.size, -1)
+
+    def _turns(self, blocks: NDArray[np.int64], bands: range) -> NDArray[np.int64]:
+        """In each block, the order of the lanes inside each band: (blocks, bands, lanes)."""
+        per_band = self.lanes_a_band
+        shape = (blocks.size, len(bands), per_band)
+        if per_band == 1:
+            return np.zeros(shape, dtype=np.int64)
+        key = epoch_key(self.seed, self.epoch, Purpose.LANES)
+        lane = np.arange(bands.start * per_band, bands.stop * per_band)
+        drawn = numbers(key, ((blocks * self.lanes)[:, None] + lane).view(np.uint64))
+        drawn = drawn.reshape(shape)
+        mask = np.uint64((1 << low_bits(per_band)) - 1)
+        drawn = drawn & ~mask | np.arange(per_band, dtype=np.uint64)
+        drawn.sort(axis=2)
+        return (drawn & mask).view(np.int64)
+
+    def _walk(
+        self, blocks: NDArray[np.int64], bands: range
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Run and place of every lane of these bands in every block, lane after lane."""
+        per_band = self.lanes_a_band
+        lane = np.arange(bands.start * per_band, bands.stop * per_band)
+        run, place = self._line_rows(lane[:, None], blocks)
+        return run.ravel(), place.ravel()
+
+    def _line_rows(
+        self, lane: NDArray[np.int64], block: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Run and place of each lane in each block; the two arrays broadcast."""
+        ring = lane // 2
+        size = self.cut[ring + 1] - self.cut[ring]
+        odd = lane % 2
+        # A lane goes round at most half of its ring, so it wraps at most once.
+        at = self.first[ring] - odd + (1 - 2 * odd) * block
+        np.add(at, size, out=at, where=at < 0)
+        np.subtract(at, size, out=at, where=at >= size)
+        at += self.cut[ring]
+        index = np.searchsorted(self.start, at, side="right") - 1
+        return self.pi[index], at - self.start[index]
+
+    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Runs that lanes of these bands may leave and come back to, and where that ends.
+
+        A run that a cut divides is walked by two rings, from either end, in the last half run
+        length of the epoch: the first ring may be done with it before the second comes.
+
+        Returns:
+            The runs, each once, and the position where the last block begins that needs it.
+        """
+        rings = np.unique(
+            np.arange(bands.start * self.lanes_a_band, bands.stop * self.lanes_a_band) // 2
+        )
+        inner = self.cut[rings[0] : rings[-1] + 2]
+        divided = np.unique(np.searchsorted(self.start, inner[1:-1], side="right") - 1)
+        divided = divided[self.start[divided] < self.rows]
+        # The pieces that cuts make of these runs, and the last block in which a lane is in each.
+        edges = np.unique(np.concatenate((self.start[divided], self.start[divided + 1], inner)))
+        edges = edges[(edges >= inner[0]) & (edges <= inner[-1])]
+        low, high = edges[:-1], edges[1:]
+        index = np.searchsorted(self.start, low, side="right") - 1
+        last = np.full(self.live.size, -1, dtype=np.int64)
+        np.maximum.at(last, index, self._last_blocks(low, high))
+        found = divided[last[divided] >= 0]
+        return self.pi[found], last[found] * self.lanes
+
+    def _last_blocks(self, low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The last block in which a lane is in the line rows ``[low, high)`` of one ring; or -1."""
+        ring = np.searchsorted(self.cut, low, side="right") - 1
+        size, first = self.cut[ring + 1] - self.cut[ring], self.first[ring]
+        low, high = low - self.cut[ring], high - self.cut[ring]
+        forward = _last_step((low - first) % size, (high - 1 - first) % size, (size + 1) // 2)
+        backward = _last_step((first - high) % size, (first - 1 - low) % size, size // 2)
+        return np.maximum(forward, backward)
+
+
+def paired_lanes(
+    live: NDArray[np.int64], *, seed: int, epoch: int, lanes: int, bands: int
+) -> PairedLanes:
+    """Lay out one epoch: O(P log P) time and a few numbers per run.
+
+    Args:
+        live: live rows of each run, all above 0.
+        seed: of the whole training.
+        epoch: which pass over the data.
+        lanes: K, even.
+        bands: C, a divisor of K.
+
+    Raises:
+        ValueError: lanes are odd, bands do not divide them, or a run has no rows.
+    """
+    if lanes < 2 or lanes % 2 or bands < 1 or lanes % bands:
+        raise ValueError(
+            f"an order needs even lanes and bands that divide them, got {lanes, bands}"
+        )
+    if live.size == 0 or int(live.min()) < 1:
+        raise ValueError("an order is made of runs that have rows")
+    pi = permutation(epoch_key(seed, epoch, Purpose.RUNS), live.size)
+    start = np.concatenate(([0], np.cumsum(live[pi])))
+    rings = lanes // 2
+    cut = np.array([ring * int(start[-1]) // rings for ring in range(rings + 1)])
+    size = np.diff(cut)
+    # The start lies in the run of the middle row, at a fraction in [0, 1/2) of what the ring has
+    # of it: the golden ratio spreads the fractions, so run changes are spread evenly in time.
+    middle = np.searchsorted(start, cut[:-1] + size // 2, side="right") - 1
+    middle = np.minimum(middle, live.size - 1)  # rings without rows, when rows are few
+    low = np.maximum(start[middle], cut[:-1])
+    high = np.maximum(np.minimum(start[middle + 1], cut[1:]), low)
+    fraction = np.arange(rings, dtype=np.uint64) * np.uint64(GOLDEN) >> np.uint64(33)
+    first = low + ((high - low) * fraction.view(np.int64) >> 32) - cut[:-1]
+    length = np.column_stack(((size + 1) // 2, size // 2)).ravel()
+    return PairedLanes(seed, epoch, lanes, bands, live, pi, start, cut, first, length)
+
+
+def _last_step(
+    enter: NDArray[np.int64], leave: NDArray[np.int64], length: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Last step of a lane of `length` in a stretch that it enters and leaves at these steps.
+
+    Where `leave` comes before `enter` the lane begins inside and would come back at the end.
+    """
+    back = np.where(enter < length, length - 1, -1)
+    through = np.where(enter < length, np.minimum(leave, length - 1), -1)
+    inside = np.maximum(np.minimum(leave, length - 1), back)
+    return np.where(enter <= leave, through, inside)
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrder:
+    """An order without lanes: row t at position t, unless a subclass shuffles."""
+
+    start: NDArray[np.int64]  # first live row of each run; one more: all rows
+    bands = 1
+    permuted = False
+
+    @property
+    def rows(self) -> int:
+        return int(self.start[-1])
+
+    @property
+    def whole_rows(self) -> int:
+        return self.rows
+
+    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:  # noqa: ARG002 there is one band
+        """The rows at positions ``[start, stop)``."""
+        position = np.arange(start, min(stop, self.rows))
+        row = self._rows_at(position) if position.size else position
+        run = np.searchsorted(self.start, row, side="right") - 1
+        return Located(position, np.zeros_like(position), run, row - self.start[run])
+
+    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: ARG002 there is one band
+        """Nothing is known of the rows that follow."""
+        return _NO_ROWS, _NO_ROWS
+
+    def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
+        return position
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered(RowOrder):
+    """The order "global": any row anywhere, for pages that stay loaded or are cheap to reach."""
+
+    seed: int
+    epoch: int
+
+    def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
+        key = epoch_key(self.seed, self.epoch, Purpose.GLOBAL)
+        return scattered(key, self.rows, position)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffered(RowOrder):
+    """The order "buffer": storage order cut into windows of rows, each shuffled by itself."""
+
+    seed: int
+    epoch: int
+    window_rows: int
+
+    def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
+        window = position // self.window_rows
+        row = np.empty_like(position)
+        for index in range(int(window[0]), int(window[-1]) + 1):
+            begin = index * self.window_rows
+            count = min(self.window_rows, self.rows - begin)
+            shuffled = _shuffled_window(self.seed, self.epoch, index, count)
+            mine = window == index
+            row[mine] = begin + shuffled[position[mine] - begin]
+        return row
+
+
+def _stride(bands: int) -> int:
+    """Step from band to band inside a block: about the golden ratio of them, and coprime."""
+    stride = max(1, bands * _GOLDEN_32 >> 32)
+    while gcd(stride, bands) != 1:
+        stride += 1
+    return stride
+
+
+def _joined(pieces: list[Located]) -> Located:
+    return Located(
+        *(
+            np.concatenate([getattr(piece, name) for piece in pieces])
+            for name in ("position", "band", "run", "place")
+        )
+    )
+
+
+@lru_cache(maxsize=2)
+def _shuffled_window(seed: int, epoch: int, index: int, count: int) -> NDArray[np.int64]:
+    key = number(epoch_key(seed, epoch, Purpose.ROWS), index)
+    return permutation(key, count)

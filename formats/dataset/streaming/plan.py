@@ -1,0 +1,359 @@
+"""From which pages does a stream read, in which order, and what will that cost?
+
+A plan is a value: made from the page entries of the requested columns without touching storage,
+equal on every rank. `schedule` turns it into steps and `stream` executes it.
+
+Source:
+    docs/spec/stream-order.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tensorrepo.formats.dataset.streaming.order import (
+    Buffered,
+    Order,
+    RowOrder,
+    Scattered,
+    choose_lanes,
+    paired_lanes,
+)
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.tree.index import ColumnIndex
+    from tensorrepo.formats.dataset.tree.live import LiveRows
+
+Kind = Literal["pages", "resident", "global", "buffer", "storage"]
+Shuffle = Literal["pages", "global", "buffer"] | bool
+Reading = Literal["leading", "whole", "resident", "page"]
+
+KINDS: tuple[Kind, ...] = ("pages", "resident", "global", "buffer", "storage")
+_MOST_WINDOW_ROWS = 1 << 22  # a window is shuffled in memory, 8 bytes a row
+_RESIDENT_SHARE = 4  # columns of up to this part of the window stay loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """What an order needs besides data, seed and epoch; chosen once and kept in the state."""
+
+    kind: Kind
+    lanes: int = 0
+    bands: int = 0
+    window_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnPlan:
+    """How one column is read.
+
+    `reading` is "leading" for the column whose pages are the runs; "whole" when its pages end
+    where runs end; "resident" when all of it stays loaded; "page" when a page holds rows of
+    several runs and is read for each of them. The pages of run p are
+    ``[first_page[p], stop_page[p])``.
+    """
+
+    name: str
+    index: ColumnIndex
+    reading: Reading
+    first_page: NDArray[np.int64]
+    stop_page: NDArray[np.int64]
+
+    @property
+    def read_bytes(self) -> int:
+        """Stored bytes that an epoch reads of it."""
+        stored = np.concatenate(([0], np.cumsum(self.index.entries["stored_bytes"].astype(int))))
+        if self.reading == "resident":
+            return int(stored[-1])
+        return int((stored[self.stop_page] - stored[self.first_page]).sum())
+
+    @property
+    def requests(self) -> int:
+        """Pages that an epoch reads of it."""
+        if self.reading == "resident":
+            return self.index.pages
+        return int((self.stop_page - self.first_page).sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What to read and in which order: columns, runs, and the order's parameters.
+
+    `first_row` is int64 ``(runs + 1,)``: run p holds the live rows
+    ``[first_row[p], first_row[p + 1])`` of the dataset, at least one. Deleted ones counted too,
+    these lie in ``[start[p], stop[p])``. `run_bytes` is int64 ``(runs,)``, its decoded bytes in all
+    columns.
+    """
+
+    columns: tuple[ColumnPlan, ...]
+    arrangement: Arrangement
+    window_bytes: int
+    first_row: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    run_bytes: NDArray[np.int64]
+
+    @property
+    def rows(self) -> int:
+        return int(self.first_row[-1])
+
+    @property
+    def runs(self) -> int:
+        return len(self.first_row) - 1
+
+    @property
+    def live(self) -> NDArray[np.int64]:
+        """Live rows of each run."""
+        return np.diff(self.first_row)
+
+    @property
+    def leading(self) -> ColumnPlan:
+        return next(column for column in self.columns if column.reading == "leading")
+
+    def order(self, seed: int, epoch: int) -> Order:
+        """The order of one epoch."""
+        chosen = self.arrangement
+        if not self.rows:
+            return RowOrder(self.first_row)
+        match chosen.kind:
+            case "pages":
+                return paired_lanes(
+                    self.live, seed=seed, epoch=epoch, lanes=chosen.lanes, bands=chosen.bands
+                )
+            case "resident" | "global":
+                return Scattered(self.first_row, seed, epoch)
+            case "buffer":
+                return Buffered(self.first_row, seed, epoch, chosen.window_rows)
+            case "storage":
+                return RowOrder(self.first_row)
+
+
+def make_plan(
+    columns: Sequence[tuple[str, ColumnIndex]],
+    *,
+    batch_size: int,
+    window_bytes: int,
+    shuffle: Shuffle = "pages",
+    arrangement: Arrangement | None = None,
+    deleted: LiveRows | None = None,
+) -> Plan:
+    """Plan to stream `columns`.
+
+    Args:
+        columns: names and page entries, in the order of the schema.
+        batch_size: rows of a step, of all ranks together.
+        window_bytes: decoded bytes that may be resident in the whole job.
+        shuffle: what the user asked for; True means "pages".
+        arrangement: a saved one, which then decides instead of `shuffle` and the sizes.
+        deleted: which rows are; None: none. Runs without a live row are left out.
+
+    Raises:
+        InvalidInputError: no columns, an unknown shuffle, a window or batch below 1.
+    """
+    if not columns:
+        raise InvalidInputError("a stream needs at least one column")
+    if batch_size < 1 or window_bytes < 1:
+        raise InvalidInputError(
+            f"batch_size and window_bytes are at least 1, got {batch_size} and {window_bytes}"
+        )
+    leading = max(columns, key=lambda column: column[1].raw_bytes)[1]
+    start, stop, first_row = _live_runs(leading.first_row, deleted)
+    chosen = arrangement or _arrange(columns, len(start), batch_size, window_bytes, shuffle)
+    planned = tuple(
+        _plan_column(name, index, start, stop, window_bytes, leads=index is leading)
+        for name, index in columns
+    )
+    run_bytes = np.zeros(len(start), dtype=np.int64)
+    for column in planned:
+        run_bytes += _run_bytes(column.index, start, stop)
+    return Plan(planned, chosen, window_bytes, first_row, start, stop, run_bytes)
+
+
+def _live_runs(
+    bounds: NDArray[np.int64], deleted: LiveRows | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Starts and stops of the runs that have live rows, and the bounds of their live rows."""
+    start, stop = bounds[:-1], bounds[1:]
+    if deleted is None:
+        return start, stop, bounds
+    live = deleted.live_bounds(bounds)
+    kept = np.diff(live) > 0
+    return start[kept], stop[kept], np.append(live[:-1][kept], live[-1:])
+
+
+def _arrange(
+    columns: Sequence[tuple[str, ColumnIndex]],
+    runs: int,
+    batch_size: int,
+    window_bytes: int,
+    shuffle: Shuffle,
+) -> Arrangement:
+    decoded_bytes = sum(index.raw_bytes for _, index in columns)
+    rows = columns[0][1].rows
+    if shuffle is True or shuffle == "pages":
+        run_bytes = max(1, decoded_bytes // max(1, runs))
+        lanes, bands = choose_lanes(window_bytes, run_bytes, batch_size)
+        return Arrangement("pages", lanes, bands) if runs > lanes else Arrangement("resident")
+    if shuffle == "global":
+        return Arrangement("global")
+    if shuffle == "buffer":
+        fitting = window_bytes * rows // max(1, decoded_bytes)
+        return Arrangement("buffer", window_rows=max(1, min(rows, fitting, _MOST_WINDOW_ROWS)))
+    if shuffle is False:
+        return Arrangement("storage")
+    raise InvalidInputError(
+        f"shuffle is 'pages', 'global', 'buffer', True or False, got {shuffle!r}"
+    )
+
+
+def _plan_column(
+    name: str,
+    index: ColumnIndex,
+    start: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    window_bytes: int,
+    *,
+    leads: bool,
+) -> ColumnPlan:
+    first_page = np.searchsorted(index.first_row, start, side="right") - 1
+    stop_page = np.searchsorted(index.first_row, stop, side="left")
+    reading: Reading = "page"
+    if leads:
+        reading = "leading"
+    elif (first_page[1:] >= stop_page[:-1]).all():
+        reading = "whole"  # no page holds rows of two runs
+    elif index.raw_bytes * _RESIDENT_SHARE <= window_bytes:
+        reading = "resident"
+    return ColumnPlan(name, index, reading, first_page, stop_page)
+
+
+def _run_bytes(
+    index: ColumnIndex, start: NDArray[np.int64], stop: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Decoded bytes of each run in one column; a page's bytes count evenly for its rows."""
+    raw_bytes = index.entries["raw_bytes"].astype(np.float64)
+    if index.default is not None:  # pages that are nowhere decode to something all the same
+        rows = index.entries["rows"]
+        nowhere = index.entries["stored_bytes"] == 0
+        raw_bytes = np.where(nowhere, rows * max(1, index.default.nbytes), raw_bytes)
+    before = np.concatenate(([0], np.cumsum(raw_bytes)))
+    ends = np.interp(np.stack([start, stop]), index.first_row, before)
+    run_bytes: NDArray[np.int64] = (ends[1] - ends[0]).astype(np.int64)
+    return run_bytes
+
+
+# ------------------------------------------------------------------------------ explanation
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnExplanation:
+    """How one column is read; `amplification` is bytes read per stored byte."""
+
+    name: str
+    reading: Reading
+    pages: int
+    requests: int
+    read_bytes: int
+    amplification: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.reading}, {self.requests:,} reads of {self.pages:,} pages, "
+            f"{human(self.read_bytes)} (x{self.amplification:.2f})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a plan will do in an epoch, before anything is read.
+
+    `distinct_runs` says how many runs the rows of 1, 16 and 64 consecutive batches come from, in
+    the middle of the epoch: how well it mixes.
+    """
+
+    order: Kind
+    rows: int
+    steps: int
+    runs: int
+    lanes: int
+    bands: int
+    window_bytes: int
+    resident_bytes: int
+    distinct_runs: dict[int, int]
+    requests: int
+    read_bytes: int
+    columns: tuple[ColumnExplanation, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        mixing = ", ".join(f"{runs:,} in {n} batches" for n, runs in self.distinct_runs.items())
+        return "\n".join(
+            (
+                f"order          {self.order}: {self.rows:,} rows in {self.runs:,} runs",
+                f"steps          {self.steps:,} an epoch",
+                f"lanes          {self.lanes} in {self.bands} bands",
+                f"window         {human(self.window_bytes)}",
+                f"resident       about {human(self.resident_bytes)}",
+                f"distinct runs  {mixing}",
+                f"reads          {self.requests:,} pages, {human(self.read_bytes)} an epoch",
+                *(f"  {column}" for column in self.columns),
+            )
+        )
+
+
+def explain(plan: Plan, *, batch_size: int, steps: int, seed: int, epoch: int) -> Explanation:
+    """What reading one epoch by `plan` means."""
+    order = plan.order(seed, epoch)
+    columns = tuple(_explain_column(column) for column in plan.columns)
+    mean_bytes = int(plan.run_bytes.mean()) if plan.runs else 0
+    open_runs = plan.arrangement.lanes or plan.runs
+    return Explanation(
+        order=plan.arrangement.kind,
+        rows=plan.rows,
+        steps=steps,
+        runs=plan.runs,
+        lanes=plan.arrangement.lanes,
+        bands=plan.arrangement.bands,
+        window_bytes=plan.window_bytes,
+        resident_bytes=min(open_runs, plan.runs) * mean_bytes,
+        distinct_runs={n: _distinct_runs(order, n * batch_size) for n in (1, 16, 64)},
+        requests=sum(column.requests for column in columns),
+        read_bytes=sum(column.read_bytes for column in columns),
+        columns=columns,
+    )
+
+
+def _explain_column(column: ColumnPlan) -> ColumnExplanation:
+    stored_bytes = int(column.index.entries["stored_bytes"].sum())
+    read_bytes = column.read_bytes
+    return ColumnExplanation(
+        column.name,
+        column.reading,
+        column.index.pages,
+        column.requests,
+        read_bytes,
+        read_bytes / max(1, stored_bytes),
+    )
+
+
+def _distinct_runs(order: Order, rows: int) -> int:
+    start = max(0, (order.rows - rows) // 2)
+    return int(np.unique(order.locate(start, start + rows).run).size)
+
+
+def human(size_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"

@@ -1,0 +1,281 @@
+"""Which rows does each step of an epoch hold for one rank, and which runs must be there by when?
+
+Pure: an order and a share go in, `Stretch` values come out. A stretch is a few thousand rows of
+consecutive steps as flat arrays, so that no step costs Python per row, and it says in which order
+runs are needed for the first time and after which step they are not needed any more.
+
+Source:
+    docs/spec/stream-order.md, section "Steps".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorrepo.formats.dataset.streaming.keyed import low_bits_of, numbers, permutations
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.streaming.order import Located, Order
+
+STRETCH_ROWS = 1 << 15
+_PERMUTED_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one rank reads: its part of every step from position `start` to the epoch's end."""
+
+    batch_size: int
+    rank: int = 0
+    world: int = 1
+    start: int = 0
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.start < 0:
+            raise InvalidInputError(
+                f"batch_size is at least 1 and the start at least 0, "
+                f"got {self.batch_size} and {self.start}"
+            )
+        if not 0 <= self.rank < self.world:
+            raise InvalidInputError(f"rank is in [0, world), got {self.rank} of {self.world}")
+
+    def steps(self, rows: int) -> int:
+        """Steps that are left in an epoch of `rows`."""
+        left = max(0, rows - self.start)
+        return left // self.batch_size if self.drop_last else -(-left // self.batch_size)
+
+    def bands(self, bands: int) -> range:
+        """The bands that this rank may have rows of."""
+        if self.batch_size % bands:
+            return range(bands)
+        return range(self.rank * bands // self.world, -(-(self.rank + 1) * bands // self.world))
+
+    def bounds(self, step: int, rows: int) -> tuple[int, int]:
+        """Positions ``[start, stop)`` of a step."""
+        start = self.start + step * self.batch_size
+        return start, min(start + self.batch_size, rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """Consecutive steps of one rank, ready to be read.
+
+    Attributes:
+        first_step: number of its first step.
+        ends: int64 ``(steps,)``, the position at which each step ends.
+        bounds: int64 ``(steps + 1,)``: step i has the rows ``[bounds[i], bounds[i + 1])`` of `run`
+            and `row`.
+        run: int64 ``(rows,)``, the run of each row.
+        row: int64 ``(rows,)``, the live row inside it.
+        opened: runs needed here and not before, in the order of need.
+        opened_at: the step of the stretch that needs each of them first, counted from 0.
+        closed: runs that are not needed any more, in the order of release.
+        closed_at: the step of the stretch that needs each of them last.
+    """
+
+    first_step: int
+    ends: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    run: NDArray[np.int64]
+    row: NDArray[np.int64]
+    opened: NDArray[np.int64]
+    opened_at: NDArray[np.int64]
+    closed: NDArray[np.int64]
+    closed_at: NDArray[np.int64]
+
+    @property
+    def steps(self) -> int:
+        return len(self.ends)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """A stretch before it is known which of its runs the next one needs."""
+
+    first_step: int
+    ends: NDArray[np.int64]
+    step: NDArray[np.int64]
+    run: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+
+def stretches(
+    order: Order,
+    live: NDArray[np.int64],
+    share: Share,
+    *,
+    key: int,
+    keep: bool,
+    stretch_rows: int = STRETCH_ROWS,
+    first_rows: int | None = None,
+) -> Iterator[Stretch]:
+    """All steps of `share`, a stretch at a time.
+
+    Args:
+        order: of the epoch.
+        live: live rows of each run.
+        share: what this rank reads.
+        key: the epoch's key for rows, by which runs are permuted where the order says so.
+        keep: runs stay open to the end, because all of them fit.
+        stretch_rows: about how many positions (of all ranks) a stretch has. A run that is not
+            needed for a whole stretch is closed, and read again later: two blocks are enough.
+        first_rows: of the first stretch, so that the first batch comes soon; the others grow.
+    """
+    shuffled = RunRows(key, live) if order.permuted else None
+    uses = _Uses(live.size, *order.returning(share.bands(order.bands)))
+    pieces = _pieces(order, share, first_rows or stretch_rows, stretch_rows)
+    piece = next(pieces, None)
+    while piece is not None:
+        following = next(pieces, None)
+        new = uses.opened(piece.run)
+        opened, row = piece.run[new], piece.place
+        if shuffled is not None:
+            shuffled.open(opened)
+            row = shuffled.rows(piece.run, piece.place)
+        done = new[:0] if keep else uses.closed(piece, following)
+        closed = piece.run[done]
+        if shuffled is not None:
+            shuffled.close(closed)
+        yield Stretch(
+            first_step=piece.first_step,
+            ends=piece.ends,
+            bounds=np.searchsorted(piece.step, np.arange(piece.ends.size + 1)),
+            run=piece.run,
+            row=row,
+            opened=opened,
+            opened_at=piece.step[new],
+            closed=closed,
+            closed_at=piece.step[done],
+        )
+        piece = following
+
+
+def _pieces(order: Order, share: Share, rows: int, most_rows: int) -> Iterator[_Piece]:
+    steps = share.steps(order.rows)
+    first = 0
+    while first < steps:
+        count = min(-(-rows // share.batch_size), steps - first)
+        start = share.bounds(first, order.rows)[0]
+        ends = np.minimum(start + share.batch_size * np.arange(1, count + 1), order.rows)
+        found = shared_rows(order, share, start, int(ends[-1]))
+        step = (found.position - start) // share.batch_size
+        yield _Piece(first, ends, step, found.run, found.place)
+        first += count
+        rows = min(2 * rows, most_rows)
+
+
+def shared_rows(order: Order, share: Share, start: int, stop: int) -> Located:
+    """The rows of one rank at positions ``[start, stop)``, where `start` begins a step."""
+    rank, world, bands = share.rank, share.world, order.bands
+    if world == 1:
+        return order.locate(start, stop)
+    whole_bands = bands % world == 0 and share.batch_size % bands == 0 and start % bands == 0
+    if whole_bands and stop <= order.whole_rows:
+        # Every step has every band equally often, so the places of a rank are bands of its own.
+        mine = range(rank * bands // world, (rank + 1) * bands // world)
+        return order.locate(start, stop, mine)
+    found = order.locate(start, stop)
+    step = (found.position - start) // share.batch_size
+    by_band = np.argsort(step * bands + found.band, kind="stable")
+    step_rows = np.bincount(step)[step]  # steps are contiguous, so sorting keeps `step` as it is
+    place = np.arange(step.size) - np.searchsorted(step, step)
+    mine_too = (place >= rank * step_rows // world) & (place < (rank + 1) * step_rows // world)
+    return found.select(np.sort(by_band[mine_too]))
+
+
+class _Uses:
+    """Which runs are open, and where a piece uses them first and last."""
+
+    def __init__(self, runs: int, returning: NDArray[np.int64], until: NDArray[np.int64]) -> None:
+        self._open = np.zeros(runs, dtype=np.bool_)
+        self._needed = np.zeros(runs, dtype=np.bool_)
+        self._at = np.zeros(runs, dtype=np.int64)
+        self._until = np.zeros(runs, dtype=np.int64)
+        self._until[returning] = until
+
+    def opened(self, run: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places in `run` where a run that is not open comes first. They are open from now on."""
+        every = np.arange(run.size)
+        self._at[run[::-1]] = every[::-1]  # of equal runs the last assignment stays
+        new = np.flatnonzero((self._at[run] == every) & ~self._open[run])
+        self._open[run] = True
+        return new
+
+    def closed(self, piece: _Piece, following: _Piece | None) -> NDArray[np.int64]:
+        """Places in a piece where a run comes last that is not needed again: closed now."""
+        run, every = piece.run, np.arange(piece.run.size)
+        if following is not None:
+            self._needed[following.run] = True
+        self._at[run] = every
+        last = (self._at[run] == every) & ~self._needed[run]
+        done = np.flatnonzero(last & (self._until[run] < piece.ends[-1]))
+        self._open[run[done]] = False
+        if following is not None:
+            self._needed[following.run] = False
+        return done
+
+
+class RunRows:
+    """The shuffled rows of the open runs, looked up for many places at once.
+
+    All permutations lie in one array, in slots whose size is a power of two.
+    """
+
+    def __init__(self, key: int, live: NDArray[np.int64]) -> None:
+        self._key = key
+        self._live = live
+        self._slot = np.zeros(live.size, dtype=np.int64)
+        self._rows = np.zeros(0, dtype=np.uint32)
+        self._used = 0
+        self._free: dict[int, list[int]] = {}
+
+    def open(self, runs: NDArray[np.int64]) -> None:
+        """Work out the permutations of `runs`."""
+        for slot_rows, alike in self._by_slot(runs):
+            at_once = max(1, _PERMUTED_AT_ONCE // slot_rows)
+            for start in range(0, alike.size, at_once):
+                self._open_alike(alike[start : start + at_once], slot_rows)
+
+    def close(self, runs: NDArray[np.int64]) -> None:
+        """Forget the permutations of `runs`."""
+        for slot_rows, alike in self._by_slot(runs):
+            self._free.setdefault(slot_rows, []).extend(self._slot[alike].tolist())
+
+    def rows(self, run: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row at each `place` of each open `run`."""
+        found: NDArray[np.int64] = self._rows[self._slot[run] + place].astype(np.int64)
+        return found
+
+    def _by_slot(self, runs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """`runs` by the rows of their slots."""
+        slot_rows = np.int64(1) << low_bits_of(self._live[runs])
+        for rows in np.unique(slot_rows).tolist():
+            yield rows, runs[slot_rows == rows]
+
+    def _open_alike(self, runs: NDArray[np.int64], slot_rows: int) -> None:
+        keys = numbers(self._key, runs.astype(np.uint64))
+        shuffled = permutations(keys, self._live[runs])
+        slots = self._slots(runs.size, slot_rows)
+        self._slot[runs] = slots
+        self._rows[slots[:, None] + np.arange(shuffled.shape[1])] = shuffled
+
+    def _slots(self, count: int, slot_rows: int) -> NDArray[np.int64]:
+        free = self._free.setdefault(slot_rows, [])
+        again = np.array(free[len(free) - min(count, len(free)) :], dtype=np.int64)
+        del free[len(free) - again.size :]
+        fresh = self._used + slot_rows * np.arange(count - again.size)
+        self._used += slot_rows * fresh.size
+        if self._used > self._rows.size:
+            grown = np.zeros(max(self._used, 2 * self._rows.size), dtype=np.uint32)
+            grown[: self._rows.size] = self._rows
+            self._rows = grown
+        return np.concatenate((again, fresh))

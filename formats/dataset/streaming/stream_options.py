@@ -1,0 +1,96 @@
+"""What can be asked of a stream, and what does it tell afterwards?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tensorrepo.formats.dataset.streaming.batch import OUTPUTS, Batch, Output
+from tensorrepo.formats.dataset.streaming.schedule import Share
+from tensorrepo.repo.errors import InvalidInputError
+
+Last = Literal["short", "drop"]
+Transform = Callable[[Batch], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How batches are made; `stream.stream` says what each of these means."""
+
+    batch_size: int
+    rank: int
+    world: int
+    last: Last
+    output: Output
+    pad: float | None
+    transform: Transform | None
+    prefetch: int
+    threads: int | None
+    ahead_bytes: int
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        if self.output not in OUTPUTS:
+            raise InvalidInputError(f"output is one of {', '.join(OUTPUTS)}, got {self.output!r}")
+        if self.last not in ("short", "drop"):
+            raise InvalidInputError(f"last is 'short' or 'drop', got {self.last!r}")
+        threads = 1 if self.threads is None else self.threads
+        if self.prefetch < 0 or self.ahead_bytes < 1 or threads < 1:
+            raise InvalidInputError(
+                "prefetch is at least 0, ahead_bytes and threads are at least 1, got "
+                f"{self.prefetch}, {self.ahead_bytes} and {self.threads}"
+            )
+        self.share(0)
+
+    def share(self, start: int) -> Share:
+        """What this rank reads from position `start` on."""
+        return Share(self.batch_size, self.rank, self.world, start, self.last == "drop")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """What an iteration did up to now. Seconds are of the thread that makes batches, but the last.
+
+    Attributes:
+        batches: made.
+        rows: in them.
+        runs: read, verified and decoded.
+        run_bytes: their decoded bytes.
+        plan_seconds: waiting for the order to be worked out.
+        fetch_seconds: waiting for runs.
+        gather_seconds: bringing rows together.
+        transform_seconds: in the transform.
+        idle_seconds: waiting for the consumer, with `prefetch` batches ready.
+        waited_seconds: that the consumer waited for batches.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    runs: int = 0
+    run_bytes: int = 0
+    plan_seconds: float = 0.0
+    fetch_seconds: float = 0.0
+    gather_seconds: float = 0.0
+    transform_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    waited_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Counters:
+    """The numbers of `StreamStats` while they grow, written by one thread each."""
+
+    batches: int = 0
+    rows: int = 0
+    runs: int = 0
+    run_bytes: int = 0
+    plan_seconds: float = 0.0
+    fetch_seconds: float = 0.0
+    gather_seconds: float = 0.0
+    transform_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    waited_seconds: float = 0.0
+
+    def snapshot(self) -> StreamStats:
+        return StreamStats(**{name: getattr(self, name) for name in self.__slots__})

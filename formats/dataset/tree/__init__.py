@@ -1,0 +1,1 @@
+"""Root, leaves, page indexes, and what changes leave beside them."""

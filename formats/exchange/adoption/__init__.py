@@ -1,0 +1,1 @@
+"""Foreign files become datasets where they lie."""

@@ -1,0 +1,1 @@
+"""Folders of images, with labels, boxes and captions."""

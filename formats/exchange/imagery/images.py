@@ -1,0 +1,301 @@
+"""Read and write a folder of images: one folder for each class, as most image data is handed out.
+
+    cat/1.png cat/2.png dog/7.png            columns image, label, file
+    train/cat/1.png test/dog/7.png           and a column split
+    1.png 2.png                              columns image, file
+
+The class is the first folder (below a split's), or the last one with `labels="parent"`. Rows come
+in the order of their paths, part by part. Images are told by content, checked to be whole and kept
+as the bytes they are. `classes.txt` in the folder, a name a line, fixes the numbers of classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Schema, Text
+from tensorrepo.formats.exchange.base import (
+    BATCH_BYTES,
+    Candidate,
+    Damage,
+    Origin,
+    Reading,
+    damage,
+    refusals,
+    shorten_notes,
+)
+from tensorrepo.formats.exchange.ignore import Ignore, read_ignore
+from tensorrepo.formats.exchange.imagery.imagebytes import codec_of
+from tensorrepo.formats.exchange.imagery.imageread import WantedFile, read_ahead
+from tensorrepo.formats.exchange.imagery.imagewalk import (
+    CLASSES_FILE,
+    Place,
+    Survey,
+    folders_of,
+    is_called_image,
+    read_head,
+    survey_folder,
+    unicode_name,
+    walk_files,
+)
+from tensorrepo.formats.exchange.imagery.labels import (
+    LabelTable,
+    find_labels,
+    open_labels,
+    read_labelled,
+)
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.columns.schema import Batch
+
+SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
+_UNSAFE = frozenset('/\\:*?"<>|%\x7f')
+_SNIFFED = 16  # files of a folder without known suffixes that are looked into
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How folders become columns. `numbers` maps the folder that names a class to its number."""
+
+    splits: tuple[str, ...]
+    names: tuple[str, ...]
+    numbers: Mapping[str, int]
+    labels: str
+
+    def split(self, folders: tuple[str, ...]) -> int | None:
+        return self.splits.index(folders[0]) if self.splits else None
+
+    def label(self, folders: tuple[str, ...]) -> int | None:
+        """The number of the class of an image in `folders`; None for one in no class."""
+        inner = folders[1:] if self.splits else folders
+        if not inner or self.labels == "none":
+            return None
+        return self.numbers[inner[-1] if self.labels == "parent" else inner[0]]
+
+
+def read_images(
+    path: Path,
+    *,
+    split: str | None = None,
+    labels: str | None = None,
+    file_column: str | None = None,
+    missing: bool = False,
+    damaged: bool = False,
+) -> Reading:
+    """A folder of images as columns `image`, `label`, `split` and `file`, as far as there are any.
+
+    Args:
+        path: the folder. Its `.tensorrepoignore` is honoured; hidden files are left out.
+        split: only the images in this top folder; class numbers stay those of the whole.
+        labels: "folder" (the first one names the class), "parent" (the last one), "none", or the
+            name of a table in the folder; None: the only such table, else "folder".
+        file_column: the column of that table that names the files.
+        missing: leave out rows of the table without a file, and files without a row.
+        damaged: leave out images that are cut short and note them, else the first is an error.
+
+    Raises:
+        InvalidInputError: no images, an image cut short, a file name that is not unicode, a row
+            of a table without its file, or a file without a row.
+    """
+    if not path.is_dir():
+        raise damage(path, "is not a folder; images are read from a folder with one for each class")
+    ignore = read_ignore(path)
+    table = _label_table(path, labels, file_column, split)
+    if table is not None:
+        return read_labelled(path, table, ignore, missing=missing, met=Damage(skip=damaged))
+    return _read_folders(path, ignore, split, labels or "folder", examined=damaged)
+
+
+def _label_table(
+    path: Path, labels: str | None, file_column: str | None, split: str | None
+) -> LabelTable | None:
+    """The table that gives the labels, or None where folders do."""
+    if labels in ("folder", "parent", "none") or (split is not None and labels is None):
+        return None
+    if labels is None:
+        return find_labels(path, file_column)
+    if "." not in labels:
+        raise InvalidInputError(f"labels is folder, parent, none or a file, got {labels!r}")
+    if split is not None:
+        raise InvalidInputError("split is of folders; a table of labels has columns instead")
+    return open_labels(path, labels, file_column)
+
+
+def _read_folders(
+    path: Path, ignore: Ignore, split: str | None, labels: str, *, examined: bool
+) -> Reading:
+    survey = survey_folder(path, ignore, examined=examined)
+    plan = make_plan(set(survey.places), _read_classes(path), labels)
+    places = _places_of(path, survey, plan, split)
+    stored = sum(place.bytes for place in places.values())
+    rows = sum(place.rows for place in places.values())
+    return Reading(
+        schema=_schema(plan, places, one_split=split is not None),
+        rows=rows,
+        bytes=stored,
+        batches=_batches(path, ignore, survey.damaged, plan, places, one_split=split is not None),
+        origin=Origin(str(path), "images", rows, stored),
+        notes=shorten_notes(_notes(survey, places, plan, split)),
+        damage=_met(survey, skip=examined),
+    )
+
+
+def _met(survey: Survey, *, skip: bool) -> Damage:
+    """The images that the survey found damaged."""
+    met = Damage(skip=skip)
+    for relative, problem in survey.damaged.items():
+        met.meet(relative, None, InvalidInputError(f"{relative} {problem}"))
+    return met
+
+
+def make_plan(places: AbstractSet[tuple[str, ...]], listed: Sequence[str], labels: str) -> Plan:
+    """What the folders that hold images mean.
+
+    Top folders are splits when all of them are called like one and `listed`, the names in
+    `classes.txt`, does not say that they are classes.
+    """
+    tops = sorted({folders[0] for folders in places if folders})
+    known = {class_folder(name): name for name in listed}
+    splits = tuple(tops) if places and () not in places and SPLITS.issuperset(tops) else ()
+    if known.keys() & set(splits):
+        splits = ()
+    inner = [folders[1:] if splits else folders for folders in places]
+    at = -1 if labels == "parent" else 0
+    found = sorted({folders[at] for folders in inner if folders}) if labels != "none" else []
+    names = list(listed) if known.keys() & set(found) else []
+    numbers = {class_folder(name): number for number, name in enumerate(names)}
+    for folder in found:
+        if folder not in numbers:
+            numbers[folder] = len(names)
+            names.append(folder)
+    return Plan(split_names(splits), tuple(names), numbers, labels)
+
+
+def class_folder(name: str) -> str:
+    """The folder for a class: its name, with what no folder may be called percent-encoded."""
+    encoded = "".join(f"%{ord(c):02X}" if c in _UNSAFE or ord(c) < 32 else c for c in name)
+    if encoded.startswith(".") or not encoded:
+        encoded = f"%{ord(encoded[0]):02X}{encoded[1:]}" if encoded else "%"
+    return encoded
+
+
+def is_split_name(name: str) -> bool:
+    """Whether a top folder of this name is read as a split."""
+    return name in SPLITS
+
+
+def split_names(folders: Iterable[str]) -> tuple[str, ...]:
+    """Split folders in the order of their numbers: what is for training first."""
+    return tuple(sorted(folders, key=lambda name: ("train" not in name, name)))
+
+
+def matches_images(candidate: Candidate) -> bool:
+    """A folder with a file called like an image, or with one that begins like an image."""
+    if not candidate.is_folder:
+        return False
+    if any(is_called_image(name.name) for name in candidate.names):
+        return True
+    files = (candidate.path / name for name in candidate.names[:_SNIFFED])
+    return any(codec_of(read_head(str(file))) for file in files)
+
+
+def is_image(candidate: Candidate) -> bool:
+    """Whether a single file is an image: then its folder is what should be read."""
+    return not candidate.is_folder and codec_of(candidate.head) is not None
+
+
+def _read_classes(path: Path) -> tuple[str, ...]:
+    listing = path / CLASSES_FILE
+    if not listing.is_file():
+        return ()
+    with refusals(listing, "list of classes", UnicodeDecodeError):
+        return tuple(listing.read_text("utf-8").splitlines())
+
+
+def _places_of(
+    path: Path, survey: Survey, plan: Plan, split: str | None
+) -> dict[tuple[str, ...], Place]:
+    """The folders to read: all, or those of one split."""
+    if not survey.places:
+        raise damage(path, "holds no images (PNG, JPEG, GIF, BMP, TIFF or WebP)")
+    if split is None:
+        return dict(survey.places)
+    if split not in plan.splits:
+        there = ", ".join(map(repr, plan.splits)) or "none"
+        raise damage(path, f"holds no split {split!r}; there are {there}")
+    return {folders: place for folders, place in survey.places.items() if folders[0] == split}
+
+
+def _schema(plan: Plan, places: Mapping[tuple[str, ...], Place], *, one_split: bool) -> Schema:
+    codecs = set().union(*(place.codecs for place in places.values()))
+    columns = [Column("image", Image(codecs.pop() if len(codecs) == 1 else None))]
+    labelled = [plan.label(folders) is not None for folders in places]
+    if any(labelled):
+        columns.append(Column("label", ClassLabel(plan.names), nullable=not all(labelled)))
+    if len(plan.splits) > 1 and not one_split:
+        columns.append(Column("split", ClassLabel(plan.splits)))
+    return Schema((*columns, Column("file", Text())))
+
+
+def _batches(
+    path: Path,
+    ignore: Ignore,
+    damaged: Mapping[str, str],
+    plan: Plan,
+    places: Mapping[tuple[str, ...], Place],
+    *,
+    one_split: bool,
+) -> Iterator[Batch]:
+    names = _schema(plan, places, one_split=one_split).names
+    rows: list[dict[str, object]] = []
+    held = 0
+    for file, data in read_ahead(_wanted(path, ignore, damaged, places)):
+        if held + len(data) > BATCH_BYTES and rows:
+            yield {name: [row[name] for row in rows] for name in names}
+            rows, held = [], 0
+        folders = folders_of(file.relative)
+        rows.append(
+            {
+                "image": data,
+                "label": plan.label(folders),
+                "split": plan.split(folders),
+                "file": file.relative,
+            }
+        )
+        held += len(data)
+    if rows:
+        yield {name: [row[name] for row in rows] for name in names}
+
+
+def _wanted(
+    path: Path,
+    ignore: Ignore,
+    damaged: Mapping[str, str],
+    places: Mapping[tuple[str, ...], Place],
+) -> Iterator[WantedFile]:
+    """The files that the survey found in `places`, and what else lies there."""
+    for relative, entry in walk_files(path, ignore, []):
+        place = places.get(folders_of(relative))
+        if place is None or relative in damaged or not entry.is_file():
+            continue
+        with refusals(entry.path, "image"):
+            stored = entry.stat().st_size
+        yield WantedFile(unicode_name(path, relative), entry.path, stored, place.codecs)
+
+
+def _notes(
+    survey: Survey, places: Mapping[tuple[str, ...], Place], plan: Plan, split: str | None
+) -> list[str]:
+    notes = [f"passed over: {item}" for item in survey.passed_over]
+    if len(plan.splits) > 1 and split is None:
+        counts = ", ".join(
+            f"{name} ({sum(p.rows for f, p in places.items() if f[0] == name)} images)"
+            for name in plan.splits
+        )
+        notes.insert(0, f"splits {counts}: column 'split' tells them apart; option split takes one")
+    return notes

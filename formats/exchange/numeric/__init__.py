@@ -1,0 +1,1 @@
+"""Arrays of numbers: npy, npz, IDX."""

@@ -1,0 +1,1 @@
+"""Files of records: tar shards, TFRecord, MDS, LMDB, beton, MindRecord."""

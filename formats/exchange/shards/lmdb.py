@@ -1,0 +1,219 @@
+"""Read LMDB: keys and values, or the datums that Caffe keeps in one.
+
+Rows come in the order of keys. What values are is told by the first of them: Caffe's `Datum`s
+become columns `image` and `label`, images stay images, anything else is bytes; options `key` and
+`value` say it outright.
+
+Source:
+    Datum: src/caffe/proto/caffe.proto of Caffe 1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dataset.columns.schema import (
+    Bytes,
+    Column,
+    ColumnType,
+    Image,
+    Scalar,
+    Schema,
+    Tensor,
+    Text,
+)
+from tensorrepo.formats.exchange.base import Candidate, Origin, Reading, damage, file_bytes
+from tensorrepo.formats.exchange.shards.lmdbfile import (
+    DATA_FILE,
+    MAGIC,
+    MAGIC_AT,
+    Database,
+    find_database,
+    walk_entries,
+)
+from tensorrepo.formats.exchange.shards.protowire import Wire, read_fields, signed
+from tensorrepo.formats.exchange.shards.records import (
+    SAMPLES,
+    Record,
+    array_type,
+    batches_of,
+    check_array,
+    check_image,
+    check_text,
+    image_type,
+    is_text,
+)
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.columns.schema import Batch
+
+KEYS = ("text", "bytes")
+VALUES = ("bytes", "text", "image", "datum")
+_SAMPLE_BYTES = 64 << 20  # of values that are held to infer types from
+_INTEGERS = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}
+
+
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """One of Caffe's samples: an encoded image, or an array of shape (channels, height, width)."""
+
+    image: bytes | NDArray[Any]
+    label: int
+
+
+def read_lmdb(
+    path: Path,
+    *,
+    database: str | None = None,
+    key: str | None = None,
+    value: str | None = None,
+    samples: int = SAMPLES,
+) -> Reading:
+    """A folder with `data.mdb`, or such a file, read without locking it.
+
+    Args:
+        path: folder or file.
+        database: of several in one file, this one.
+        key: what keys are, text or bytes; otherwise the first ones tell.
+        value: what values are, bytes, text, image or datum; otherwise the first ones tell.
+        samples: from how many entries that is told.
+
+    Raises:
+        InvalidInputError: no LMDB file, a damaged one, no entries, or values of another kind.
+    """
+    if key not in (None, *KEYS) or value not in (None, *VALUES):
+        raise InvalidInputError(f"key is {' or '.join(KEYS)}, value {' or '.join(VALUES)}")
+    file = path / DATA_FILE if path.is_dir() else path
+    chosen = find_database(file, database)
+    first = _first_entries(file, chosen, samples)
+    if not first:
+        raise damage(file, "holds no entries")
+    schema = _schema(first, key, value, str(file))
+    stored = file_bytes(file)
+    return Reading(
+        schema=schema,
+        rows=chosen.entries,
+        bytes=stored,
+        batches=_batches(file, chosen, schema),
+        origin=Origin(str(path), "lmdb", 1, stored),
+    )
+
+
+def matches_lmdb(candidate: Candidate) -> bool:
+    """A file with LMDB's mark, or a folder with one called `data.mdb`."""
+    if candidate.is_folder:
+        return any(str(name) == DATA_FILE for name in candidate.names)
+    return candidate.head[MAGIC_AT : MAGIC_AT + 4] == MAGIC.to_bytes(4, "little")
+
+
+def parse_datum(data: bytes, where: str) -> Datum:
+    """What a serialised `Datum` says.
+
+    Raises:
+        InvalidInputError: another message, or one whose sizes and data disagree.
+    """
+    numbers = dict.fromkeys(_INTEGERS.values(), 0)
+    content: memoryview | None = None
+    floats: list[memoryview] = []
+    for field, wire, number, part in read_fields(memoryview(data), where):
+        if wire is Wire.VARINT and field in _INTEGERS:
+            numbers[_INTEGERS[field]] = signed(number)
+        elif wire is Wire.BYTES and field == 4:
+            content = part
+        elif field == 6 and wire in (Wire.BYTES, Wire.FIXED32):
+            floats.append(part)
+        else:
+            raise damage(where, f"is no Datum of Caffe: it has a field {field}")
+    if numbers["encoded"]:
+        return Datum(bytes(content or b""), numbers["label"])
+    shape = numbers["channels"], numbers["height"], numbers["width"]
+    dtype = np.dtype("<f4" if floats else "u1")
+    stored = b"".join(floats) if floats else bytes(content or b"")
+    if min(shape) < 1 or prod(shape) * dtype.itemsize != len(stored):
+        raise damage(where, f"is no Datum of Caffe: {len(stored)} bytes for shape {shape}")
+    return Datum(np.frombuffer(stored, dtype).reshape(shape), numbers["label"])
+
+
+def _first_entries(file: Path, database: Database, samples: int) -> list[tuple[bytes, bytes]]:
+    first = []
+    held = 0
+    for entry in islice(walk_entries(file, database), samples):
+        first.append(entry)
+        held += len(entry[1])
+        if held >= _SAMPLE_BYTES:
+            break
+    return first
+
+
+def _schema(
+    first: Sequence[tuple[bytes, bytes]], key: str | None, value: str | None, where: str
+) -> Schema:
+    keys, values = zip(*first, strict=True)
+    text = key == "text" or (key is None and all(map(is_text, keys)))
+    named = Column("key", Text() if text else Bytes())
+    if value in (None, "datum"):
+        try:
+            datums = [parse_datum(data, f"{where}, key {name!r}") for name, data in first]
+            return Schema((named, *_datum_columns(datums, where)))
+        except InvalidInputError:
+            if value == "datum":
+                raise
+    kinds: dict[str | None, ColumnType] = {"bytes": Bytes(), "text": Text(), "image": Image()}
+    image = image_type(values) if value in (None, "image") else None
+    return Schema((named, Column("value", image or kinds.get(value, Bytes()))))
+
+
+def _datum_columns(datums: Sequence[Datum], where: str) -> tuple[Column, Column]:
+    encoded = [datum.image for datum in datums if isinstance(datum.image, bytes)]
+    arrays = [datum.image for datum in datums if not isinstance(datum.image, bytes)]
+    found: ColumnType | None = image_type(encoded) if encoded else None
+    if not encoded:
+        found = array_type([(array.dtype, array.shape) for array in arrays], where)
+    if found is None or (encoded and arrays):
+        raise damage(where, "mixes encoded images with others; read it with value=bytes")
+    return Column("image", found), Column("label", Scalar("int64"))
+
+
+def _batches(file: Path, database: Database, schema: Schema) -> Iterator[Batch]:
+    return batches_of(
+        (_row(file, schema, key, value) for key, value in walk_entries(file, database)),
+        schema.names,
+    )
+
+
+def _row(file: Path, schema: Schema, key: bytes, value: bytes) -> Record:
+    where = f"{file}, key {key[:60]!r}"
+    values: dict[str, Any] = {"key": key}
+    if isinstance(schema.column("key").type, Text):
+        values["key"] = check_text(key, where)
+    if "label" in schema:
+        datum = parse_datum(value, where)
+        values["label"] = datum.label
+        values["image"] = _image(schema.column("image").type, datum, where)
+    else:
+        values["value"] = _value(schema.column("value").type, value, where)
+    return Record(values, len(key) + len(value))
+
+
+def _image(kind: ColumnType, datum: Datum, where: str) -> bytes | NDArray[Any]:
+    if isinstance(datum.image, bytes) and isinstance(kind, Image):
+        return check_image(kind, datum.image, where)
+    if isinstance(datum.image, bytes) or not isinstance(kind, Tensor):
+        raise damage(where, "is encoded where the first are not, or the other way round")
+    return check_array(kind, datum.image, where)
+
+
+def _value(kind: ColumnType, value: bytes, where: str) -> bytes | str:
+    if isinstance(kind, Image):
+        return check_image(kind, value, where)
+    return check_text(value, where) if isinstance(kind, Text) else value

@@ -1,0 +1,1 @@
+"""Tables, and what has rows like one."""

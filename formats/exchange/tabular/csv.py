@@ -1,0 +1,254 @@
+"""Read and write CSV and other delimited text.
+
+Types are inferred from the first block (4 MiB) and then enforced: a later value that does not fit
+is an error that names its line and column, never a silent change of type. An empty cell is null, a
+quoted empty one is empty text; other words for "missing" are told by `null_values`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from tensorrepo.formats.exchange.base import Candidate, Damage, damage, refusals
+from tensorrepo.formats.exchange.tabular.csvskip import RowsOfOtherWidth, skip_misfits
+from tensorrepo.formats.exchange.tabular.tables import (
+    ARROW_ERRORS,
+    TableFile,
+    has_table_files,
+    read_tables,
+)
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.exchange.base import Reading
+
+SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+BLOCK_BYTES = 4 << 20  # of one batch, of the part that types are inferred from, and of one row
+_DELIMITERS = ",;\t|"
+_ROW = re.compile(r"Row #(\d+)")
+_COLUMN = re.compile(r"CSV column #(\d+)")
+
+
+def read_csv(
+    path: Path,
+    *,
+    delimiter: str | None = None,
+    header: bool = True,
+    encoding: str = "utf-8",
+    null_values: tuple[str, ...] = (),
+    text_columns: tuple[str, ...] = (),
+    columns: tuple[str, ...] | None = None,
+    damaged: bool = False,
+) -> Reading:
+    """A delimited text file, or all those of a folder that have the same columns.
+
+    Args:
+        path: file or folder; gzip is told by content.
+        delimiter: between cells; otherwise the one of ``, ; tab |`` that the first line has most.
+        header: whether the first line names the columns; else they are called f0, f1, ...
+        encoding: of the text, by Python's name for it.
+        null_values: words that stand for a missing value, besides the empty cell.
+        text_columns: columns kept as text although they look like numbers ("007").
+        columns: only these.
+        damaged: pass over rows with too many cells or too few, or a cell that is not of the type
+            of the first rows.
+    """
+    met = Damage(skip=damaged)
+    check_encoding(encoding)
+    files = Dialect(delimiter, header, encoding, ("", *null_values), text_columns)
+    opened: list[pa.Schema] = []
+
+    def open_one(file: Path) -> TableFile:
+        # What the first file's columns turned out to be holds for all.
+        table = _open(file, files, opened[0] if opened else None, met)
+        opened.append(table.schema)
+        return table
+
+    return replace(read_tables(path, "csv", SUFFIXES, open_one, columns), damage=met)
+
+
+def matches_csv(candidate: Candidate) -> bool:
+    """By suffix alone: text has no mark of its own."""
+    if candidate.is_folder:
+        return has_table_files(candidate, SUFFIXES)
+    return candidate.path.name.lower().endswith(SUFFIXES) and is_text(candidate.head)
+
+
+def is_text(head: bytes) -> bool:
+    """Whether bytes may begin a text file: no NUL among them, unless they say that it is UTF-16."""
+    return b"\0" not in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+
+
+def check_encoding(encoding: str) -> None:
+    try:
+        codecs.lookup(encoding)
+    except LookupError as problem:
+        raise InvalidInputError(f"encoding {encoding!r} is unknown") from problem
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a text file, decompressed when they are gzip."""
+    with path.open("rb") as file:
+        if file.peek(2)[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=file) as inner:
+                yield inner  # type: ignore[misc]  # a binary stream in all but name
+        else:
+            yield file
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a text file is cut into cells."""
+
+    delimiter: str | None
+    header: bool
+    encoding: str
+    null_values: tuple[str, ...]
+    text_columns: tuple[str, ...]
+
+
+def _open(path: Path, dialect: Dialect, known: pa.Schema | None, met: Damage) -> TableFile:
+    with refusals(path, "CSV file", *ARROW_ERRORS):
+        dialect = replace(dialect, delimiter=dialect.delimiter or _guess_delimiter(path))
+        with open_text(path) as stream:
+            # What is passed over here is met again, and told, when rows are read.
+            ignored = RowsOfOtherWidth(path, Damage(skip=True), header=dialect.header)
+            inferred = _reader(stream, dialect, {}, ignored if met.skip else None).schema
+        types = _types(path, inferred, dialect, known)
+    names = _column_names(types)
+    schema = pa.schema(list(zip(names, types.values(), strict=True)))
+    if met.skip:
+        return TableFile(schema, None, lambda: _fitting(path, dialect, types, names, met))
+    return TableFile(schema, None, lambda: _batches(path, dialect, types, names))
+
+
+def _column_names(found: Iterable[str]) -> list[str]:
+    """Names of columns; an unnamed one, as pandas writes its index, is called by its number."""
+    return [name or f"f{number}" for number, name in enumerate(found)]
+
+
+def _types(
+    path: Path, inferred: pa.Schema, dialect: Dialect, known: pa.Schema | None
+) -> dict[str, pa.DataType]:
+    """The type of each column: as inferred, except what has no column type of its own."""
+    types: dict[str, pa.DataType] = {}
+    for field in inferred:
+        if field.name in types:
+            raise damage(path, f"has two columns called {field.name!r}")
+        if pa.types.is_binary(field.type):
+            raise damage(
+                path,
+                f"column {field.name!r} is not {dialect.encoding} text. "
+                "Say which encoding it is: encoding=latin-1",
+            )
+        keep = field.name not in dialect.text_columns and _has_type(field.type)
+        types[field.name] = field.type if keep else pa.string()
+    if known is not None and _column_names(types) == known.names:
+        return dict(zip(types, known.types, strict=True))
+    return types
+
+
+def _has_type(inferred: pa.DataType) -> bool:
+    return not (pa.types.is_null(inferred) or pa.types.is_time(inferred))
+
+
+def _reader(
+    stream: IO[bytes],
+    dialect: Dialect,
+    types: Mapping[str, pa.DataType],
+    passed: RowsOfOtherWidth | None = None,
+) -> pc.CSVStreamingReader:
+    return pc.open_csv(
+        stream,
+        # Only one thread counts rows, and messages need the row.
+        pc.ReadOptions(
+            use_threads=False,
+            block_size=BLOCK_BYTES,
+            encoding=dialect.encoding,
+            autogenerate_column_names=not dialect.header,
+        ),
+        pc.ParseOptions(
+            delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=passed
+        ),
+        pc.ConvertOptions(
+            column_types=types,
+            null_values=dialect.null_values,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def _batches(
+    path: Path, dialect: Dialect, types: Mapping[str, pa.DataType], names: list[str]
+) -> Iterator[pa.RecordBatch]:
+    try:
+        with open_text(path) as stream:
+            for batch in _reader(stream, dialect, types):
+                yield batch.rename_columns(names)
+    except pa.ArrowException as problem:
+        raise _explained(path, names, str(problem)) from problem
+
+
+def _fitting(
+    path: Path, dialect: Dialect, types: Mapping[str, pa.DataType], names: list[str], met: Damage
+) -> Iterator[pa.RecordBatch]:
+    """Batches without the rows that do not fit."""
+    passed = RowsOfOtherWidth(path, met, header=dialect.header)
+    try:
+        with open_text(path) as stream:
+            texts = _reader(stream, dialect, dict.fromkeys(types, pa.string()), passed)
+            for batch in skip_misfits(path, texts, types, passed, met):
+                yield batch.rename_columns(names)
+    except pa.ArrowException as problem:
+        raise _explained(path, names, str(problem)) from problem
+
+
+def _explained(path: Path, names: list[str], message: str) -> InvalidInputError:
+    """Pyarrow's message with the line in the file and the column's name for its two numbers."""
+    row, column = _ROW.search(message), _COLUMN.search(message)
+    where = str(path)
+    if row:
+        where += f", line {_line_of(path, int(row[1]))}"
+    if column:
+        where += f", column {names[int(column[1])]!r}"
+    if "straddling" in message:
+        message = f"a row is longer than {BLOCK_BYTES >> 20} MiB. Is a closing quote missing?"
+    elif "conversion error" in message:
+        message = (
+            f"{message.rpartition(': CSV ')[2]}; the type is that of the first rows. "
+            "Mend the value, or say null_values=... or text_columns=..."
+        )
+    else:
+        message = message.partition(f"{row[0]}: " if row else "error: ")[2] or message
+    return damage(where, message)
+
+
+def _line_of(path: Path, record: int) -> int:
+    """The line, from 1, in which a record begins. Quoted cells may hold line ends."""
+    seen, inside = 0, False
+    with open_text(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if not inside and line.strip(b"\r\n"):
+                seen += 1
+                if seen == record:
+                    return number
+            inside ^= line.count(b'"') % 2 == 1
+    return record
+
+
+def _guess_delimiter(path: Path) -> str:
+    with open_text(path) as stream:
+        line = re.sub(rb'"[^"]*"', b"", stream.readline(BLOCK_BYTES))
+    return max(_DELIMITERS, key=lambda mark: line.count(mark.encode()))

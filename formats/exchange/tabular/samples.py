@@ -1,0 +1,283 @@
+"""Which columns do samples of Python objects have, and does each sample fit them?
+
+Samples are dicts, tuples or single values, of numbers, arrays, torch tensors, pictures of Pillow,
+text, bytes, and whatever JSON can say. The first samples decide the columns; a later one that does
+not fit is named by its number. Neither torch nor Pillow is imported: their objects are told by what
+they can do.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tensorrepo.formats.dataset.columns.schema import (
+    Bytes,
+    ClassLabel,
+    Column,
+    ColumnType,
+    Image,
+    Json,
+    Layout,
+    Scalar,
+    Tensor,
+    Text,
+    Timestamp,
+)
+from tensorrepo.formats.dtypes import dtype_name
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+# Pillow's modes that a format keeps to the last bit.
+LOSSLESS = {
+    "png": frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}),
+    "webp": frozenset({"RGB"}),  # it drops transparency that hides nothing
+    "tiff": frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I", "F", "CMYK", "LAB"}),
+    "bmp": frozenset({"1", "L", "P", "RGB"}),
+}
+_SAVE_OPTIONS: dict[str, dict[str, Any]] = {"webp": {"lossless": True, "exact": True}}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture as bytes, so that it is told from bytes that are none."""
+
+    data: bytes
+    codec: str
+
+
+def name_values(sample: object, names: Sequence[str] | None) -> dict[str, Any]:
+    """A sample as values by name; those of a tuple are called `names`, or col0, col1, ...
+
+    Raises:
+        InvalidInputError: `names` are not as many as the values.
+    """
+    if isinstance(sample, Mapping):
+        return {str(name): value for name, value in sample.items()}
+    fields = getattr(sample, "_fields", None)
+    values = list(sample) if isinstance(sample, tuple | list) else [sample]
+    called = names or fields or [f"col{at}" for at in range(len(values))]
+    if len(called) != len(values):
+        raise InvalidInputError(f"has {len(values)} values, and the names are {tuple(called)}")
+    return dict(zip(called, values, strict=True))
+
+
+def plain(value: object, image_format: str) -> Any:
+    """A value without its library: tensors as arrays, pictures as encoded bytes.
+
+    Raises:
+        InvalidInputError: a picture that `image_format` would not keep exactly.
+        UnsupportedError: a tensor that numpy cannot hold.
+    """
+    if hasattr(value, "detach") and hasattr(value, "numpy"):
+        return _from_tensor(value)
+    if hasattr(value, "save") and hasattr(value, "mode") and hasattr(value, "getbands"):
+        return _from_picture(value, image_format)
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if isinstance(value, list | tuple):
+        parts = [plain(part, image_format) for part in value]
+        return _joined([part.item() if _is_number(part) else part for part in parts])
+    return value
+
+
+def column_of(name: str, values: Sequence[Any]) -> Column:
+    """The column that holds the first values; None among them makes it nullable.
+
+    Raises:
+        InvalidInputError: they are of kinds that do not go together.
+    """
+    given = [value for value in values if value is not None]
+    kinds = list(dict.fromkeys(map(_kind, given)))
+    if not kinds:
+        raise InvalidInputError(f"column {name!r}: every first value is None, so it has no type")
+    joined = kinds[0]
+    for kind in kinds[1:]:
+        joined = _together(name, joined, kind)
+    return Column(name, joined, nullable=len(given) < len(values))
+
+
+def misfit(column: Column, value: Any) -> str:
+    """Why a value is none of the column; "" when it is one."""
+    if value is None:
+        return "" if column.nullable else "is None, and no first value was"
+    kind = column.type
+    if isinstance(kind, ClassLabel | Timestamp | Json):
+        return ""  # the writer looks at the value itself
+    found = _kind(value)
+    if isinstance(kind, Image):
+        fits = isinstance(found, Image | Bytes)
+        return "" if fits else f"is {_shown(found)}, the column has images"
+    shape = column.storage.shape
+    if isinstance(found, Scalar | Tensor) and column.storage.layout is not Layout.BINARY:
+        held = found.shape if isinstance(found, Tensor) else ()
+        fits = len(held) == len(shape) and all(
+            want is None or have == want for want, have in zip(shape, held, strict=True)
+        )
+        return "" if fits else f"has shape {held}, the column {shape}"
+    return "" if type(found) is type(kind) else f"is {_shown(found)}, the column {_shown(kind)}"
+
+
+def stored_form(column: Column, value: Any) -> Any:
+    """A value as the writer takes it."""
+    if isinstance(value, Picture):
+        return value.data
+    if isinstance(value, np.ndarray) and isinstance(column.type, Json):
+        return value.tolist()
+    return value
+
+
+def size_of(value: Any) -> int:
+    """About how many bytes a value takes."""
+    if isinstance(value, Picture):
+        return len(value.data)
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    return int(getattr(value, "nbytes", 64))
+
+
+def _from_tensor(tensor: Any) -> Any:
+    found = tensor.detach().cpu()
+    try:
+        return np.asarray(found.numpy())
+    except (TypeError, RuntimeError, ValueError) as problem:
+        return _bits(found, problem)
+
+
+def _bits(tensor: Any, problem: Exception) -> Any:
+    """A tensor of a type that torch does not hand to numpy: its bits, under the name they have."""
+    import ml_dtypes
+    import torch
+
+    known = {
+        torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
+        torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
+        torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
+    }
+    if getattr(tensor, "dtype", None) not in known:
+        raise UnsupportedError(f"a tensor of {tensor.dtype} is not read: {problem}") from problem
+    raw, dtype = known[tensor.dtype]
+    return np.asarray(tensor.contiguous().view(raw).numpy()).view(dtype)
+
+
+def _from_picture(picture: Any, image_format: str) -> Picture:
+    modes = LOSSLESS.get(image_format)
+    if modes is None:
+        raise InvalidInputError(f"image_format is {' or '.join(LOSSLESS)}, got {image_format!r}")
+    if picture.mode not in modes:
+        fitting = [name for name, held in LOSSLESS.items() if picture.mode in held]
+        hint = f"say image_format={fitting[0]}" if fitting else "convert it first"
+        raise InvalidInputError(
+            f"{image_format} would not keep a picture of mode {picture.mode!r} exactly; {hint}"
+        )
+    file = io.BytesIO()
+    picture.save(file, image_format.upper(), **_SAVE_OPTIONS.get(image_format, {}))
+    return Picture(file.getvalue(), image_format)
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Nested numbers as one array where they are even; else the list that they are."""
+    if parts and all(isinstance(part, bool | int | float | complex | np.ndarray) for part in parts):
+        try:
+            array = np.asarray(parts)
+        except (ValueError, OverflowError):
+            array = np.empty(0, np.object_)
+        if array.dtype.kind in "biufc":
+            return array
+    return [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, np.ndarray) and not value.ndim
+
+
+def _kind(value: Any) -> ColumnType:
+    """The column type of one value."""
+    match value:
+        case Picture(codec=codec):
+            return Image(codec)
+        case datetime():
+            return Timestamp("us", "UTC" if value.tzinfo else None)
+        case np.ndarray():
+            return _array_kind(value)
+        case list() | dict():
+            _check_json(value)
+            return Json()
+    for kind, column_type in _SIMPLE.items():  # bool comes before int, which it is too
+        if isinstance(value, kind):
+            return column_type
+    raise InvalidInputError(f"holds {type(value).__name__}, which no column type holds")
+
+
+_SIMPLE: dict[type, ColumnType] = {
+    bool: Scalar("bool"),
+    int: Scalar("int64"),
+    float: Scalar("float64"),
+    complex: Scalar("complex128"),
+    str: Text(),
+    bytes: Bytes(),
+    bytearray: Bytes(),
+    memoryview: Bytes(),
+}
+
+
+def _array_kind(array: np.ndarray[Any, Any]) -> ColumnType:
+    if array.dtype.kind == "M":
+        unit = np.datetime_data(array.dtype)[0]
+        if not array.ndim and unit in ("s", "ms", "us", "ns"):
+            return Timestamp(unit)  # type: ignore[arg-type]  # it is one of them
+    if array.dtype.kind in "USOMm":
+        raise InvalidInputError(f"holds an array of {array.dtype}, which no column type holds")
+    dtype = dtype_name(array.dtype)
+    return Tensor(dtype, array.shape) if array.ndim else Scalar(dtype)
+
+
+def _check_json(value: object) -> None:
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
+        raise InvalidInputError(f"holds what JSON cannot say: {problem}") from problem
+
+
+def _together(name: str, first: ColumnType, other: ColumnType) -> ColumnType:
+    """One type for values of both."""
+    match first, other:
+        case Image(), Image():
+            return Image(None)
+        case Tensor(), Json():
+            return other
+        case Json(), Tensor():
+            return first
+        case Tensor(dtype=dtype, shape=shape), Tensor(dtype=held, shape=found) if len(shape) == len(
+            found
+        ):
+            dims = (a if a == b else None for a, b in zip(shape, found, strict=True))
+            return Tensor(_wider(name, dtype, held), tuple(dims))
+        case Scalar(dtype=dtype), Scalar(dtype=held):
+            return Scalar(_wider(name, dtype, held))
+    raise InvalidInputError(
+        f"column {name!r}: the first values are {_shown(first)} and {_shown(other)}"
+    )
+
+
+def _wider(name: str, first: str, other: str) -> str:
+    if first == other:
+        return first
+    try:
+        return dtype_name(np.promote_types(first, other))
+    except TypeError as problem:
+        raise InvalidInputError(f"column {name!r}: mixes {first} and {other}") from problem
+
+
+def _shown(kind: ColumnType) -> str:
+    match kind:
+        case Scalar(dtype=dtype):
+            return f"a number ({dtype})"
+        case Tensor(dtype=dtype, shape=shape):
+            return f"an array of {dtype}{shape}"
+    return type(kind).__name__.lower()

@@ -1,0 +1,144 @@
+"""Threads that work ahead: in order, bounded, and always ending."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tensorrepo.formats.dataset.streaming.ahead import Ahead, Fetcher
+from tests.support.streams import stream_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Any:
+    yield
+    assert stream_threads() == []
+
+
+def fetcher(load: Any, **options: Any) -> Fetcher[Any]:
+    return Fetcher(load, lambda _: 10, **({"threads": 2, "ahead_bytes": 30} | options))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("group_bytes", [0, 25, 1000])
+def test_runs_are_taken_in_the_order_expected(threads: int, group_bytes: int) -> None:
+    found = fetcher(list, threads=threads, group_bytes=group_bytes)
+    found.expect(range(50))
+    found.expect(range(50, 100))
+    there: list[int] = []
+    for run in range(0, 100, 4):
+        there += [one for group in found.take(range(run, run + 4)) for one in group]
+        assert there[: run + 4] == list(range(run + 4))
+    found.close()
+    assert there == list(range(100))
+
+
+def test_a_run_larger_than_the_limit_is_loaded_alone() -> None:
+    found = Fetcher(str, lambda run: run, threads=3, ahead_bytes=5)
+    found.expect([100, 200, 300])
+    assert found.take([100, 200, 300]) == ["[100]", "[200]", "[300]"]
+    found.close()
+
+
+def test_no_more_is_loaded_than_the_limit_says() -> None:
+    loaded: list[int] = []
+    enough = threading.Event()
+
+    def load(runs: list[int]) -> list[int]:
+        loaded.extend(runs)
+        if len(loaded) == 4:
+            enough.set()
+        return runs
+
+    found = fetcher(load, threads=1)
+    found.expect(range(20))
+    assert enough.wait(30)  # 30 bytes ahead, and the run that reaches the limit
+    assert found.take([0]) == [[0]]
+    found.close()
+    assert len(loaded) <= 5
+
+
+def test_what_loading_raised_is_raised_where_it_is_taken() -> None:
+    def load(runs: list[int]) -> list[int]:
+        if runs == [2]:
+            raise KeyError(runs)
+        return runs
+
+    found = fetcher(load)
+    found.expect(range(5))
+    assert found.take([0, 1]) == [[0], [1]]
+    with pytest.raises(KeyError):
+        found.take([2])
+    found.close()
+
+
+def test_a_closed_fetcher_gives_nothing_and_can_be_closed_again() -> None:
+    found = fetcher(str)
+    found.close()
+    found.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        found.take([1])
+
+
+def test_items_come_in_order_and_then_the_end() -> None:
+    assert list(Ahead(iter(range(100)), 3, "tensorrepo-x")) == list(range(100))
+
+
+def test_no_more_items_are_made_than_asked_for_ahead() -> None:
+    made: list[int] = []
+    full = threading.Event()
+
+    def items() -> Iterator[int]:
+        for item in range(10):
+            made.append(item)
+            if item == 3:
+                full.set()
+            yield item
+
+    ahead = Ahead(items(), 2, "tensorrepo-x")
+    assert next(ahead) == 0
+    assert full.wait(30)  # two are ready, one waits to be handed over
+    ahead.close()
+    assert made == [0, 1, 2, 3]
+
+
+def test_nothing_begins_before_it_is_asked_for() -> None:
+    Ahead(iter([1]), 1, "tensorrepo-x").close()
+    found = fetcher(str)
+    assert stream_threads() == []
+    found.close()
+
+
+def test_a_failure_comes_after_the_items_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise KeyError("two")
+
+    ahead = Ahead(items(), 5, "tensorrepo-x")
+    assert next(ahead) == 1
+    with pytest.raises(KeyError):
+        next(ahead)
+    ahead.close()
+    assert list(ahead) == []
+
+
+def test_closing_closes_the_generator_on_its_own_thread() -> None:
+    closed: list[str] = []
+
+    def items() -> Iterator[int]:
+        try:
+            while True:
+                yield 0
+        finally:
+            closed.append(threading.current_thread().name)
+
+    ahead = Ahead(items(), 1, "tensorrepo-x")
+    next(ahead)
+    ahead.close()
+    ahead.close()
+    assert closed == ["tensorrepo-x"]

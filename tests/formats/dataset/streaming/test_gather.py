@@ -1,0 +1,200 @@
+"""Rows of many arrays brought together, and the pool they go to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorrepo.formats.dataset.columns.types import Layout, Storage
+from tensorrepo.formats.dataset.columns.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    RaggedValues,
+    offsets_of,
+)
+from tensorrepo.formats.dataset.pages.pool import Pool
+from tensorrepo.formats.dataset.streaming.gather import COPIED_ALONE_BYTES, RunValues, in_memory
+
+RUNS, ROWS = 5, 7
+BYTE = np.dtype("u1")
+
+
+def fixed(row_shape: tuple[int, ...], dtype: str) -> tuple[Storage, list[FixedValues]]:
+    rng = np.random.default_rng(0)
+    storage = Storage(Layout.FIXED, dtype, row_shape)
+    shape = (ROWS, *row_shape)
+    runs = [rng.integers(0, 100, shape).astype(storage.element) for _ in range(RUNS)]
+    return storage, [FixedValues(values) for values in runs]
+
+
+def opened(storage: Storage, runs: list[FixedValues]) -> RunValues:
+    found = RunValues(np.full(RUNS, ROWS), storage, nullable=False)
+    for run, values in enumerate(runs):
+        found.open(in_memory(run, values, nullable=False))
+    return found
+
+
+def rows_from(values: RunValues, run: np.ndarray, row: np.ndarray) -> ColumnValues:
+    return values.gather(values.want(run.copy(), row.copy()), Pool())
+
+
+PLACES = st.lists(st.tuples(st.integers(0, RUNS - 1), st.integers(0, ROWS - 1)), max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((), "int64"),
+        ((3,), "uint8"),
+        ((2, 5), "float32"),
+        ((7,), "complex128"),
+        ((0, 3), "int16"),
+        ((COPIED_ALONE_BYTES - 1,), "uint8"),
+        ((COPIED_ALONE_BYTES,), "uint8"),
+    ],
+)
+@given(places=PLACES)
+def test_fixed_rows_are_those_of_their_runs(
+    shape: tuple[int, ...], dtype: str, places: list[tuple[int, int]]
+) -> None:
+    storage, runs = fixed(shape, dtype)
+    run, row = np.array(places, dtype=np.int64).reshape(-1, 2).T
+    found = rows_from(opened(storage, runs), run, row)
+    expected = [runs[one].values[at] for one, at in places]
+    assert isinstance(found, FixedValues)
+    assert found.values.dtype == storage.element
+    assert np.array_equal(found.values, np.array(expected).reshape(len(places), *shape))
+
+
+@pytest.mark.parametrize("longest", [0, 5, 2000])
+@given(places=PLACES)
+def test_rows_of_any_length_are_those_of_their_runs(
+    longest: int, places: list[tuple[int, int]]
+) -> None:
+    rng = np.random.default_rng(1)
+    runs = []
+    for _ in range(RUNS):
+        lengths = rng.integers(0, longest + 1, ROWS)
+        data = rng.integers(0, 255, int(lengths.sum()), dtype=np.uint8)
+        runs.append(BinaryValues(offsets_of(lengths), data))
+    values = RunValues(np.full(RUNS, ROWS), Storage(Layout.BINARY, "uint8", ()), nullable=False)
+    for run, each in enumerate(runs):
+        values.open(in_memory(run, each, nullable=False))
+    run, row = np.array(places, dtype=np.int64).reshape(-1, 2).T
+    found = rows_from(values, run, row)
+    assert isinstance(found, BinaryValues)
+    for at, (one, place) in enumerate(places):
+        start, stop = runs[one].offsets[place : place + 2]
+        low, high = found.offsets[at : at + 2]
+        assert np.array_equal(found.data[low:high], runs[one].data[start:stop])
+
+
+def test_parts_of_pages_are_gathered_from_where_they_begin() -> None:
+    lengths = np.array([1, 2, 3, 4])
+    page = RaggedValues(offsets_of(lengths), np.arange(10, dtype=np.int32), (None,))
+    values = RunValues(np.array([2]), Storage(Layout.RAGGED, "int32", (None,)), nullable=False)
+    values.open(in_memory(0, page.slice(2, 4), nullable=False))
+    found = rows_from(values, np.array([0, 0]), np.array([1, 0]))
+    assert isinstance(found, RaggedValues)
+    assert [found.row(at).tolist() for at in range(2)] == [[6, 7, 8, 9], [3, 4, 5]]
+
+
+def test_validity_and_dimensions_come_with_their_rows() -> None:
+    dims = np.array([[1, 2], [3, 1]], dtype=np.uint32)
+    page = RaggedValues(
+        offsets_of(np.array([2, 3])),
+        np.arange(5, dtype=np.uint8),
+        (None, None),
+        dims,
+        np.array([True, False]),
+    )
+    values = RunValues(np.array([2]), Storage(Layout.RAGGED, "uint8", (None, None)), nullable=True)
+    values.open(in_memory(0, page, nullable=True))
+    found = rows_from(values, np.array([0, 0, 0]), np.array([1, 0, 1]))
+    assert isinstance(found, RaggedValues)
+    assert found.dims is not None
+    assert found.valid is not None
+    assert found.dims.tolist() == [[3, 1], [1, 2], [3, 1]]
+    assert found.valid.tolist() == [False, True, False]
+
+
+def test_arrays_that_are_not_back_to_back_are_copied() -> None:
+    storage = Storage(Layout.FIXED, "int32", ())
+    every_other = np.arange(20, dtype=np.int32)[::2]
+    values = RunValues(np.array([10]), storage, nullable=False)
+    values.open(in_memory(0, FixedValues(every_other), nullable=False))
+    found = rows_from(values, np.array([0, 0]), np.array([9, 1]))
+    assert isinstance(found, FixedValues)
+    assert found.values.tolist() == [18, 2]
+
+
+@pytest.mark.parametrize(("run", "row"), [(0, ROWS), (0, -1)])
+def test_no_address_is_made_of_a_row_that_is_not_there(run: int, row: int) -> None:
+    storage, runs = fixed((3,), "uint8")
+    with pytest.raises(AssertionError, match="beyond its end"):
+        opened(storage, runs).want(np.array([run]), np.array([row]))
+
+
+def test_no_address_is_made_of_a_run_that_is_closed() -> None:
+    storage, runs = fixed((3,), "uint8")
+    values = opened(storage, runs)
+    values.close(np.array([1]))
+    with pytest.raises(AssertionError, match="not open"):
+        rows_from(values, np.array([0, 1]), np.array([0, 0]))
+
+
+def test_a_run_with_other_rows_than_planned_is_refused() -> None:
+    storage, runs = fixed((3,), "uint8")
+    values = RunValues(np.full(RUNS, ROWS + 1), storage, nullable=False)
+    with pytest.raises(AssertionError, match="other rows"):
+        values.open(in_memory(0, runs[0], nullable=False))
+
+
+# ------------------------------------------------------------------------------ pool
+
+
+def test_memory_is_lent_again_when_nobody_refers_to_it() -> None:
+    pool = Pool()
+    first = pool.array((100_000,), BYTE)
+    address = first.__array_interface__["data"][0]
+    del first
+    assert pool.array((99_000,), BYTE).__array_interface__["data"][0] == address
+
+
+def test_memory_is_not_lent_while_a_view_of_it_lives() -> None:
+    pool = Pool()
+    view = pool.array((100, 1000), BYTE)[10:20, 5:]
+    view[...] = 7
+    others = [pool.array((100, 1000), BYTE) for _ in range(5)]
+    for other in others:
+        other[...] = 9
+    assert (view == 7).all()
+    assert not any(np.shares_memory(one, two) for one in others for two in others if one is not two)
+
+
+def test_memory_is_not_lent_while_a_tensor_of_it_lives() -> None:
+    torch = pytest.importorskip("torch")
+    pool = Pool()
+    tensor = torch.from_numpy(pool.array((100_000,), BYTE))[5:]
+    tensor[...] = 7
+    pool.array((100_000,), BYTE)[...] = 9
+    assert bool((tensor == 7).all())
+
+
+@given(st.lists(st.integers(0, 300_000), max_size=20))
+def test_a_pool_keeps_no_more_than_its_limit(sizes: list[int]) -> None:
+    pool = Pool(limit_bytes=1 << 20)
+    kept = [pool.array((size,), BYTE) for size in sizes]
+    assert pool.kept_bytes <= 1 << 20
+    assert [array.size for array in kept] == sizes
+
+
+@given(st.sampled_from(["u1", "f4", "c16"]), st.lists(st.integers(0, 90), min_size=1, max_size=3))
+def test_arrays_are_what_was_asked_for_and_aligned(dtype: str, shape: list[int]) -> None:
+    found = Pool().array(tuple(shape), np.dtype(dtype))
+    assert (found.dtype, found.shape) == (np.dtype(dtype), tuple(shape))
+    assert found.flags.c_contiguous
+    assert found.nbytes < 4096 or found.__array_interface__["data"][0] % 64 == 0

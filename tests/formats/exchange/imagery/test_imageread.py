@@ -1,0 +1,111 @@
+"""Image files are read ahead by threads, and come whole and in order."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.exchange.imagery.imageread import (
+    AHEAD,
+    PORTION_BYTES,
+    PORTION_FILES,
+    WantedFile,
+    read_ahead,
+)
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tests.support.foreign import png
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RNG = np.random.default_rng(0)
+
+
+def image(side: int = 8) -> bytes:
+    return png(RNG.integers(0, 256, (side, side), np.uint8))
+
+
+def wanted(path: Path, data: bytes, *, size: int | None = None) -> WantedFile:
+    path.write_bytes(data)
+    stored = len(data) if size is None else size
+    return WantedFile(path.name, str(path), stored, frozenset({"png"}))
+
+
+def test_images_come_in_the_order_in_which_they_were_asked_for(tmp_path: Path) -> None:
+    given = [image() for _ in range(3 * AHEAD * PORTION_FILES // 2)]
+    files = [wanted(tmp_path / f"{at}.png", data) for at, data in enumerate(given)]
+    found = list(read_ahead(files))
+    assert [file for file, _ in found] == files
+    assert [data for _, data in found] == given
+
+
+@pytest.mark.parametrize("told", [0, 1, PORTION_BYTES, None])
+def test_a_large_image_is_read_whole_whatever_its_size_was_before(
+    tmp_path: Path, told: int | None
+) -> None:
+    data = image(1100)
+    assert len(data) > PORTION_BYTES
+    file = wanted(tmp_path / "large.png", data, size=told)
+    assert list(read_ahead([file])) == [(file, data)]
+
+
+def test_an_image_that_became_shorter_is_read_as_it_is(tmp_path: Path) -> None:
+    data = image()
+    file = wanted(tmp_path / "short.png", data, size=2 * len(data))
+    assert list(read_ahead([file])) == [(file, data)]
+
+
+@pytest.mark.parametrize("data", [b"", b"a note", bytes(1 << 20)])
+def test_what_is_no_image_is_passed_over(tmp_path: Path, data: bytes) -> None:
+    files = [wanted(tmp_path / "note.txt", data), wanted(tmp_path / "1.png", image())]
+    assert [file for file, _ in read_ahead(files)] == files[1:]
+
+
+def test_an_image_cut_short_is_refused_after_those_before_it(tmp_path: Path) -> None:
+    whole = wanted(tmp_path / "1.png", image())
+    others = [wanted(tmp_path / f"{at}.png", image()) for at in range(2, PORTION_FILES + 1)]
+    reading = read_ahead([whole, *others, wanted(tmp_path / "cut.png", image()[:-6])])
+    assert [next(reading)[0] for _ in range(PORTION_FILES)] == [whole, *others]
+    with pytest.raises(InvalidInputError, match=r"cut\.png.*cut short"):
+        next(reading)
+
+
+def test_an_image_that_became_another_format_is_refused(tmp_path: Path) -> None:
+    changed = wanted(tmp_path / "1.png", b"GIF89a" + bytes([1, 0, 1, 0, 0, 0, 0, 0x3B]))
+    with pytest.raises(InvalidInputError, match="was png and became gif"):
+        list(read_ahead([changed]))
+
+
+def test_a_file_that_is_gone_is_told_by_its_name(tmp_path: Path) -> None:
+    gone = WantedFile("gone.png", str(tmp_path / "gone.png"), 100, frozenset({"png"}))
+    with pytest.raises(NotFoundError, match=r"gone\.png"):
+        list(read_ahead([gone]))
+
+
+def test_no_more_is_asked_for_than_may_wait_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "1.png"
+    one = wanted(path, image())
+    asked = 0
+
+    def endless() -> Iterator[WantedFile]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield one
+
+    reading = read_ahead(endless())
+    next(reading)
+    assert asked <= AHEAD * PORTION_FILES
+    reading.close()
+
+
+def test_no_thread_stays_when_reading_is_given_up(tmp_path: Path) -> None:
+    files = [wanted(tmp_path / f"{at}.png", image()) for at in range(4 * PORTION_FILES)]
+    reading = read_ahead(files)
+    next(reading)
+    reading.close()
+    assert not [thread for thread in threading.enumerate() if "read-image" in thread.name]
