@@ -75,6 +75,7 @@ class Stretches:
 
     def between(self, start: int, stop: int) -> Stretches:
         """The rows that lie in ``[start, stop)`` of the new version."""
+        stop = max(start, stop)
         low = int(np.searchsorted(self.new + self.rows, start, side="right"))
         high = int(np.searchsorted(self.new, stop, side="left"))
         new, rows = self.new[low:high], self.rows[low:high]
