@@ -27,3 +27,4 @@ autodoc_typehints_format = "short"
 html_theme = "furo"
 html_title = f"tensorrepo {VERSION}"
 html_show_sourcelink = False
+napoleon_use_ivar = True  # attributes of dataclasses are members already: one target each

@@ -12,6 +12,7 @@ from tensorrepo._version import VERSION
 
 if TYPE_CHECKING:
     from tensorrepo.dataset import Dataset
+    from tensorrepo.draft import DatasetDraft
     from tensorrepo.formats.dataset.columns.present import decode_image
     from tensorrepo.formats.dataset.columns.schema import (
         Bytes,
@@ -61,6 +62,7 @@ _HOMES = {
     "ConflictError": (_ERRORS, "ConflictError"),
     "CorruptError": (_ERRORS, "CorruptError"),
     "Dataset": ("tensorrepo.dataset", "Dataset"),
+    "DatasetDraft": ("tensorrepo.draft", "DatasetDraft"),
     "Embedding": (_SCHEMA, "Embedding"),
     "Error": (_ERRORS, "Error"),
     "Image": (_SCHEMA, "Image"),
@@ -98,6 +100,7 @@ __all__ = [
     "ConflictError",
     "CorruptError",
     "Dataset",
+    "DatasetDraft",
     "Embedding",
     "Error",
     "Image",
