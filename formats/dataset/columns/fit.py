@@ -151,7 +151,9 @@ def _stack(
     given = rows if valid is None else [row for row in rows if row is not None]
     shape = column.storage.row_shape
     if isinstance(column.type, ClassLabel):
-        given = [_class_number(column, row) for row in given]
+        numbers = {name: number for number, name in enumerate(column.type.names)}
+        _check_names(column, rows, numbers, first_row)
+        given = [numbers[row] if isinstance(row, str) else row for row in given]
     if isinstance(column.type, Timestamp):
         given = [_moment(row) for row in given]
     try:
@@ -205,10 +207,10 @@ def _zero_nulls(array: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray
 # ------------------------------------------------------------------------------ labels, moments
 
 
-def _class_number(column: Column, row: Any) -> Any:
-    if isinstance(row, str) and isinstance(column.type, ClassLabel) and row in column.type.names:
-        return column.type.names.index(row)
-    return row
+def _check_names(column: Column, rows: list[Any], numbers: dict[str, int], first_row: int) -> None:
+    for row, value in enumerate(rows):
+        if isinstance(value, str) and value not in numbers:
+            _refuse(column, first_row + row, f"a class ({', '.join(numbers):.300})", repr(value))
 
 
 def _check_labels(column: Column, values: ColumnValues, first_row: int) -> ColumnValues:

@@ -122,7 +122,7 @@ def _mended(
     """One row that does not fit: without its bad values, or not at all."""
     columns = _columns(row)
     known = columns.keys() <= set(schema.names)
-    tried = {name: _problem(schema, name, columns[name]) for name in columns if known}
+    tried = {name: _problem(schema, name, columns[name], number) for name in columns if known}
     bad = {name: problem for name, problem in tried.items() if problem}
     nullable = all(schema.column(name).nullable for name in bad)
     if misfits.on_error == "null" and bad and nullable:
@@ -134,10 +134,10 @@ def _mended(
     return []
 
 
-def _problem(schema: Schema, name: str, values: Any) -> str:
+def _problem(schema: Schema, name: str, values: Any, row: int) -> str:
     """Why a value does not fit its column; empty when it does."""
     try:
-        coerce_batch(schema.select([name]), {name: values}, 0)
+        coerce_batch(schema.select([name]), {name: values}, row)
     except InvalidInputError as error:
         return str(error)
     return ""

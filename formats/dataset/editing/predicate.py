@@ -207,7 +207,8 @@ class _Parser:
         value, kind = literal.value, column.type
         if isinstance(kind, ClassLabel) and isinstance(value, str):
             if value not in kind.names:
-                self._refuse(f"a class of {column.name!r} ({', '.join(kind.names):.300})")
+                classes = ", ".join(kind.names)
+                self._refuse(f"a class of {column.name!r} ({classes:.300})", literal.token)
             value = kind.names.index(value)
         if isinstance(kind, Timestamp) and isinstance(value, str):
             return self._moment(literal, kind)

@@ -87,6 +87,12 @@ def test_columns_that_are_wrong_are_refused_whatever_shall_be_done() -> None:
         coerce_leniently(SCHEMA, {"n": [1], "t": ["a"], "more": [2]}, Misfits("skip"))
 
 
+def test_a_value_that_became_null_is_told_with_its_row() -> None:
+    misfits = Misfits("null")
+    coerce_leniently(SCHEMA, _rows([(True, True), (True, False)]), misfits)
+    assert misfits.noted[0].reason.startswith("row 1, column 't'")
+
+
 def test_of_many_misfits_the_first_are_noted_and_all_counted() -> None:
     misfits = Misfits("skip")
     rows = MAX_NOTED + 5
