@@ -108,7 +108,10 @@ def _check_target(path: Path, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise NotFoundError(f"{path.parent}: no such folder. Make it first.")
     if os.path.lexists(path) and not overwrite and not _is_empty_folder(path):
-        raise InvalidInputError(f"{path} exists already. Choose another path, or say to overwrite.")
+        raise InvalidInputError(
+            f"{path} exists already. Choose another path, or overwrite it: --force, in Python "
+            "overwrite=True"
+        )
 
 
 def _is_empty_folder(path: Path) -> bool:

@@ -130,6 +130,8 @@ def export(
             f"{', '.join(known.name for known in FORMATS if known.write)}"
         )
     parsed = _parsed(chosen, chosen.write_options, options)
+    if isinstance(columns, str):  # as a command line gives them
+        columns = columns.split(",")
     shown = _Watched(table, table.schema.select(columns), progress)
     chosen.write(shown, local, overwrite=overwrite, **parsed)
     return local

@@ -201,6 +201,8 @@ def test_columns_of_an_export_can_be_chosen(tmp_path: Path) -> None:
     dataset = dataset_of({"a": "int64", "b": "int64"}, {"a": [1], "b": [2]})
     path = export(dataset, tmp_path / "t.parquet", columns=["b"])
     assert rows_of(store(read(path))) == [{"b": 2}]
+    path = export(dataset, tmp_path / "typed.parquet", columns="b,a")
+    assert rows_of(store(read(path))) == [{"b": 2, "a": 1}]
     with pytest.raises(NotFoundError, match="no column 'c'"):
         export(dataset, tmp_path / "u.parquet", columns=["c"])
 
