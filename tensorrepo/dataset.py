@@ -14,7 +14,6 @@ from tensorrepo.formats.dataset.editing.where import find_rows, ids_of_rows, row
 from tensorrepo.formats.dataset.stream import stream as open_stream
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
-from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.stream import Stream
 from tensorrepo.workspace.describe import value_text
 
@@ -222,12 +221,7 @@ def _as_torch(values: Any) -> Any:
     if not numbers:
         return values
     writable = values if values.flags.writeable else values.copy()  # torch warns of the others
-    try:
-        return as_torch(writable)
-    except ImportError as error:
-        raise UnsupportedError(
-            "tensors need torch, which is not installed: `pip install tensorrepo[torch]`"
-        ) from error
+    return as_torch(writable)
 
 
 def _reopen(repository: Repository, path: str, commit: Digest) -> Dataset:

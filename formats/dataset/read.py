@@ -192,7 +192,8 @@ class ColumnView:
     def _region(self, row: Any = None, *region: Any) -> Any:
         if not isinstance(row, int | np.integer):
             raise InvalidInputError(
-                f"a region is of one row, [row, slices...]; got a {type(row).__name__} for the row"
+                f"a region is of one row, [row, slices...]; got {row!r:.60} for the row. "
+                "Of several rows, read them first: [rows][:, slices...]"
             )
         number, live = _row_number(int(row), self.dataset.rows), live_rows(self.dataset)
         physical = number if live is None else int(live.physical(np.array([number]))[0])

@@ -12,7 +12,7 @@ import numpy as np
 
 from tensorrepo.formats.dtypes import CODES, SMALL_FLOATS, is_float, is_small_float
 from tensorrepo.formats.tensors import is_torch, tensor_of
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,8 +67,12 @@ def _whole(given: Any, array: NDArray[Any]) -> NDArray[Any]:
 
 def as_torch(array: NDArray[Any]) -> Any:
     """A torch tensor of the array's memory, which must be writable."""
-    import torch
-
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedError(
+            "tensors need torch, which is not installed: `pip install tensorrepo[torch]`"
+        ) from error
     if not is_small_float(array.dtype):
         return torch.from_numpy(array)
     bits = torch.from_numpy(array.view(f"u{array.dtype.itemsize}"))
