@@ -72,7 +72,7 @@ def update_command(
         values = {each: parse_value(columns[each], text) for each, text in given.items()}
         return update_rows(objects, dataset, chosen, values)
 
-    _change(context, name, verb, "update", as_json=as_json)
+    _change(context, name, verb, "update", chosen, as_json=as_json)
 
 
 def delete_command(
@@ -94,6 +94,7 @@ def delete_command(
         name,
         lambda objects, dataset: delete_rows(objects, dataset, chosen),
         "delete",
+        chosen,
         as_json=as_json,
     )
 
@@ -252,17 +253,21 @@ def _change(
     name: str,
     verb: Callable[[ObjectWriter, Dataset], Link],
     what: str,
+    where: Where | None = None,
     *,
     as_json: bool,
 ) -> None:
     session = session_of(context)
     with session.here.locked(), output.working(f"changing {name}"):
-        changed = change_dataset(session, name, verb, what)
+        changed = change_dataset(session, name, verb, what, where)
     output.answer(asdict(changed), _told(changed), as_json=as_json)
 
 
 def _told(changed: Changed) -> str:
     if not changed.changed:
-        return f"{changed.path} is unchanged"
+        why = ": no row is meant" if changed.chosen == 0 else ""
+        return f"{changed.path} is unchanged{why}"
+    if changed.chosen is not None and changed.rows == changed.rows_before:
+        return f"staged {changed.path} ({changed.chosen:,} of {changed.rows:,} rows)"
     before = "" if changed.rows == changed.rows_before else f", {changed.rows_before:,} before"
     return f"staged {changed.path} ({changed.rows:,} rows{before})"

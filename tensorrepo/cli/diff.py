@@ -14,7 +14,7 @@ from tensorrepo.cli.complete import complete_place, complete_ref_or_entry
 from tensorrepo.cli.exits import NOTHING_TO_DO
 from tensorrepo.compare import Comparison, DatasetChange, compare, compare_working
 from tensorrepo.repo.attempt import tree_of
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.rowlines import row_documents, row_lines
 from tensorrepo.workspace.describe import describe_entry
@@ -48,7 +48,10 @@ def show_command(
     if what is not None and split_path(what)[1]:
         _show_entry(session, what, as_json=as_json)
         return
-    revision = session.resolve(what)
+    try:
+        revision = session.resolve(what)
+    except NotFoundError as error:
+        raise _named_an_entry(session, what, error) from None
     commit = revision.commit
     objects = session.repository.objects
     before = tree_of(objects, commit.parents[0] if commit.parents else None)
@@ -60,6 +63,15 @@ def show_command(
         return
     output.styled(whole(revision.digest, commit, names))
     output.lines(compared.lines())
+
+
+def _named_an_entry(session: Session, what: str | None, error: NotFoundError) -> NotFoundError:
+    """The error of a ref that is not there, with what to type where it names an entry of HEAD."""
+    try:
+        _, path, _ = session.find(what or "")
+    except NotFoundError:
+        return error
+    return NotFoundError(f"{what!r} is no commit but an entry: `tensorrepo show HEAD:{path}`")
 
 
 def diff_command(

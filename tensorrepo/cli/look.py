@@ -14,6 +14,7 @@ from tensorrepo.cli.exits import NOTHING_TO_DO
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.workspace.describe import describe_entry, file_json, preview
+from tensorrepo.workspace.session import find_staged
 from tensorrepo.workspace.status import Status, status
 
 if TYPE_CHECKING:
@@ -84,20 +85,24 @@ def cat_command(
         str,
         typer.Argument(metavar="[REF:]PATH", help="The entry.", autocompletion=complete_place),
     ],
-    rows: Annotated[int, typer.Option("--rows", min=0, help="How many rows of a dataset.")] = 10,
+    rows: Annotated[
+        int, typer.Option("-n", "--rows", min=0, help="How many rows of a dataset.")
+    ] = 10,
     start: Annotated[int, typer.Option("--start", min=0, help="The first of them.")] = 0,
+    staged: Annotated[bool, typer.Option("--staged", help="As it is staged, PATH alone.")] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print an entry: rows of a dataset, tensors of a model, the bytes of a file.
 
     Examples:
-        tensorrepo cat photos --rows 3
+        tensorrepo cat photos -n 3
+        tensorrepo cat photos --staged
         tensorrepo cat v1:models/classifier
         tensorrepo cat files/README.md
     """
     session = session_of(context, repo)
-    _, path, found = session.find(entry)
+    path, found = find_staged(session, entry) if staged else session.find(entry)[1:]
     objects = session.repository.objects
     if found.kind is Kind.BLOB:
         data = objects.get(found.digest).payload

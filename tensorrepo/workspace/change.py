@@ -25,6 +25,7 @@ from tensorrepo.formats.dataset.columns.schema import (
 )
 from tensorrepo.formats.dataset.columns.types import Link as LinkType
 from tensorrepo.formats.dataset.editing.predicate import parse_literal
+from tensorrepo.formats.dataset.editing.where import count_rows
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.repo.attempt import tree_of
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.columns.types import ColumnType
+    from tensorrepo.formats.dataset.editing.where import Where
     from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.repo.objects import Link
     from tensorrepo.repo.writer import ObjectWriter
@@ -56,16 +58,24 @@ _TENSOR = re.compile(r"(\w+)\[([^\]]*)\]")
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What became of a dataset; `changed` False: it is what it was, and nothing was staged."""
+    """What became of a dataset; `changed` False: it is what it was, and nothing was staged.
+
+    `chosen` is how many rows the change was for; None: it was for no rows in particular.
+    """
 
     path: str
     rows_before: int
     rows: int
     changed: bool
+    chosen: int | None = None
 
 
 def change_dataset(
-    session: Session, name: str, verb: Callable[[ObjectWriter, Dataset], Link], what: str
+    session: Session,
+    name: str,
+    verb: Callable[[ObjectWriter, Dataset], Link],
+    what: str,
+    where: Where | None = None,
 ) -> Changed:
     """Apply a verb to a dataset as it is staged, else as HEAD has it, and stage what comes of it.
 
@@ -74,6 +84,7 @@ def change_dataset(
         name: of the dataset.
         verb: stores the new version and gives its link.
         what: is shown beside it by `status`.
+        where: the rows that the verb is for, to be counted.
 
     Raises:
         NotFoundError: there is no such dataset.
@@ -84,6 +95,7 @@ def change_dataset(
     writer = new_writer(session)
     try:
         before = open_dataset(writer, entry.digest, session.outside)
+        chosen = None if where is None else count_rows(before, where)
         link = verb(writer, before)
         after = open_dataset(writer, link.digest)
         writer.flush()
@@ -94,7 +106,7 @@ def change_dataset(
     if changed:
         shown = change(Entry(Kind.DATASET, link.digest), rows=len(after), source=what)
         stage(session, {path: shown})
-    return Changed(path, len(before), len(after), changed)
+    return Changed(path, len(before), len(after), changed, chosen)
 
 
 def _dataset_at(session: Session, name: str) -> tuple[str, Entry]:

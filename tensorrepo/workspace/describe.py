@@ -18,6 +18,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.columns.types import ColumnType
     from tensorrepo.formats.dataset.elsewhere.outside import Outside
     from tensorrepo.repo.ids import Digest
@@ -94,6 +95,13 @@ def value_text(value: Any) -> str:
     return text if len(text) <= SHOWN_BYTES else text[: SHOWN_BYTES - 3] + "..."
 
 
+def cell_text(column: Column, value: Any) -> str:
+    """One value of a column in a cell: a class by its name."""
+    if isinstance(column.type, ClassLabel) and value is not None:
+        return value_text(column.type.names[int(value)])
+    return value_text(value)
+
+
 def type_text(kind: ColumnType) -> str:
     """The type of a column, in a word where one does: ``float32[28, ?]``."""
     if isinstance(kind, Scalar):
@@ -158,7 +166,10 @@ def _preview_dataset(dataset: Dataset, start: int, rows: int) -> Preview:
     names = dataset.schema.visible.names
     records = [dataset[at] for at in range(min(start, stop), stop)]
     text = [
-        (str(start + number), *(value_text(record[name]) for name in names))
+        (
+            str(start + number),
+            *(cell_text(dataset.schema.column(name), record[name]) for name in names),
+        )
         for number, record in enumerate(records)
     ]
     plain = [{name: value_json(record[name]) for name in names} for record in records]

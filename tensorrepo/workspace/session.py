@@ -185,6 +185,21 @@ def entry_at(session: Session, path: str) -> Entry | None:
     return base_entry(session, path)
 
 
+def find_staged(session: Session, name: str) -> tuple[str, Entry]:
+    """The path and entry that are staged under a name. `datasets/`, `models/` may be left out.
+
+    Raises:
+        NotFoundError: nothing of that name is staged, or its removal is.
+    """
+    staged = session.here.staging().entries
+    for path, change in staged.items():
+        if name in (path, path.partition("/")[2]):
+            if change.entry is None:
+                raise NotFoundError(f"{path} is staged for removal")
+            return path, change.entry
+    raise NotFoundError(f"{name} is not staged; staged is {', '.join(staged) or 'nothing'}")
+
+
 def base_entry(session: Session, path: str) -> Entry | None:
     """The entry at `path` in the commit that staging builds on."""
     objects = session.repository.objects

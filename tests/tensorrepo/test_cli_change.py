@@ -38,7 +38,7 @@ def _rows(shell: Shell) -> list[dict[str, object]]:
 
 def test_update_stages_other_values(users: Shell) -> None:
     told = users("update", "users", "--where", "city is null or id = 3", "--set", "city=Rom")
-    assert "staged datasets/users (3 rows)" in told
+    assert "staged datasets/users (2 of 3 rows)" in told
     assert "update" in json.dumps(users.json("status"))
     assert [row["city"] for row in _rows(users)] == ["Ulm", "Rom", "Rom"]
 
@@ -59,8 +59,19 @@ def test_what_changes_nothing_stages_nothing(users: Shell) -> None:
         "rows_before": 3,
         "rows": 3,
         "changed": False,
+        "chosen": 0,
     }
     assert users.json("status")["staged"] == []
+
+
+def test_cat_shows_rows_as_they_are_staged(users: Shell) -> None:
+    users("update", "users", "--row", "0", "--set", "city=Rom")
+    assert "Rom" in users("cat", "users", "--staged")
+    assert "Rom" not in users("cat", "users")
+
+
+def test_a_condition_that_no_row_meets_is_told(users: Shell) -> None:
+    assert "no row is meant" in users("update", "users", "--where", "id > 7", "--set", "city=Ulm")
 
 
 def test_rows_are_deleted_by_id(users: Shell) -> None:
