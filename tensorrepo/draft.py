@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo import connect
+from tensorrepo.formats.codecs.choice import parse_codec
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.columns.lenient import Misfits
 from tensorrepo.formats.dataset.columns.schema import Column, as_type
@@ -70,7 +71,11 @@ class DatasetDraft:
         return len(self.stored)
 
     def append(
-        self, rows: Reading | InputBatch | Iterable[InputBatch], *, on_error: OnError = "raise"
+        self,
+        rows: Reading | InputBatch | Iterable[InputBatch],
+        *,
+        on_error: OnError = "raise",
+        codec: str = "none",
     ) -> Self:
         """Add rows behind those that are there. They are stored at once, in bounded memory.
 
@@ -80,6 +85,8 @@ class DatasetDraft:
                 Pass many small batches as one iterable: each call makes a fragment of its own.
             on_error: of rows that do not fit: "raise", "skip" the row, or set the value "null";
                 `misfits` then tells of them.
+            codec: "none", "zstd", "shuffle", "bitpack", or "auto", which tries a sample of every
+                page; kept where it saves a quarter.
 
         Raises:
             InvalidInputError: a row does not fit; names row, column, expected and found. Rows of
@@ -95,6 +102,7 @@ class DatasetDraft:
                 batches,
                 base=stored,
                 misfits=self.misfits,
+                codec=parse_codec(codec),
             )
         )
 

@@ -11,6 +11,7 @@ import typer
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, place, session_of
 from tensorrepo.cli.complete import complete_entry, complete_place, complete_ref
+from tensorrepo.formats.codecs.choice import parse_codec
 from tensorrepo.formats.dataset.columns.lenient import parse_on_error
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
@@ -40,6 +41,10 @@ def add_command(
         typer.Option(metavar="NAME", help="Add as it is.", autocompletion=complete_entry),
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add its rows to NAME.")] = False,
+    upsert: Annotated[
+        str | None,
+        typer.Option(metavar="KEY[,KEY]", help="Update rows whose key NAME has, append others."),
+    ] = None,
     sync: Annotated[bool, typer.Option("--sync", help="Make NAME what PATH is now.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Start NAME anew.")] = False,
     format_name: Annotated[
@@ -51,6 +56,9 @@ def add_command(
     on_error: Annotated[
         str, typer.Option("--on-error", help="For rows that do not fit: raise, skip or null.")
     ] = "raise",
+    codec: Annotated[
+        str, typer.Option(help="Of its pages: none, zstd, shuffle, bitpack, or auto.")
+    ] = "none",
     as_json: JsonOption = False,
 ) -> None:
     """Read a file or folder, store it, and stage it for the next commit.
@@ -63,12 +71,18 @@ def add_command(
     Examples:
         tensorrepo add photos/ --dataset photos
         tensorrepo add more.parquet --dataset users --append
+        tensorrepo add corrected.csv --dataset users --upsert id
         tensorrepo add model.safetensors --model classifier
         tensorrepo add README.md --file README.md
         tensorrepo add data.csv --dataset table -o delimiter=";"
     """
     session = session_of(context)
-    modes = {Mode.APPEND: append, Mode.SYNC: sync, Mode.REPLACE: replace}
+    modes = {
+        Mode.APPEND: append,
+        Mode.UPSERT: upsert is not None,
+        Mode.SYNC: sync,
+        Mode.REPLACE: replace,
+    }
     request = _request(
         session,
         place(context, path),
@@ -77,7 +91,9 @@ def add_command(
         format_name,
         parse_options(option or []),
     )
-    request = replaced(request, on_error=parse_on_error(on_error))
+    key = tuple(name.strip() for name in (upsert or "").split(","))
+    parse_codec(codec)
+    request = replaced(request, on_error=parse_on_error(on_error), codec=codec, key=key)
     with session.here.locked(), output.progress(f"adding {request.path}", None) as told:
         added = add(session, request, told)
     if as_json:
@@ -181,7 +197,8 @@ def _request(
     given = [(space, name) for space, name in names.items() if name is not None]
     if len(given) > 1 or len(modes) > 1:
         raise InvalidInputError(
-            "give one of --dataset, --model, --file, and one of --append, --sync, --replace"
+            "give one of --dataset, --model, --file, and one of --append, --upsert, --sync, "
+            "--replace"
         )
     if not given:
         if modes and modes[0] is not Mode.SYNC:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.formats.codecs.choice import parse_codec
 from tensorrepo.formats.dataset.columns.lenient import Misfits
 from tensorrepo.formats.dataset.evolve import set_properties
 from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
+from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.write import write_model
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tensorrepo.formats.exchange.base import Reading
     from tensorrepo.repo.ids import Digest
     from tensorrepo.workspace.session import Session
 
@@ -111,6 +114,8 @@ def _add_dataset(
     if existing is not None and request.mode is Mode.SYNC and _is_unchanged(session, request):
         return existing, Added(request.path, 0, 0, changed=False)
     reading = registry.read(request.source, request.format, **request.options)
+    if request.mode is Mode.UPSERT and existing is not None:
+        return _upsert(request, existing, reading, writer, progress)
     appends = request.mode is Mode.APPEND and existing is not None
     base = open_dataset(writer, existing.digest) if appends and existing else None
     misfits = Misfits(request.on_error)
@@ -128,6 +133,33 @@ def _add_dataset(
     entry = Entry(Kind.DATASET, link.digest)
     return entry, Added(
         request.path, rows, reading.bytes, changed=True, notes=notes, misfits=tuple(misfits.noted)
+    )
+
+
+def _upsert(
+    request: Request,
+    existing: Entry,
+    reading: Reading,
+    writer: ObjectWriter,
+    progress: Callable[[int], None],
+) -> tuple[Entry, Added]:
+    """Update the rows whose key is there, and append the others."""
+    if request.on_error != "raise":
+        raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
+    base = open_dataset(writer, existing.digest)
+    link = upsert(
+        writer,
+        base,
+        request.key,
+        reading.batches,
+        codec=parse_codec(request.codec),
+        progress=lambda _, done: progress(done),
+    )
+    rows = len(open_dataset(writer, link.digest)) - len(base)
+    notes = (*reading.notes, *reading.damage.notes)
+    changed = link.digest != existing.digest
+    return Entry(Kind.DATASET, link.digest), Added(
+        request.path, rows, reading.bytes, changed=changed, notes=notes
     )
 
 

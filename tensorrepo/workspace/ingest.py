@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from tensorrepo.formats.codecs.choice import parse_codec
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Schema
 from tensorrepo.formats.dataset.ingest import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.dataset.read import open_dataset
@@ -64,6 +65,7 @@ def ingest_dataset(
         checkpoint_bytes=CHECKPOINT_BYTES,
         misfits=misfits,
         progress=lambda _, done: progress(done),
+        codec=parse_codec(request.codec),
     )
     return link, known.rows if known else 0
 
@@ -119,6 +121,7 @@ def _fingerprint(request: Request) -> str:
         "format": request.format,
         "options": {name: str(value) for name, value in sorted(request.options.items())},
         "on_error": request.on_error,
+        "codec": request.codec,
         "files": sorted(describe_files(request.source).items()),
     }
     text = json.dumps(told, sort_keys=True)

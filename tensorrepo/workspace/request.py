@@ -26,6 +26,7 @@ class Mode(Enum):
     APPEND = "append"
     SYNC = "sync"
     REPLACE = "replace"
+    UPSERT = "upsert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Request:
     format: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
     on_error: OnError = "raise"
+    codec: str = "none"
+    key: tuple[str, ...] = ()  # of Mode.UPSERT
 
     @property
     def path(self) -> str:
@@ -66,11 +69,14 @@ def existing_entry(session: Session, request: Request) -> Entry | None:
     existing = entry_at(session, request.path)
     if existing is not None and request.mode is Mode.NEW:
         raise ConflictError(
-            f"{request.path} exists. Say what you mean: --append adds rows to it, --sync makes it "
-            "what the path is now, --replace starts it anew."
+            f"{request.path} exists. Say what you mean: --append adds rows to it, --upsert KEY "
+            "updates those whose key it has, --sync makes it what the path is now, --replace "
+            "starts it anew."
         )
-    if request.mode is Mode.APPEND and request.space != "datasets":
-        raise InvalidInputError("--append adds rows to datasets; use --sync or --replace here")
+    if request.mode in {Mode.APPEND, Mode.UPSERT} and request.space != "datasets":
+        raise InvalidInputError(
+            f"--{request.mode.value} adds rows to datasets; use --sync or --replace here"
+        )
     return existing
 
 

@@ -118,3 +118,36 @@ def test_rows_that_do_not_fit_are_skipped_and_told(shell: Shell) -> None:
     assert added["rows"] == 1
     assert [each["row"] for each in added["misfits"]] == [1]
     assert "1 rows skipped" in added["notes"]
+
+
+def test_rows_are_updated_by_key_and_others_added(shell: Shell) -> None:
+    (shell.folder / "all.csv").write_text("id,score\n1,0.5\n2,0.25\n")
+    shell("add", "all.csv", "--dataset", "d")
+    shell("commit", "-m", "all")
+    (shell.folder / "some.csv").write_text("id,score\n2,0.75\n3,1.0\n")
+    told = json.loads(shell("add", "some.csv", "--dataset", "d", "--upsert", "id", "--json"))
+    assert told[0]["rows"] == 1
+    shell("commit", "-m", "some")
+    found = open_repository(str(shell.folder / ".tensorrepo/store")).dataset("d")
+    assert dict(zip(found["id"][:].tolist(), found["score"][:].tolist(), strict=True)) == {
+        1: 0.5,
+        2: 0.75,
+        3: 1.0,
+    }
+    again = json.loads(shell("add", "some.csv", "--dataset", "d", "--upsert", "id", "--json"))
+    assert not again[0]["changed"]
+    done = shell.run("add", "some.csv", "--dataset", "d", "--upsert", "id", "--on-error", "skip")
+    assert done.exit_code == 2
+
+
+def test_pages_are_compressed_when_told(shell: Shell) -> None:
+    lines = "".join(f"{at % 7}\n" for at in range(50_000))
+    (shell.folder / "n.csv").write_text("n\n" + lines)
+    for codec in ("none", "bitpack", "auto"):
+        shell("add", "n.csv", "--dataset", codec, "--codec", codec)
+    shell("commit", "-m", "n")
+    repository = open_repository(str(shell.folder / ".tensorrepo/store"))
+    sizes = {name: repository.dataset(name).stored.stored_bytes for name in ("none", "bitpack")}
+    assert sizes["bitpack"] < sizes["none"] // 10
+    assert repository.dataset("auto")["n"][:10].tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2]
+    assert shell.run("add", "n.csv", "--dataset", "x", "--codec", "bogus").exit_code == 2
