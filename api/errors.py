@@ -20,6 +20,7 @@ HTTP_STATUSES: Mapping[str, HTTPStatus] = MappingProxyType(
         "invalid-input": HTTPStatus.BAD_REQUEST,
         "permission": HTTPStatus.FORBIDDEN,
         "not-found": HTTPStatus.NOT_FOUND,
+        "no-such-row": HTTPStatus.NOT_FOUND,
         "conflict": HTTPStatus.CONFLICT,
         "expired": HTTPStatus.GONE,
         "purged": HTTPStatus.GONE,

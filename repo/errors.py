@@ -61,6 +61,12 @@ class NotFoundError(Error, KeyError):
     kind = "not-found"
 
 
+class NoSuchRowError(NotFoundError, IndexError):
+    """A row beyond the last one. Code that walks sequences knows it as IndexError."""
+
+    kind = "no-such-row"
+
+
 class InvalidInputError(Error, ValueError):
     """The caller's input cannot be used as it is."""
 

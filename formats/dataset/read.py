@@ -41,7 +41,7 @@ from tensorrepo.formats.dataset.tree.treeread import (
     read_patches,
     read_runs,
 )
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
@@ -404,7 +404,7 @@ def resolve_rows(key: Rows | range, rows: int) -> range | NDArray[np.int64]:
 
     Raises:
         InvalidInputError: no row numbers, or a mask of another length.
-        NotFoundError: beyond the end.
+        NoSuchRowError: beyond the end.
     """
     if isinstance(key, range):
         return key
@@ -424,14 +424,14 @@ def resolve_rows(key: Rows | range, rows: int) -> range | NDArray[np.int64]:
         )
     if len(numbers) and (int(numbers.min()) < -rows or int(numbers.max()) >= rows):
         worst = int(numbers.max()) if int(numbers.max()) >= rows else int(numbers.min())
-        raise NotFoundError(f"no row {worst}: the dataset has {rows} rows")
+        raise NoSuchRowError(f"no row {worst}: the dataset has {rows} rows")
     signed = numbers.astype(np.int64)
     return np.where(signed < 0, signed + rows, signed)
 
 
 def _row_number(row: int, rows: int) -> int:
     if not -rows <= row < rows:
-        raise NotFoundError(f"no row {row}: the dataset has {rows} rows")
+        raise NoSuchRowError(f"no row {row}: the dataset has {rows} rows")
     return row % rows
 
 

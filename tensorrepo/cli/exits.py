@@ -27,6 +27,7 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
     {
         "invalid-input": USAGE,
         "not-found": 3,
+        "no-such-row": 3,
         "expired": 3,  # was there once; to a script it is gone alike
         "purged": 3,
         "conflict": 4,

@@ -77,7 +77,8 @@ def add(session: Session, request: Request, progress: Callable[[int], None]) -> 
         writer.abort()
         raise
     if added.changed:
-        shown = change(entry, rows=added.rows, size_bytes=added.bytes, source=str(source))
+        rows = len(open_dataset(writer, entry.digest)) if entry.kind is Kind.DATASET else 0
+        shown = change(entry, rows=rows, size_bytes=added.bytes, source=str(source))
         stage(session, {request.path: shown})
         forget_unfinished(session, request.path)
         _track(session, request, entry)

@@ -154,3 +154,10 @@ def test_batches_hold_all_rows_in_order_within_the_limit(dataset: Any) -> None:
     table = pa.Table.from_batches(batches)
     assert table.column("y").to_pylist() == list(range(COUNT))
     assert max(batch.num_rows for batch in batches) <= 10
+
+
+def test_a_row_beyond_the_end_is_an_index_error_as_well() -> None:
+    dataset = stored(MemoryObjects(), Schema.of({"n": "int64"}), [{"n": [1, 2]}])
+    for wrong in (2, -3, [0, 5]):
+        with pytest.raises(IndexError, match="no row"):
+            dataset[wrong]
