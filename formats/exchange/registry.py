@@ -137,6 +137,12 @@ def export(
     return local
 
 
+def takes_option(path: Path | str, format: str | None, name: str) -> bool:  # noqa: A002  # as above
+    """Whether the reader that `read` would choose has an option of that name."""
+    chosen = find_format(format) if format is not None else recognise(_local(path))
+    return any(option.name == name for option in chosen.read_options)
+
+
 def recognise(path: Path) -> Format:
     """The format of a file or folder, by its content and its name.
 

@@ -114,7 +114,7 @@ def _add_dataset(
         raise ConflictError(f"{request.path} is a {existing.kind.label}, not a dataset")
     if existing is not None and request.mode is Mode.SYNC and _is_unchanged(session, request):
         return existing, Added(request.path, 0, 0, changed=False)
-    reading = registry.read(request.source, request.format, **request.options)
+    reading = registry.read(request.source, request.format, **_options(request))
     if request.mode is Mode.UPSERT and existing is not None:
         return _upsert(request, existing, reading, writer, progress)
     appends = request.mode is Mode.APPEND and existing is not None
@@ -135,6 +135,15 @@ def _add_dataset(
     return entry, Added(
         request.path, rows, reading.bytes, changed=True, notes=notes, misfits=tuple(misfits.noted)
     )
+
+
+def _options(request: Request) -> dict[str, object]:
+    """Those of the format. Who skips rows that do not fit skips damaged records, too."""
+    given = dict(request.options)
+    if request.on_error == "raise" or "damaged" in given:
+        return given
+    skips = registry.takes_option(request.source, request.format, "damaged")
+    return {**given, "damaged": "skip"} if skips else given
 
 
 def _upsert(

@@ -14,6 +14,7 @@ import pytest
 
 from tensorrepo.sdk import open_repository
 from tensorrepo.workspace import ingest
+from tests.support.shell import write_pictures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,7 @@ CHECKPOINT_BYTES = 200_000
 SLOW = f"""
 import sys, time
 from tensorrepo.workspace import ingest
+from tests.support.shell import write_pictures
 ingest.CHECKPOINT_BYTES = {CHECKPOINT_BYTES}
 note = ingest._note
 def slow(*given):
@@ -151,3 +153,13 @@ def test_pages_are_compressed_when_told(shell: Shell) -> None:
     assert sizes["bitpack"] < sizes["none"] // 10
     assert repository.dataset("auto")["n"][:10].tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2]
     assert shell.run("add", "n.csv", "--dataset", "x", "--codec", "bogus").exit_code == 2
+
+
+def test_who_skips_rows_that_do_not_fit_skips_damaged_records_too(shell: Shell) -> None:
+    write_pictures(shell.folder / "pets")
+    picture = next((shell.folder / "pets").rglob("*.png"))
+    picture.write_bytes(picture.read_bytes()[:60])
+    assert shell.run("add", "pets", "--dataset", "pets").exit_code == 2
+    told = json.loads(shell("add", "pets", "--dataset", "pets", "--on-error", "skip", "--json"))
+    assert told[0]["rows"] == 5
+    assert any(picture.name in note for note in told[0]["notes"])
