@@ -27,7 +27,6 @@ CHECKPOINT_BYTES = 200_000
 SLOW = f"""
 import sys, time
 from tensorrepo.workspace import ingest
-from tests.support.shell import write_pictures
 ingest.CHECKPOINT_BYTES = {CHECKPOINT_BYTES}
 note = ingest._note
 def slow(*given):
