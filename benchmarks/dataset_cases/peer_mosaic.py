@@ -8,13 +8,13 @@ from __future__ import annotations
 import multiprocessing
 from pathlib import Path
 
-import torch
+from torch import library
 
 # Its import needs torchvision, whose operators are missing beside a torch from elsewhere; writing
 # needs none of them: declared, they are enough.
-_LIBRARY = torch.library.Library("torchvision", "DEF")
+_OPERATORS = library.Library("torchvision", "DEF")
 for _name in ("nms", "qnms"):
-    _LIBRARY.define(f"{_name}(Tensor any) -> Tensor")
+    _OPERATORS.define(f"{_name}(Tensor any) -> Tensor")
 
 import streaming  # noqa: E402 - behind what it needs
 from peer_support import arrays, jpegs, serve  # noqa: E402 - the same
