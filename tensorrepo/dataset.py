@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.schema import Schema
     from tensorrepo.formats.dataset.editing.where import Where
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
-    from tensorrepo.formats.dataset.streaming.batch import Output
-    from tensorrepo.formats.dataset.streaming.plan import Shuffle
-    from tensorrepo.formats.dataset.streaming.stream_options import Last
+    from tensorrepo.formats.dataset.streaming.batching.batch import Output
+    from tensorrepo.formats.dataset.streaming.options import Last
+    from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repository import Repository
 

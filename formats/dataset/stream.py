@@ -20,20 +20,26 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, column_index, live_rows, row_id_table
-from tensorrepo.formats.dataset.streaming.ahead import Ahead
 from tensorrepo.formats.dataset.streaming.assemble import Assembler, Item
-from tensorrepo.formats.dataset.streaming.batch import BatchForm, Output
-from tensorrepo.formats.dataset.streaming.plan import Explanation, Plan, Shuffle, explain, make_plan
-from tensorrepo.formats.dataset.streaming.schedule import Share
-from tensorrepo.formats.dataset.streaming.stream_options import (
+from tensorrepo.formats.dataset.streaming.batching.batch import BatchForm, Output
+from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead
+from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
+from tensorrepo.formats.dataset.streaming.options import (
     Counters,
     Last,
     StreamOptions,
     StreamStats,
     Transform,
 )
-from tensorrepo.formats.dataset.streaming.stream_read import RunLoader
-from tensorrepo.formats.dataset.streaming.stream_state import (
+from tensorrepo.formats.dataset.streaming.ordering.plan import (
+    Explanation,
+    Plan,
+    Shuffle,
+    explain,
+    make_plan,
+)
+from tensorrepo.formats.dataset.streaming.ordering.schedule import Share
+from tensorrepo.formats.dataset.streaming.state import (
     StreamState,
     decode_state,
     encode_state,

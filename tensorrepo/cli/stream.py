@@ -14,7 +14,7 @@ from tensorrepo.cli.complete import complete_place
 from tensorrepo.connect import parse_size, world
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.stream import stream
-from tensorrepo.formats.dataset.streaming.plan import Shuffle
+from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 

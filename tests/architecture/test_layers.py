@@ -52,10 +52,10 @@ BREAKS = [
     (rules.code_from_data, "formats/x.py", "np.load(file, allow_pickle=True)"),
     (
         rules.storage_in_pure_modules,
-        "formats/dataset/streaming/plan.py",
+        "formats/dataset/streaming/ordering/plan.py",
         "from tensorrepo.repo.objects import ObjectSource",
     ),
-    (rules.storage_in_pure_modules, "formats/dataset/streaming/plan.py", "open('x')"),
+    (rules.storage_in_pure_modules, "formats/dataset/streaming/ordering/plan.py", "open('x')"),
     (rules.too_long, "repo/x.py", "a = 1\n" * 601),
     (rules.code_in_init, "repo/__init__.py", '"""Doc."""\nimport os'),
     (rules.code_in_init, "repo/__init__.py", ""),

@@ -13,7 +13,7 @@ from tests.support.objects import MemoryObjects
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorrepo.formats.dataset.streaming.batch import Batch
+    from tensorrepo.formats.dataset.streaming.batching.batch import Batch
     from tensorrepo.repo.objects import Link
     from tests.support.datasets import Rows
 

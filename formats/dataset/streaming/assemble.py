@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.streaming.ahead import Ahead, Fetcher
-from tensorrepo.formats.dataset.streaming.gather import InMemory, RunValues, Wanted, teach_allocator
-from tensorrepo.formats.dataset.streaming.keyed import Purpose, epoch_key
-from tensorrepo.formats.dataset.streaming.schedule import STRETCH_ROWS, Share, Stretch, stretches
+from tensorrepo.formats.dataset.streaming.batching.gather import (
+    InMemory,
+    RunValues,
+    Wanted,
+    teach_allocator,
+)
+from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead, Fetcher
+from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
+from tensorrepo.formats.dataset.streaming.ordering.schedule import (
+    STRETCH_ROWS,
+    Share,
+    Stretch,
+    stretches,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,10 +34,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.columns.schema import Column
-    from tensorrepo.formats.dataset.streaming.batch import Batch, BatchForm
-    from tensorrepo.formats.dataset.streaming.plan import Plan
-    from tensorrepo.formats.dataset.streaming.stream_options import Counters, StreamOptions
-    from tensorrepo.formats.dataset.streaming.stream_read import RunLoader
+    from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm
+    from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
+    from tensorrepo.formats.dataset.streaming.options import Counters, StreamOptions
+    from tensorrepo.formats.dataset.streaming.ordering.plan import Plan
 
 _LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
 _IN_PLACE_THREADS, _LOCAL_THREADS, _REMOTE_THREADS = 1, 4, 16

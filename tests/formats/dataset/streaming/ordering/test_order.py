@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.order import (
+from tensorrepo.formats.dataset.streaming.ordering.order import (
     Buffered,
     PairedLanes,
     RowOrder,

@@ -16,7 +16,11 @@ from tensorrepo.formats.dataset.columns.values import (
     offsets_of,
 )
 from tensorrepo.formats.dataset.pages.pool import Pool
-from tensorrepo.formats.dataset.streaming.gather import COPIED_ALONE_BYTES, RunValues, in_memory
+from tensorrepo.formats.dataset.streaming.batching.gather import (
+    COPIED_ALONE_BYTES,
+    RunValues,
+    in_memory,
+)
 
 RUNS, ROWS = 5, 7
 BYTE = np.dtype("u1")

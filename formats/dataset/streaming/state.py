@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tensorrepo.formats.dataset.streaming.plan import Arrangement, Kind
+from tensorrepo.formats.dataset.streaming.ordering.plan import Arrangement, Kind
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:

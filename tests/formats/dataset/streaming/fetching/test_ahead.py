@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tensorrepo.formats.dataset.streaming.ahead import Ahead, Fetcher
+from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead, Fetcher
 from tests.support.streams import stream_threads
 
 if TYPE_CHECKING:

@@ -10,14 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.keyed import Purpose, epoch_key
-from tensorrepo.formats.dataset.streaming.order import (
+from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
+from tensorrepo.formats.dataset.streaming.ordering.order import (
     PairedLanes,
     RowOrder,
     Scattered,
     paired_lanes,
 )
-from tensorrepo.formats.dataset.streaming.schedule import Share, Stretch, shared_rows, stretches
+from tensorrepo.formats.dataset.streaming.ordering.schedule import (
+    Share,
+    Stretch,
+    shared_rows,
+    stretches,
+)
 
 SEED = 11
 KEY = epoch_key(SEED, 0, Purpose.ROWS)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tensorrepo.formats.dataset.streaming.keyed import (
+from tensorrepo.formats.dataset.streaming.ordering.keyed import (
     GOLDEN,
     Purpose,
     epoch_key,

@@ -26,7 +26,7 @@ from tensorrepo.formats.dataset.pages.page import (
     verify_page,
 )
 from tensorrepo.formats.dataset.read import live_rows, page_bytes, page_reader
-from tensorrepo.formats.dataset.streaming.gather import (
+from tensorrepo.formats.dataset.streaming.batching.gather import (
     COPIED_ALONE_BYTES,
     InMemory,
     address_of,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.streaming.plan import ColumnPlan, Plan
+    from tensorrepo.formats.dataset.streaming.ordering.plan import ColumnPlan, Plan
 
 _PAGES_KEPT = 8  # of a column whose pages hold rows of several runs
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.dataset.streaming.keyed import low_bits_of, numbers, permutations
+from tensorrepo.formats.dataset.streaming.ordering.keyed import low_bits_of, numbers, permutations
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.streaming.order import Located, Order
+    from tensorrepo.formats.dataset.streaming.ordering.order import Located, Order
 
 STRETCH_ROWS = 1 << 15
 _PERMUTED_AT_ONCE = 1 << 16

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.keyed import (
+from tensorrepo.formats.dataset.streaming.ordering.keyed import (
     Purpose,
     epoch_key,
     number,

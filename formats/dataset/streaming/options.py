@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tensorrepo.formats.dataset.streaming.batch import OUTPUTS, Batch, Output
-from tensorrepo.formats.dataset.streaming.schedule import Share
+from tensorrepo.formats.dataset.streaming.batching.batch import OUTPUTS, Batch, Output
+from tensorrepo.formats.dataset.streaming.ordering.schedule import Share
 from tensorrepo.repo.errors import InvalidInputError
 
 Last = Literal["short", "drop"]

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.types import Layout, Storage
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
-from tensorrepo.formats.dataset.streaming.order import PairedLanes, RowOrder
-from tensorrepo.formats.dataset.streaming.plan import Arrangement, Plan, explain, human, make_plan
+from tensorrepo.formats.dataset.streaming.ordering.order import PairedLanes, RowOrder
+from tensorrepo.formats.dataset.streaming.ordering.plan import (
+    Arrangement,
+    Plan,
+    explain,
+    human,
+    make_plan,
+)
 from tensorrepo.formats.dataset.tree.index import ColumnIndex
 from tensorrepo.formats.dataset.tree.live import LiveRows
 from tensorrepo.repo.errors import InvalidInputError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tensorrepo.formats.dataset.streaming.order import (
+from tensorrepo.formats.dataset.streaming.ordering.order import (
     Buffered,
     Order,
     RowOrder,

@@ -1,0 +1,1 @@
+"""How do rows become what a user gets for one step?"""

@@ -1,0 +1,1 @@
+"""How do runs come to memory, ahead of their use and verified?"""

@@ -1,0 +1,1 @@
+"""In which order does an epoch visit the rows, and which are a step's?"""
