@@ -1,10 +1,10 @@
 """How does an epoch reach the training loop: shuffled, whole batches, at the speed of memory?
 
-    runs expected -> fetch threads: read, verify, decode -> batch thread: gather, transform -> user
+    runs expected -> fetch threads: read, verify, decode -> gather -> decode, transform -> user
 
-The batch thread walks over the stretches of the schedule. It tells the fetcher which runs come
+One thread at a time walks over the stretches of the schedule. It tells the fetcher which runs come
 next, takes them when a step needs them, gathers the step's rows into pooled arrays, and lets go of
-runs after their last row. Without `prefetch` the same happens on the caller's thread.
+runs after their last row. Without `prefetch` all but fetching happens on the caller's thread.
 
 Source:
     docs/spec/stream-order.md.
@@ -12,20 +12,20 @@ Source:
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, column_index, live_rows, row_id_table
-from tensorrepo.formats.dataset.streaming.assemble import Assembler, Item
-from tensorrepo.formats.dataset.streaming.batching.batch import BatchForm, Output
-from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead
+from tensorrepo.formats.dataset.streaming.assemble import Assembler
+from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm, Output
 from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
 from tensorrepo.formats.dataset.streaming.options import (
-    Counters,
     Last,
     StreamOptions,
     StreamStats,
@@ -39,6 +39,7 @@ from tensorrepo.formats.dataset.streaming.ordering.plan import (
     make_plan,
 )
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Share
+from tensorrepo.formats.dataset.streaming.pipeline import StreamIterator, items_ahead
 from tensorrepo.formats.dataset.streaming.state import (
     StreamState,
     decode_state,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 512 << 20
 AHEAD_BYTES = 64 << 20
+_MOST_WORK_THREADS = 8
 
 
 def stream(  # noqa: PLR0913  the one call by which people set a stream up
@@ -71,6 +73,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     transform: Transform | None = None,
     prefetch: int = 4,
     threads: int | None = None,
+    work_threads: int | None = None,
     ahead_bytes: int = AHEAD_BYTES,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Stream:
@@ -91,10 +94,11 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         last: whether a last step of fewer rows is handed out ("short") or left out ("drop").
         output: "numpy" arrays, "torch" tensors of the same memory, or "arrow" arrays.
         pad: stack ragged columns into one array, filled up with this value.
-        transform: called with every `Batch`, in order, on the batch thread; what it returns is
-            handed out instead.
-        prefetch: batches made ahead on a thread; 0 makes them when asked for.
+        transform: called with every `Batch`, by several threads at once; what it returns is handed
+            out instead, in order.
+        prefetch: batches made ahead on threads; 0 makes them when asked for.
         threads: how many fetch; None chooses by where the data lies.
+        work_threads: how many transform; None: one a core, up to 8. 1 for what is not thread-safe.
         ahead_bytes: decoded bytes that may be fetched ahead of their first use.
         clock: seconds, for `Stream.stats`.
 
@@ -103,7 +107,18 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         NotFoundError: no such column.
     """
     options = StreamOptions(
-        batch_size, rank, world, last, output, pad, transform, prefetch, threads, ahead_bytes, clock
+        batch_size=batch_size,
+        rank=rank,
+        world=world,
+        last=last,
+        output=output,
+        pad=pad,
+        transform=transform,
+        prefetch=prefetch,
+        threads=threads,
+        work_threads=work_threads or min(_MOST_WORK_THREADS, os.cpu_count() or 1),
+        ahead_bytes=ahead_bytes,
+        clock=clock,
     )
     wanted = dataset.schema.select(columns).names
     by_schema = [column for column in dataset.schema.columns if column.name in wanted]
@@ -144,7 +159,7 @@ class Stream:
         self._start = 0  # where the next iteration begins
         self._position = 0  # where the newest one is
         self._newest: object = None
-        self._counters = Counters()
+        self._stats = StreamStats()
         self._pool = Pool()
         self._open: weakref.WeakSet[StreamIterator] = weakref.WeakSet()
 
@@ -164,11 +179,16 @@ class Stream:
         share = self.options.share(self._start)
         self._check_share(share)
         self._start, self._position = 0, share.start
-        self._counters = Counters()
+        self._stats = StreamStats()
         assembler = self._assembler()
-        groups = assembler.groups(share, self._seed, self._epoch)
-        ahead = -(-self.options.prefetch // assembler.group_steps)
-        iterator = StreamIterator(self, groups, ahead, self.options.clock, self._counters)
+        items = items_ahead(
+            assembler.groups(share, self._seed, self._epoch),
+            self._work(),
+            prefetch=self.options.prefetch,
+            steps_at_once=assembler.steps_at_once,
+            threads=self.options.work_threads,
+        )
+        iterator = StreamIterator(items, self._moved_to, self.options.clock, self._stats)
         self._newest = iterator.token
         self._open.add(iterator)
         return iterator
@@ -228,7 +248,7 @@ class Stream:
 
     def stats(self) -> StreamStats:
         """What the newest iteration did up to now, and what it waited for."""
-        return self._counters.snapshot()
+        return replace(self._stats)
 
     def close(self) -> None:
         """Stop every iteration that is still going, and its threads."""
@@ -256,14 +276,30 @@ class Stream:
             nullable=tuple(schema.column(name).nullable for name in planned),
             form=BatchForm(self.options.output, self.options.pad, self._pool, self._identify),
             options=self.options,
-            counters=self._counters,
+            stats=self._stats,
         )
 
     def _identify(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         live = live_rows(self.dataset)
         return row_id_table(self.dataset).of(rows if live is None else live.physical(rows))
 
-    def moved_to(self, position: int, token: object) -> None:
+    def _work(self) -> Callable[[Batch], Any] | None:
+        """What is done to every gathered batch, by several threads at once."""
+        transform, stats, clock = self.options.transform, self._stats, self.options.clock
+        if transform is None:
+            return None
+        lock = Lock()
+
+        def transformed(batch: Batch) -> Any:
+            began = clock()
+            found = transform(batch)
+            with lock:
+                stats.transform_seconds += clock() - began
+            return found
+
+        return transformed
+
+    def _moved_to(self, position: int, token: object) -> None:
         """Called by an iterator when it hands a batch out; only the newest one counts."""
         if token is self._newest:
             self._position = position
@@ -281,58 +317,6 @@ class Stream:
                 else f"batch_size={share.batch_size} rows a step cannot be shared by "
                 f"{share.world} ranks: it counts the rows of all ranks together."
             )
-
-
-class StreamIterator:
-    """One pass over an epoch. Dropping it stops its threads."""
-
-    def __init__(
-        self,
-        owner: Stream,
-        groups: Iterator[list[Item]],
-        ahead: int,
-        clock: Callable[[], float],
-        counters: Counters,
-    ) -> None:
-        """Made by iterating over a `Stream`."""
-        self.token = object()  # says which iterator this is without keeping it alive
-        self._owner = owner
-        self._counters = counters
-        self._clock = clock
-        self._groups = Ahead(groups, ahead, "tensorrepo-batches") if ahead else groups
-        self._ready: Iterator[Item] = iter(())
-        # The threads know nothing of this object, so it can be collected while they run.
-        self._finalizer = weakref.finalize(self, _close, self._groups)
-
-    def __iter__(self) -> StreamIterator:
-        return self
-
-    def __next__(self) -> Any:
-        found = next(self._ready, None)
-        if found is None:
-            found = self._next_group()
-        position, item = found
-        self._owner.moved_to(position, self.token)
-        return item
-
-    def close(self) -> None:
-        """Stop, and wait for the threads. What was handed out stays valid."""
-        self._ready = iter(())
-        self._finalizer()
-
-    def _next_group(self) -> Item:
-        began = self._clock()
-        try:
-            self._ready = iter(next(self._groups))
-        except BaseException:  # the end, a failure, or Ctrl-C: nothing follows
-            self.close()
-            raise
-        self._counters.waited_seconds += self._clock() - began
-        return next(self._ready)
-
-
-def _close(groups: Any) -> None:
-    groups.close()
 
 
 def _word(value: int, name: str) -> int:

@@ -29,14 +29,14 @@ from tensorrepo.formats.dataset.streaming.ordering.schedule import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm
     from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
-    from tensorrepo.formats.dataset.streaming.options import Counters, StreamOptions
+    from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamStats
     from tensorrepo.formats.dataset.streaming.ordering.plan import Plan
 
 _LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
@@ -44,8 +44,6 @@ _IN_PLACE_THREADS, _LOCAL_THREADS, _REMOTE_THREADS = 1, 4, 16
 _AT_ONCE_BYTES = 8 << 20  # of steps that are gathered together, at most
 _AT_ONCE_ROWS = 16384
 _FIRST_ROWS = 2048  # of the first stretch
-
-Item = tuple[int, Any]  # a position, and what is handed out for the step that ends there
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +59,9 @@ class Assembler:
     nullable: tuple[bool, ...]  # of the plan's columns
     form: BatchForm
     options: StreamOptions
-    counters: Counters
+    stats: StreamStats
 
-    def groups(self, share: Share, seed: int, epoch: int) -> Iterator[list[Item]]:
+    def groups(self, share: Share, seed: int, epoch: int) -> Generator[list[Batch], None, None]:
         """Every step of the share, some at a time. Closing this ends the threads behind it."""
         local = self.loader.is_local
         fetcher = Fetcher(
@@ -115,11 +113,6 @@ class Assembler:
         fitting = min(_AT_ONCE_BYTES // max(1, step_bytes), _AT_ONCE_ROWS // own_rows)
         return max(1, fitting)
 
-    @property
-    def group_steps(self) -> int:
-        """How many steps are handed out together, at most: a transform may be slow."""
-        return self.steps_at_once if self.options.transform is None else 1
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
@@ -136,7 +129,7 @@ class _Walk:
     def __init__(self, assembler: Assembler, fetcher: Fetcher[list[list[InMemory]]]) -> None:
         self._assembler = assembler
         self._fetcher = fetcher
-        self._counters = assembler.counters
+        self._stats = assembler.stats
         self._clock = assembler.options.clock
         plan = assembler.plan
         self._values = [
@@ -153,7 +146,7 @@ class _Walk:
         ]
         return _Prepared(stretch, numbers, tuple(wanted))
 
-    def groups(self, upcoming: Iterator[_Prepared]) -> Iterator[list[Item]]:
+    def groups(self, upcoming: Iterator[_Prepared]) -> Iterator[list[Batch]]:
         """Every step, some at a time."""
         at_once = 1  # so that the first batch is not kept waiting by others
         current = self._expected(upcoming)
@@ -176,38 +169,32 @@ class _Walk:
         found = next(upcoming, None)
         if found is not None:
             self._fetcher.expect(found.stretch.opened.tolist())
-        self._counters.plan_seconds += self._clock() - began
+        self._stats.plan_seconds += self._clock() - began
         return found
 
-    def _steps(self, current: _Prepared, start: int, stop: int) -> Iterator[list[Item]]:
+    def _steps(self, current: _Prepared, start: int, stop: int) -> Iterator[list[Batch]]:
         stretch = current.stretch
         self._open(stretch.opened[_between(stretch.opened_at, start, stop)].tolist())
         batches = self._gathered(current, start, stop)
         closed = stretch.closed[_between(stretch.closed_at, start, stop)]
         for values in self._values:
             values.close(closed)
-        transform = self._assembler.options.transform
-        if transform is None:
-            yield from self._handed_out([(batch.position, batch) for batch in batches])
-            return
-        for batch in batches:
-            began = self._clock()
-            item = batch.position, transform(batch)
-            self._counters.transform_seconds += self._clock() - began
-            yield from self._handed_out([item])
+        began = self._clock()
+        yield batches
+        self._stats.idle_seconds += self._clock() - began
 
     def _open(self, runs: list[int]) -> None:
         if not runs:
             return
         began = self._clock()
         loaded = self._fetcher.take(runs)
-        self._counters.fetch_seconds += self._clock() - began
+        self._stats.fetch_seconds += self._clock() - began
         for group in loaded:
             for values, column in zip(self._values, group, strict=True):
                 for where in column:
                     values.open(where)
-        self._counters.runs += len(runs)
-        self._counters.run_bytes += int(self._assembler.plan.run_bytes[runs].sum())
+        self._stats.runs += len(runs)
+        self._stats.run_bytes += int(self._assembler.plan.run_bytes[runs].sum())
 
     def _gathered(self, current: _Prepared, start: int, stop: int) -> list[Batch]:
         began = self._clock()
@@ -227,15 +214,10 @@ class _Walk:
             )
             for low, high, end in zip(bounds[:-1], bounds[1:], ends, strict=True)
         ]
-        self._counters.batches += len(batches)
-        self._counters.rows += last - first
-        self._counters.gather_seconds += self._clock() - began
+        self._stats.batches += len(batches)
+        self._stats.rows += last - first
+        self._stats.gather_seconds += self._clock() - began
         return batches
-
-    def _handed_out(self, items: list[Item]) -> Iterator[list[Item]]:
-        began = self._clock()
-        yield items
-        self._counters.idle_seconds += self._clock() - began
 
 
 def _between(steps: np.ndarray[Any, np.dtype[np.int64]], start: int, stop: int) -> slice:

@@ -14,7 +14,7 @@ Last = Literal["short", "drop"]
 Transform = Callable[[Batch], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
     """How batches are made; `stream.stream` says what each of these means."""
 
@@ -27,6 +27,7 @@ class StreamOptions:
     transform: Transform | None
     prefetch: int
     threads: int | None
+    work_threads: int
     ahead_bytes: int
     clock: Callable[[], float]
 
@@ -48,20 +49,20 @@ class StreamOptions:
         return Share(self.batch_size, self.rank, self.world, start, self.last == "drop")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StreamStats:
-    """What an iteration did up to now. Seconds are of the thread that makes batches, but the last.
+    """What an iteration did up to now. Each number is written by one thread.
 
     Attributes:
         batches: made.
         rows: in them.
         runs: read, verified and decoded.
         run_bytes: their decoded bytes.
-        plan_seconds: waiting for the order to be worked out.
-        fetch_seconds: waiting for runs.
-        gather_seconds: bringing rows together.
-        transform_seconds: in the transform.
-        idle_seconds: waiting for the consumer, with `prefetch` batches ready.
+        plan_seconds: that the thread which makes batches waited for the order to be worked out.
+        fetch_seconds: that it waited for runs.
+        gather_seconds: that it brought rows together.
+        idle_seconds: that it waited for the consumer, with `prefetch` batches ready.
+        transform_seconds: in decoding and the transform, of all threads together.
         waited_seconds: that the consumer waited for batches.
     """
 
@@ -72,25 +73,6 @@ class StreamStats:
     plan_seconds: float = 0.0
     fetch_seconds: float = 0.0
     gather_seconds: float = 0.0
-    transform_seconds: float = 0.0
     idle_seconds: float = 0.0
-    waited_seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class Counters:
-    """The numbers of `StreamStats` while they grow, written by one thread each."""
-
-    batches: int = 0
-    rows: int = 0
-    runs: int = 0
-    run_bytes: int = 0
-    plan_seconds: float = 0.0
-    fetch_seconds: float = 0.0
-    gather_seconds: float = 0.0
     transform_seconds: float = 0.0
-    idle_seconds: float = 0.0
     waited_seconds: float = 0.0
-
-    def snapshot(self) -> StreamStats:
-        return StreamStats(**{name: getattr(self, name) for name in self.__slots__})

@@ -103,7 +103,7 @@ class Fetcher(Generic[T]):
             self._room.notify_all()
             self._arrived.notify_all()
         for thread in self._threads:
-            _join(thread)
+            join(thread)
         self._results.clear()
 
     def _work(self) -> None:
@@ -186,7 +186,7 @@ class Ahead(Generic[T]):
             self._closed = True
             self._room.notify_all()
             self._arrived.notify_all()
-        _join(self._thread)
+        join(self._thread)
         self._ready.clear()
 
     def _work(self) -> None:
@@ -215,6 +215,7 @@ class Ahead(Generic[T]):
             return True
 
 
-def _join(thread: Thread) -> None:
+def join(thread: Thread) -> None:
+    """Wait for a thread to end, for as long as it makes sense."""
     if thread.ident is not None:  # an interrupt may have come before it was started
         thread.join(_JOIN_SECONDS)

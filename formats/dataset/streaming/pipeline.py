@@ -1,0 +1,136 @@
+"""How do the batches of one iteration reach the loop that uses them?
+
+Batches are gathered some at a time. Where nothing is left to do to them, one thread makes them
+ahead; where they are decoded or transformed, several threads draw them, work on them, and hand them
+over in order. `StreamIterator` is what the loop holds: dropping it ends every thread behind it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tensorrepo.formats.dataset.streaming.batching.stages import Stages
+from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from tensorrepo.formats.dataset.streaming.batching.batch import Batch
+    from tensorrepo.formats.dataset.streaming.options import StreamStats
+
+Item = tuple[int, Any]  # a position, and what is handed out for the step that ends there
+
+
+class Items(Protocol):
+    """Items, some at a time; closing ends what makes them."""
+
+    def __iter__(self) -> Iterator[list[Item]]: ...
+
+    def __next__(self) -> list[Item]: ...
+
+    def close(self) -> None: ...
+
+
+def items_ahead(
+    groups: Generator[list[Batch], None, None],
+    work: Callable[[Batch], Any] | None,
+    *,
+    prefetch: int,
+    steps_at_once: int,
+    threads: int,
+) -> Items:
+    """What is handed out for each step, made ahead on threads unless `prefetch` is 0.
+
+    Args:
+        groups: the gathered batches, up to `steps_at_once` at a time.
+        work: makes of a batch what is handed out; None hands the batch out.
+        prefetch: steps that are made ahead.
+        steps_at_once: see `groups`.
+        threads: how many work at once.
+    """
+    if work is None:
+        plain = _plain(groups)
+        ahead = -(-prefetch // steps_at_once)
+        return Ahead(plain, ahead, "tensorrepo-batches") if ahead else plain
+    if not prefetch:
+        return _worked(groups, work)
+    return Stages(
+        _single(groups),
+        lambda batch: [(batch.position, work(batch))],
+        threads=threads,
+        most=max(prefetch, threads + 1),
+        name="tensorrepo-batches",
+    )
+
+
+def _plain(groups: Generator[list[Batch], None, None]) -> Generator[list[Item], None, None]:
+    with closing(groups):
+        for group in groups:
+            yield [(batch.position, batch) for batch in group]
+
+
+def _single(groups: Generator[list[Batch], None, None]) -> Generator[Batch, None, None]:
+    with closing(groups):
+        for group in groups:
+            yield from group
+
+
+def _worked(
+    groups: Generator[list[Batch], None, None], work: Callable[[Batch], Any]
+) -> Generator[list[Item], None, None]:
+    with closing(_single(groups)) as batches:
+        for batch in batches:
+            yield [(batch.position, work(batch))]
+
+
+class StreamIterator:
+    """One pass over an epoch. Dropping it stops its threads."""
+
+    def __init__(
+        self,
+        items: Items,
+        moved_to: Callable[[int, object], None],
+        clock: Callable[[], float],
+        stats: StreamStats,
+    ) -> None:
+        """Made by iterating over a stream, whose `moved_to` is told how far its rows were used."""
+        self.token = object()  # says which iterator this is without keeping it alive
+        self._items = items
+        self._moved_to = moved_to
+        self._stats = stats
+        self._clock = clock
+        self._ready: Iterator[Item] = iter(())
+        # The threads know nothing of this object, so it can be collected while they run.
+        self._finalizer = weakref.finalize(self, _close, items)
+
+    def __iter__(self) -> StreamIterator:
+        return self
+
+    def __next__(self) -> Any:
+        found = next(self._ready, None)
+        if found is None:
+            found = self._next_items()
+        position, item = found
+        self._moved_to(position, self.token)
+        return item
+
+    def close(self) -> None:
+        """Stop, and wait for the threads. What was handed out stays valid."""
+        self._ready = iter(())
+        self._finalizer()
+
+    def _next_items(self) -> Item:
+        began = self._clock()
+        try:
+            self._ready = iter(next(self._items))
+        except BaseException:  # the end, a failure, or Ctrl-C: nothing follows
+            self.close()
+            raise
+        self._stats.waited_seconds += self._clock() - began
+        return next(self._ready)
+
+
+def _close(items: Items) -> None:
+    items.close()
