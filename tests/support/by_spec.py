@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from blake3 import blake3
 
 from tensorrepo.formats.dataset.columns.schema import LinkValue
 from tensorrepo.formats.dataset.read import Dataset, live_rows, row_id_table
 from tensorrepo.formats.dtypes import is_small_float
-from tests.support import reference_dataset
+from tests.support import reference_changes
 from tests.support.datasets import same_rows
 
 if TYPE_CHECKING:
@@ -28,9 +29,13 @@ def ids_of(dataset: Dataset) -> list[tuple[int, int]]:
 
 def agrees(objects: MemoryObjects, dataset: Dataset) -> bool:
     """Whether both readers find the same rows with the same ids."""
-    named = {reference_dataset.object_name(whole): whole for whole in objects.stored.values()}
-    _, ids, rows = reference_dataset.read(named, bytes.fromhex(dataset.digest))
+    named = {_object_name(whole): whole for whole in objects.stored.values()}
+    _, ids, rows = reference_changes.read(named, bytes.fromhex(dataset.digest))
     return same_rows(rows, list(_plain(dataset))) and ids == ids_of(dataset)
+
+
+def _object_name(whole: bytes) -> bytes:
+    return blake3(whole, derive_key_context="tensorrepo object v1").digest()
 
 
 def _plain(dataset: Dataset) -> Iterator[dict[str, Any]]:
