@@ -25,6 +25,7 @@ from tensorrepo.formats.dataset.columns.schema import (
 )
 from tensorrepo.formats.dtypes import dtype_name
 from tensorrepo.formats.exchange.base import refusals
+from tensorrepo.formats.exchange.tabular.nested import json_says, json_texts
 from tensorrepo.formats.exchange.tabular.tables import Adapted, null_below_zero
 from tensorrepo.repo.errors import UnsupportedError
 
@@ -122,24 +123,13 @@ def _adapt_other(field: pa.Field, stored: pa.DataType) -> Adapted:
     try:
         (column,) = Schema.from_arrow(pa.schema([plain])).without_ids().columns
     except UnsupportedError:
-        if not _json_says(stored):
+        if not json_says(stored):
             raise
         column = Column(field.name, Json(), nullable=field.nullable)
-        return Adapted(column, lambda array: storage(array).to_pylist())
+        return Adapted(column, lambda array: json_texts(storage(array)))
     if pa.types.is_dictionary(stored):
         return Adapted(column, lambda array: storage(array).dictionary_decode())
     return Adapted(column, lambda array: array if array.type == stored else storage(array))
-
-
-def _json_says(kind: pa.DataType) -> bool:
-    """Whether every value of an Arrow type is one of JSON."""
-    types = pa.types
-    if types.is_struct(kind):
-        return all(_json_says(kind.field(at).type) for at in range(kind.num_fields))
-    if _is_list(kind):
-        return _json_says(kind.value_type)
-    textual = types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind)
-    return bool(textual or _is_number(kind))
 
 
 def _shape(feature: Feature, stored: pa.DataType) -> tuple[int | None, ...]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Schema
+from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Json, Schema
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
@@ -29,6 +29,7 @@ from tensorrepo.formats.exchange.base import (
     refusals,
 )
 from tensorrepo.formats.exchange.ignore import read_ignore
+from tensorrepo.formats.exchange.tabular.nested import is_nested, json_says, json_texts
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -151,8 +152,13 @@ def _adapt_field(field: pa.Field, feature: Mapping[str, Any]) -> Adapted:
         return Adapted(
             Column(field.name, Image(), nullable=True), lambda array: array.field("bytes")
         )
-    # An id belongs to the dataset that the file came from, not to the one that it goes to.
-    (column,) = Schema.from_arrow(pa.schema([field])).without_ids().columns
+    try:
+        # An id belongs to the dataset that the file came from, not to the one that it goes to.
+        (column,) = Schema.from_arrow(pa.schema([field])).without_ids().columns
+    except UnsupportedError:
+        if not (is_nested(field.type) and json_says(field.type)):
+            raise
+        return Adapted(Column(field.name, Json(), nullable=field.nullable), json_texts)
     if pa.types.is_dictionary(field.type):
         return Adapted(column, lambda array: array.dictionary_decode())
     return Adapted(column, lambda array: array)
