@@ -223,8 +223,7 @@ def _plan_column(
     *,
     leads: bool,
 ) -> ColumnPlan:
-    first_page = np.searchsorted(index.first_row, start, side="right") - 1
-    stop_page = np.searchsorted(index.first_row, stop, side="left")
+    first_page, stop_page = _pages_of_runs(index.first_row, start, stop)
     reading: Reading = "page"
     if leads:
         reading = "leading"
@@ -235,10 +234,29 @@ def _plan_column(
     return ColumnPlan(name, index, reading, first_page, stop_page)
 
 
+def _pages_of_runs(
+    bounds: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First page of each run, and the page after its last."""
+    if _is_cut(bounds, start, stop):
+        pages = np.arange(len(bounds))
+        return pages[:-1], pages[1:]
+    first_page = np.searchsorted(bounds, start, side="right") - 1
+    return first_page, np.searchsorted(bounds, stop, side="left")
+
+
+def _is_cut(bounds: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]) -> bool:
+    """Whether every run is one page, and every page a run."""
+    return np.array_equal(bounds[:-1], start) and np.array_equal(bounds[1:], stop)
+
+
 def _run_bytes(
     index: ColumnIndex, start: NDArray[np.int64], stop: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Decoded bytes of each run in one column; a page's bytes count evenly for its rows."""
+    if index.default is None and _is_cut(index.first_row, start, stop):
+        exact: NDArray[np.int64] = index.entries["raw_bytes"].astype(np.int64)
+        return exact
     raw_bytes = index.entries["raw_bytes"].astype(np.float64)
     if index.default is not None:  # pages that are nowhere decode to something all the same
         rows = index.entries["rows"]
