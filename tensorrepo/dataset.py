@@ -14,11 +14,12 @@ from tensorrepo.formats.dataset.editing.where import find_rows, ids_of_rows, row
 from tensorrepo.formats.dataset.stream import stream as open_stream
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
+from tensorrepo.samples import check_fill, read_samples
 from tensorrepo.stream import Stream
 from tensorrepo.workspace.describe import value_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -118,9 +119,18 @@ class Dataset:
         """Columns as torch tensors, where they have one shape and are numbers."""
         return {name: _as_torch(values) for name, values in self.to_numpy(columns).items()}
 
-    def torch(self, columns: Sequence[str] | None = None) -> TorchDataset:
-        """For torch's own `DataLoader`: rows by number, right with any number of workers."""
-        return TorchDataset(self, tuple(columns) if columns is not None else None)
+    def torch(
+        self, columns: Sequence[str] | None = None, *, fill: Mapping[str, Any] | None = None
+    ) -> TorchDataset:
+        """For torch's own `DataLoader`: rows by number, right with any number of workers.
+
+        Args:
+            columns: which; None means all.
+            fill: what stands for null, by column; a null elsewhere is an error. None hands None on,
+                for a `collate_fn` of your own.
+        """
+        names = self.schema.names if columns is None else tuple(columns)
+        return TorchDataset(self, names, check_fill(self.stored, fill or {}))
 
     def stream(  # noqa: PLR0913 - the one call by which people set a stream up
         self,
@@ -192,25 +202,22 @@ class Dataset:
 
 
 class TorchDataset:
-    """A map-style dataset: what torch's `DataLoader` asks for, without importing torch."""
+    """A map-style dataset: what torch's `DataLoader` asks for. Moments are their int64."""
 
-    def __init__(self, dataset: Dataset, columns: tuple[str, ...] | None) -> None:
+    def __init__(self, dataset: Dataset, columns: tuple[str, ...], fill: dict[str, Any]) -> None:
         self.dataset = dataset
         self.columns = columns
+        self.fill = fill
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self.dataset[int(index)]
-        return {name: row[name] for name in self.columns or row}
+        return self.__getitems__([int(index)])[0]
 
     def __getitems__(self, indices: Iterable[int]) -> list[dict[str, Any]]:
         """A whole batch in one read: torch calls this where it is there."""
-        wanted = list(indices)
-        found = self.dataset.stored[wanted]
-        names = self.columns or tuple(found)
-        return [{name: found[name][at] for name in names} for at in range(len(wanted))]
+        return read_samples(self.dataset.stored, self.columns, list(indices), self.fill)
 
 
 def _as_torch(values: Any) -> Any:
