@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import asdict
-from typing import Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +15,16 @@ from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
 from tensorrepo.cli.complete import complete_place
 from tensorrepo.connect import parse_size, world
-from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.stream import stream
+from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
+from tensorrepo.stallpicture import draw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ORDERS: dict[str, Shuffle] = {
     "pages": "pages", "global": "global", "buffer": "buffer", "no": False,
@@ -37,26 +45,45 @@ def stream_command(
     explain: Annotated[
         bool, typer.Option("--explain", help="Say how it would be read, and read nothing.")
     ] = False,
+    profiled: Annotated[
+        bool,
+        typer.Option("--profile", help="Say what a loop would wait for: its steps, or the data."),
+    ] = False,
+    step_ms: Annotated[
+        float, typer.Option(min=0, help="With --profile: milliseconds that a training step takes.")
+    ] = 0.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="With --profile: how long to read from storage.")
+    ] = SECONDS,
+    picture: Annotated[
+        Path | None, typer.Option(help="With --profile: draw it to this file, such as stalls.png.")
+    ] = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Stream a dataset as training would, verified, and show how fast.
 
+    With --profile the first steps run three times: from storage, again with the data in memory, and
+    with one batch over and over. What a pass takes longer than the next is what a loop waits for.
+
     Examples:
         tensorrepo stream photos
         tensorrepo stream v1:photos --shuffle no --batch-size 1024
         tensorrepo stream photos --explain
+        tensorrepo stream photos --profile --step-ms 20 --picture stalls.png
     """
     if shuffle not in ORDERS:
         raise InvalidInputError(f"no order {shuffle!r}: there are {', '.join(ORDERS)}")
+    if not profiled and (step_ms or picture is not None):
+        raise InvalidInputError("--step-ms and --picture belong to --profile: add it")
     session = session_of(context, repo)
     _, path, entry = session.find(name)
     if entry.kind is not Kind.DATASET:
         raise InvalidInputError(f"{path} is a {entry.kind.label}: only datasets stream")
     rank, size = world(session.machine.environment)
     dataset = open_dataset(session.repository.objects, entry.digest, session.outside)
-    reader = stream(
-        dataset,
+    opened = partial(
+        stream,
         batch_size=batch_size,
         columns=columns or None,
         shuffle=ORDERS[shuffle],
@@ -65,10 +92,17 @@ def stream_command(
         rank=rank,
         world=size,
     )
-    if explain:
-        told = reader.explain()
+    if profiled:
+        _forget_pages(session.repository.objects.backend.local_root)
+        _profile(dataset, opened, path, step_ms / 1e3, seconds, picture, as_json=as_json)
+    elif explain:
+        told = opened(dataset).explain()
         output.json_value(asdict(told)) if as_json else output.line(str(told))
-        return
+    else:
+        _run(opened(dataset), path, epochs, as_json=as_json)
+
+
+def _run(reader: Stream, path: str, epochs: int, *, as_json: bool) -> None:
     rows = 0
     begun = time.perf_counter()
     with output.working(f"streaming {path}"):
@@ -86,3 +120,42 @@ def stream_command(
         f"planned {found.plan_seconds:.2f} s, fetched {found.fetch_seconds:.2f} s, gathered "
         f"{found.gather_seconds:.2f} s, waited {found.waited_seconds:.2f} s"
     )
+
+
+def _profile(
+    dataset: Dataset,
+    opened: Callable[[Dataset], Stream],
+    path: str,
+    step_seconds: float,
+    seconds: float,
+    picture: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    step = (lambda _: time.sleep(step_seconds)) if step_seconds else None
+    with output.working(f"profiling {path}"):
+        found = profile(dataset, opened, step=step, seconds=seconds)
+    if picture is not None:
+        _draw(found, path, picture)
+    output.json_value(found.to_dict()) if as_json else output.line(str(found))
+
+
+def _draw(found: Profile, path: str, picture: Path) -> None:
+    try:
+        draw(found, f"{path}: milliseconds a step", picture)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"cannot draw to {picture}: {error}. Name a file that ends in .png, in a folder that "
+            "is there."
+        ) from error
+    output.note(f"drew {picture}")
+
+
+def _forget_pages(root: Path | None) -> None:
+    """Ask the system to drop what it holds of a local store in memory, so that cold is cold."""
+    if root is None or not hasattr(os, "posix_fadvise"):
+        return
+    for file in (root / "objects").rglob("*"):
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -264,6 +264,25 @@ def test_stream_reads_all_rows_and_explains_without_reading(full: Shell) -> None
     full.fails(2, "stream", "net")
 
 
+def test_stream_profiles_what_a_loop_waits_for(full: Shell, tmp_path: Path) -> None:
+    picture = tmp_path / "stalls.png"
+    told = full("stream", "points", "--profile", "--step-ms", "1", "--picture", str(picture))
+    assert "without it" in told
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    found = full.json("stream", "points", "--profile")
+    assert set(found["stalls"]) == {"step", "prepare", "storage"}
+    assert found["cold"]["rows"] == found["cached"]["rows"] == 20
+
+
+def test_a_profile_refuses_what_it_cannot_draw(full: Shell, tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "no" / "stalls.png")
+    assert "in a folder that" in full.fails(
+        2, "stream", "points", "--profile", "--picture", nowhere
+    )
+    full.fails(2, "stream", "points", "--profile", "--picture", str(tmp_path / "stalls.nothing"))
+    assert "--profile" in full.fails(2, "stream", "points", "--step-ms", "3")
+
+
 def test_config_shows_sets_and_forgets(shell: Shell) -> None:
     shell("config", "user.name", "Bob")
     assert shell("config", "user.name") == "Bob\n"
