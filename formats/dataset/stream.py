@@ -67,6 +67,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     epoch: int = 0,
     rank: int = 0,
     world: int = 1,
+    replicate: int = 1,
     last: Last = "short",
     output: Output = "numpy",
     pad: float | None = None,
@@ -91,7 +92,9 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         epoch: which pass over the data, see `Stream.set_epoch`.
         rank: which part of every step to read, of `world` parts.
         world: how many ranks share every step.
-        last: whether a last step of fewer rows is handed out ("short") or left out ("drop").
+        replicate: so many consecutive ranks get the same share, as parts of one model need.
+        last: whether a last step of fewer rows is handed out ("short"), left out ("drop"), or
+            filled up by repeating rows of it ("pad"); `Batch.repeated` counts those.
         output: "numpy" arrays, "torch" tensors of the same memory, or "arrow" arrays.
         pad: stack ragged columns into one array, filled up with this value.
         transform: called with every `Batch`, by several threads at once; what it returns is handed
@@ -110,6 +113,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         batch_size=batch_size,
         rank=rank,
         world=world,
+        replicate=replicate,
         last=last,
         output=output,
         pad=pad,
@@ -309,10 +313,11 @@ class Stream:
         if not steps:
             return
         start, stop = share.bounds(steps - 1, self.plan.rows)
-        if stop - start < share.world:
+        rows = share.batch_size if share.last == "pad" else stop - start
+        if rows < share.world:
             raise InvalidInputError(
                 f"the last step has {stop - start} rows for {share.world} ranks, so some would get "
-                "none. Use last='drop', another batch_size, or fewer ranks."
+                "none. Use last='drop' or 'pad', another batch_size, or fewer ranks."
                 if share.batch_size >= share.world
                 else f"batch_size={share.batch_size} rows a step cannot be shared by "
                 f"{share.world} ranks: it counts the rows of all ranks together."

@@ -214,6 +214,8 @@ class _Walk:
             )
             for low, high, end in zip(bounds[:-1], bounds[1:], ends, strict=True)
         ]
+        if stop == current.stretch.steps:
+            batches[-1].repeated = current.stretch.repeated
         self._stats.batches += len(batches)
         self._stats.rows += last - first
         self._stats.gather_seconds += self._clock() - began

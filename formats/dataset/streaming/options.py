@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, get_args
 
 from tensorrepo.formats.dataset.streaming.batching.batch import OUTPUTS, Batch, Output
-from tensorrepo.formats.dataset.streaming.ordering.schedule import Share
+from tensorrepo.formats.dataset.streaming.ordering.schedule import Last, Share
 from tensorrepo.repo.errors import InvalidInputError
 
-Last = Literal["short", "drop"]
 Transform = Callable[[Batch], Any]
 
 
@@ -21,6 +20,7 @@ class StreamOptions:
     batch_size: int
     rank: int
     world: int
+    replicate: int
     last: Last
     output: Output
     pad: float | None
@@ -34,8 +34,13 @@ class StreamOptions:
     def __post_init__(self) -> None:
         if self.output not in OUTPUTS:
             raise InvalidInputError(f"output is one of {', '.join(OUTPUTS)}, got {self.output!r}")
-        if self.last not in ("short", "drop"):
-            raise InvalidInputError(f"last is 'short' or 'drop', got {self.last!r}")
+        if self.last not in get_args(Last):
+            raise InvalidInputError(f"last is 'short', 'drop' or 'pad', got {self.last!r}")
+        if self.replicate < 1 or self.world % self.replicate:
+            raise InvalidInputError(
+                f"replicate={self.replicate} ranks cannot have the same share in a world of "
+                f"{self.world}: it has to divide it."
+            )
         threads = 1 if self.threads is None else self.threads
         if self.prefetch < 0 or self.ahead_bytes < 1 or threads < 1:
             raise InvalidInputError(
@@ -46,7 +51,10 @@ class StreamOptions:
 
     def share(self, start: int) -> Share:
         """What this rank reads from position `start` on."""
-        return Share(self.batch_size, self.rank, self.world, start, self.last == "drop")
+        alike = self.replicate
+        if not 0 <= self.rank < self.world:
+            raise InvalidInputError(f"rank is in [0, world), got {self.rank} of {self.world}")
+        return Share(self.batch_size, self.rank // alike, self.world // alike, start, self.last)
 
 
 @dataclass(slots=True)

@@ -102,6 +102,37 @@ def test_last_drop_leaves_the_short_batch_out(dataset: Dataset) -> None:
     assert [len(batch["y"]) for batch in found] == [64] * 15
 
 
+@pytest.mark.parametrize("world", [1, 2, 8])
+def test_last_pad_repeats_rows_of_the_last_step(dataset: Dataset, world: int) -> None:
+    options = {"batch_size": 64, "window_bytes": WINDOW}
+    whole = stream(dataset, **options)
+    short = row_numbers(list(whole))
+    ranks = [
+        list(stream(dataset, **options, last="pad", rank=rank, world=world))
+        for rank in range(world)
+    ]
+    assert {len(batch["y"]) for rank in ranks for batch in rank} == {64 // world}
+    assert all(np.array_equal(batch["y"], batch.rows) for rank in ranks for batch in rank)
+    last = [rank[-1] for rank in ranks]
+    own = [row for batch in last for row in batch.rows[: len(batch.rows) - batch.repeated].tolist()]
+    assert sorted(own) == sorted(short[-1])
+    assert sum(batch.repeated for batch in last) == 64 - len(short[-1])
+    assert {batch.position for batch in last} == {COUNT}
+    assert not any(batch.repeated for rank in ranks for batch in rank[:-1])
+
+
+def test_replicated_ranks_get_the_same_share(dataset: Dataset) -> None:
+    options = {"batch_size": 40, "window_bytes": WINDOW}
+    ranks = [
+        row_numbers(list(stream(dataset, **options, rank=rank, world=6, replicate=3)))
+        for rank in range(6)
+    ]
+    halves = [
+        row_numbers(list(stream(dataset, **options, rank=rank, world=2))) for rank in range(2)
+    ]
+    assert ranks == [halves[0]] * 3 + [halves[1]] * 3
+
+
 def test_only_the_columns_asked_for_come_and_in_that_order(dataset: Dataset) -> None:
     batch = next(iter(stream(dataset, batch_size=8, columns=["t", "y"])))
     assert list(batch) == ["t", "y"]

@@ -43,6 +43,7 @@ class Batch(dict[str, Any]):
             arrays and tensors hold zeros and lists None; numpy arrays are masked as well.
         lengths: per padded column the true lengths, int64 ``(rows,)``, or ``(rows, n)`` where n
             dimensions differ from row to row.
+        repeated: how many of the last rows repeat others, where a last step was filled up.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Batch(dict[str, Any]):
         self.rows = rows
         self.valid: dict[str, Any] = {}
         self.lengths: dict[str, Any] = {}
+        self.repeated = 0
         self._identify = identify
 
     @property
@@ -67,7 +69,7 @@ class Batch(dict[str, Any]):
         return self._identify(self.rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        known = self.position, self.rows, self.row_ids, self.valid, self.lengths
+        known = self.position, self.rows, self.row_ids, self.valid, self.lengths, self.repeated
         return _restored, (dict(self), *known)
 
 
@@ -78,9 +80,10 @@ def _restored(
     row_ids: NDArray[Any],
     valid: dict[str, Any],
     lengths: dict[str, Any],
+    repeated: int,
 ) -> Batch:
     batch = Batch(columns, position=position, rows=rows, identify=lambda _: row_ids)
-    batch.valid, batch.lengths = valid, lengths
+    batch.valid, batch.lengths, batch.repeated = valid, lengths, repeated
     return batch
 
 

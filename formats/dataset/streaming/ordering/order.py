@@ -165,7 +165,7 @@ class PairedLanes:
             pieces.append(self._whole_blocks(start // self.lanes, last, wanted))
         if stop > full * self.lanes:
             pieces.append(self._partial_block(wanted))
-        found = pieces[0] if len(pieces) == 1 else _joined(pieces)
+        found = pieces[0] if len(pieces) == 1 else joined(pieces)
         low, high = np.searchsorted(found.position, (start, stop))
         return found.select(slice(low, high))
 
@@ -401,7 +401,8 @@ def _stride(bands: int) -> int:
     return stride
 
 
-def _joined(pieces: list[Located]) -> Located:
+def joined(pieces: list[Located]) -> Located:
+    """Located rows, one piece after the other."""
     return Located(
         *(
             np.concatenate([getattr(piece, name) for piece in pieces])

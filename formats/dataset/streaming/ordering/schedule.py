@@ -11,11 +11,12 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from tensorrepo.formats.dataset.streaming.ordering.keyed import low_bits_of, numbers, permutations
+from tensorrepo.formats.dataset.streaming.ordering.order import joined
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -25,19 +26,25 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.streaming.ordering.order import Located, Order
 
+Last = Literal["short", "drop", "pad"]
+
 STRETCH_ROWS = 1 << 15
 _PERMUTED_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank reads: its part of every step from position `start` to the epoch's end."""
+    """What one rank reads: its part of every step from position `start` to the epoch's end.
+
+    A last step of fewer rows is handed out "short", left out ("drop"), or filled up by repeating
+    rows of it ("pad").
+    """
 
     batch_size: int
     rank: int = 0
     world: int = 1
     start: int = 0
-    drop_last: bool = False
+    last: Last = "short"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.start < 0:
@@ -51,7 +58,7 @@ class Share:
     def steps(self, rows: int) -> int:
         """Steps that are left in an epoch of `rows`."""
         left = max(0, rows - self.start)
-        return left // self.batch_size if self.drop_last else -(-left // self.batch_size)
+        return left // self.batch_size if self.last == "drop" else -(-left // self.batch_size)
 
     def bands(self, bands: int) -> range:
         """The bands that this rank may have rows of."""
@@ -80,6 +87,7 @@ class Stretch:
         opened_at: the step of the stretch that needs each of them first, counted from 0.
         closed: runs that are not needed any more, in the order of release.
         closed_at: the step of the stretch that needs each of them last.
+        repeated: how many of the last rows repeat others of their step, to fill it up.
     """
 
     first_step: int
@@ -91,6 +99,7 @@ class Stretch:
     opened_at: NDArray[np.int64]
     closed: NDArray[np.int64]
     closed_at: NDArray[np.int64]
+    repeated: int = 0
 
     @property
     def steps(self) -> int:
@@ -106,6 +115,7 @@ class _Piece:
     step: NDArray[np.int64]
     run: NDArray[np.int64]
     place: NDArray[np.int64]
+    repeated: int
 
 
 def stretches(
@@ -155,6 +165,7 @@ def stretches(
             opened_at=piece.step[new],
             closed=closed,
             closed_at=piece.step[done],
+            repeated=piece.repeated,
         )
         piece = following
 
@@ -166,11 +177,38 @@ def _pieces(order: Order, share: Share, rows: int, most_rows: int) -> Iterator[_
         count = min(-(-rows // share.batch_size), steps - first)
         start = share.bounds(first, order.rows)[0]
         ends = np.minimum(start + share.batch_size * np.arange(1, count + 1), order.rows)
-        found = shared_rows(order, share, start, int(ends[-1]))
+        found, repeated = _rows_of_steps(order, share, start, int(ends[-1]))
         step = (found.position - start) // share.batch_size
-        yield _Piece(first, ends, step, found.run, found.place)
+        yield _Piece(first, ends, step, found.run, found.place, repeated)
         first += count
         rows = min(2 * rows, most_rows)
+
+
+def _rows_of_steps(order: Order, share: Share, start: int, stop: int) -> tuple[Located, int]:
+    """The rows of one rank in some steps, and how many of the last ones are repeated."""
+    short_rows = (stop - start) % share.batch_size
+    if share.last != "pad" or not short_rows:
+        return shared_rows(order, share, start, stop), 0
+    whole = stop - short_rows
+    padded, repeated = _padded_rows(order, share, whole, stop)
+    if whole == start:
+        return padded, repeated
+    return joined([shared_rows(order, share, start, whole), padded]), repeated
+
+
+def _padded_rows(order: Order, share: Share, start: int, stop: int) -> tuple[Located, int]:
+    """The rows of one rank in a short step, those that fill it up last.
+
+    The sorted places of the step are stretched to its full size, so a rank repeats rows of its
+    own, or has none and repeats its neighbours'.
+    """
+    found = order.locate(start, stop)
+    rows, full = stop - start, share.batch_size
+    by_band = np.argsort(found.band, kind="stable")
+    place = np.arange(share.rank * full // share.world, (share.rank + 1) * full // share.world)
+    mine = by_band[place * rows // full]
+    again = (place > 0) & (place * rows // full == (place - 1) * rows // full)
+    return found.select(mine[np.lexsort((mine, again))]), int(again.sum())
 
 
 def shared_rows(order: Order, share: Share, start: int, stop: int) -> Located:

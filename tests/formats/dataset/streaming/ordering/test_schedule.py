@@ -18,6 +18,7 @@ from tensorrepo.formats.dataset.streaming.ordering.order import (
     paired_lanes,
 )
 from tensorrepo.formats.dataset.streaming.ordering.schedule import (
+    Last,
     Share,
     Stretch,
     shared_rows,
@@ -44,7 +45,7 @@ def shared_orders(draw: st.DrawFn) -> tuple[PairedLanes, Share]:
         rank=draw(st.integers(0, world - 1)),
         world=world,
         start=draw(st.integers(0, order.rows)),
-        drop_last=draw(st.booleans()),
+        last=draw(st.sampled_from(["short", "drop"])),
     )
     return order, share
 
@@ -150,7 +151,7 @@ def test_ranks_read_a_run_twice_on_their_borders_only(world: int, twice: int) ->
 @given(shared_orders())
 def test_one_rank_reads_every_run_once(given_: tuple[PairedLanes, Share]) -> None:
     order, share = given_
-    whole = replace(share, rank=0, world=1, start=0, drop_last=False)
+    whole = replace(share, rank=0, world=1, start=0, last="short")
     parts = run_of(order, whole, 2 * order.lanes)
     every = list(range(order.live.size))
     assert sorted(run for part in parts for run in part.opened.tolist()) == every
@@ -192,11 +193,47 @@ def run_of_nothing(order: RowOrder) -> list[Stretch]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "start", "drop_last", "steps"),
-    [(10, 0, False, 3), (10, 0, True, 2), (10, 10, False, 0), (10, 2, True, 2), (0, 0, False, 0)],
+    ("rows", "start", "last", "steps"),
+    [
+        (10, 0, "short", 3),
+        (10, 0, "drop", 2),
+        (10, 0, "pad", 3),
+        (10, 10, "short", 0),
+        (10, 2, "drop", 2),
+        (0, 0, "pad", 0),
+    ],
 )
-def test_the_number_of_steps_is_known(rows: int, start: int, drop_last: bool, steps: int) -> None:
-    assert Share(4, start=start, drop_last=drop_last).steps(rows) == steps
+def test_the_number_of_steps_is_known(rows: int, start: int, last: Last, steps: int) -> None:
+    assert Share(4, start=start, last=last).steps(rows) == steps
+
+
+@given(shared_orders())
+def test_a_padded_step_is_the_short_one_filled_up_with_its_own_rows(
+    given_: tuple[PairedLanes, Share],
+) -> None:
+    order, share = given_
+    padded = [
+        run_of(order, replace(share, rank=rank, last="pad"), 16) for rank in range(share.world)
+    ]
+    short = run_of(order, replace(share, rank=0, world=1, last="short"))
+    steps = [
+        sorted(chain.from_iterable(parts)) for parts in zip(*map(own_rows, padded), strict=True)
+    ]
+    assert steps == [sorted(step) for step in rows_of_steps(short)]
+    sizes = [[len(step) for step in rows_of_steps(rank)] for rank in padded]
+    full = share.batch_size
+    parts = range(share.world)
+    assert sizes == [
+        [(rank + 1) * full // share.world - rank * full // share.world] * len(steps)
+        for rank in parts
+    ]
+
+
+def own_rows(found: list[Stretch]) -> list[list[tuple[int, int]]]:
+    """The rows of every step without those that fill the last one up."""
+    steps = rows_of_steps(found)
+    repeated = found[-1].repeated if found else 0
+    return [*steps[:-1], *(step[: len(step) - repeated] for step in steps[-1:])]
 
 
 @pytest.mark.parametrize(
