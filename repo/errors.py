@@ -100,14 +100,16 @@ class PermissionDenied(Error):
 class StorageError(Error):
     """The store failed: no space, no network, a server's error.
 
-    `transient` says whether the same call may succeed when it is simply repeated.
+    `transient` says whether the same call may succeed when it is simply repeated, `busy` that the
+    store asks for fewer requests at once.
     """
 
     kind = "storage"
 
-    def __init__(self, message: str, *, transient: bool = False) -> None:
+    def __init__(self, message: str, *, transient: bool = False, busy: bool = False) -> None:
         super().__init__(message)
         self.transient = transient
+        self.busy = busy
 
 
 def error_classes(root: type[Error] = Error) -> Iterator[type[Error]]:

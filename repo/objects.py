@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import (
@@ -152,6 +152,15 @@ class ObjectSource(Protocol):
 
     def map(self, link: Link) -> memoryview | None:
         """The payload mapped copy-on-write where it lies on a local disk, else None."""
+        ...
+
+
+@runtime_checkable
+class ReadsOnce(Protocol):
+    """A source that can leave it to the caller to repeat a read."""
+
+    def read_once(self, link: Link, start: int, stop: int) -> Buffer:
+        """As `ObjectSource.read_range`; what fails for a moment is raised, not repeated."""
         ...
 
 

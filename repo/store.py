@@ -12,6 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from tensorrepo.repo.atrest import ZSTD_MAGIC, expand
+from tensorrepo.repo.backends.base import ReadsOnce
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.graves import GraveTable, object_key, parse_object_key
 from tensorrepo.repo.ids import content_tag
@@ -101,6 +102,13 @@ class ObjectStore:
         return self._first(
             link.digest, lambda key: self.backend.read_range(key, offset + start, offset + stop)
         )
+
+    def read_once(self, link: Link, start: int, stop: int) -> Buffer:
+        """As `read_range` without repeating what fails for a moment: the caller does."""
+        offset = self._payload_start(link)
+        backend = self.backend
+        read = backend.read_once if isinstance(backend, ReadsOnce) else backend.read_range
+        return self._first(link.digest, lambda key: read(key, offset + start, offset + stop))
 
     def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with payload bytes from `start`, not verified."""

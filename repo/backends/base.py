@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -124,3 +124,12 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ReadsOnce(Protocol):
+    """A backend that can leave it to the caller to repeat a read."""
+
+    def read_once(self, key: str, start: int, stop: int) -> Buffer:
+        """As `Backend.read_range` by a single request: what fails for a moment is raised."""
+        ...

@@ -10,6 +10,7 @@ import os
 import re
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import obstore
@@ -53,6 +54,8 @@ _RETRY = {
         "base": 2,
     },
 }
+_NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
+_BUSY = {429, 503}
 _STREAM_BYTES = 1 << 20
 _STATUS = re.compile(r"status code: (\d{3})[ \w]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -90,13 +93,20 @@ class RemoteReader:
             return bytes(obstore.get(self._reader, check_key(key)).bytes())
 
     def read_range(self, key: str, start: int, stop: int) -> Buffer:
+        return self._range(self._reader, key, start, stop)
+
+    def read_once(self, key: str, start: int, stop: int) -> Buffer:
+        """As `read_range` by a single request: what fails for a moment is raised."""
+        return self._range(self._impatient, key, start, stop)
+
+    def _range(self, store: Any, key: str, start: int, stop: int) -> Buffer:
         where = f"{self.url}/{key}"
         data = memoryview(b"")
         if start >= stop:
             self._check_exists(key)
         else:
             with self._asking("read", key, past_end_is_short=True):
-                found = obstore.get_range(self._reader, check_key(key), start=start, end=stop)
+                found = obstore.get_range(store, check_key(key), start=start, end=stop)
                 data = memoryview(found)
         check_length(where, start, stop, data.nbytes)
         return data
@@ -126,6 +136,11 @@ class RemoteReader:
     def close(self) -> None:
         """Connections go with the backend."""
 
+    # Made when needed: only training reads so, and a pool of connections takes 16 ms to set up.
+    @cached_property
+    def _impatient(self) -> Any:
+        return open_store(self._place, READING, _NO_RETRY)
+
     def _check_exists(self, key: str) -> None:
         if self.size(key) is None:
             raise NotFoundError(f"{self.url} has no key {key!r}")
@@ -152,14 +167,13 @@ class RemoteReader:
             raise explain(error, f"cannot {doing} {self.url}/{key}", self._place) from None
 
 
-def open_store(place: Place, timeouts: Mapping[str, str]) -> Any:
+def open_store(place: Place, timeouts: Mapping[str, str], retry: Any = _RETRY) -> Any:
     """A pool of connections to `place`; its own settings go before `timeouts`.
 
     Raises:
         InvalidInputError: obstore does not know a setting, or cannot use its value.
     """
     client: Any = {**timeouts, **place.client}
-    retry: Any = _RETRY
     url = re.sub("^gcs:", "gs:", place.url)
     try:
         if place.kind == "http":
@@ -222,7 +236,8 @@ def explain(error: BaseError, what: str, place: Place) -> Error:
     if 300 <= status < 400 or "without LOCATION" in text:
         return StorageError(f"{message} The bucket lies in another region: set AWS_REGION.")
     if status:
-        return StorageError(message, transient=status in {408, 429} or status >= 500)
+        transient = status in {408, 429} or status >= 500
+        return StorageError(message, transient=transient, busy=status in _BUSY)
     for sign, _, transient, advice in _CONNECTION:
         if sign in text:
             return StorageError(f"{message} {advice}", transient=transient)

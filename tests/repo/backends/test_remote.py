@@ -176,3 +176,20 @@ def test_an_answer_of_conflict_is_no_proof_that_the_key_exists(tmp_path: Path) -
         bucket.server.fault = lambda method, _: next(first, None) if method == "PUT" else None
         assert backend.create("log/1", (b"mine",)) is True
         assert backend.read("log/1") == b"mine"
+
+
+@pytest.mark.parametrize(("status", "busy"), [(503, True), (429, True), (500, False)])
+def test_a_read_that_fails_for_a_moment_is_left_to_who_wants_to_repeat_it(
+    tmp_path: Path, status: int, busy: bool
+) -> None:
+    with s3_on_ours(tmp_path / "s3") as bucket:
+        assert bucket.server is not None
+        backend = CloudBackend(find_place("s3://bucket/x", {}, bucket.environment))
+        backend.create("objects/a", (b"0123456789",))
+        assert bytes(backend.read_once("objects/a", 2, 5)) == b"234"
+        bucket.server.fault = lambda *_: f"{status} before"
+        bucket.server.requests.clear()
+        with pytest.raises(StorageError) as failure:
+            backend.read_once("objects/a", 2, 5)
+        assert (failure.value.transient, failure.value.busy) == (True, busy)
+        assert len(bucket.server.requests) == 1
