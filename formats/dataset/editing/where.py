@@ -187,21 +187,24 @@ def matching_rows(dataset: Dataset, expression: pc.Expression) -> NDArray[np.int
     Raises:
         InvalidInputError: it names columns that are not there, or compares what has no order.
     """
+    return np.concatenate([np.zeros(0, np.int64), *each_match(dataset, expression)])
+
+
+def each_match(dataset: Dataset, expression: pc.Expression) -> Iterator[NDArray[np.int64]]:
+    """`matching_rows` some at a time, ascending: as they are found."""
     columns = [dataset.schema.column(name) for name in named_columns(expression, dataset.schema)]
     if not columns:
         always = pa.table({"": [0]}).filter(expression).num_rows
-        return np.arange(dataset.rows if always else 0)
+        yield np.arange(dataset.rows if always else 0)
+        return
     number = _unused_name(dataset.schema)
-    found = [np.zeros(0, np.int64)]
     first = 0
     for batch in scan(dataset, [column.name for column in columns]):
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
         rows = next(iter(batch.values())).rows
         arrays[number] = pa.array(np.arange(first, first + rows))
-        hits = pa.table(arrays).filter(expression)
-        found.append(hits[number].to_numpy())
+        yield pa.table(arrays).filter(expression)[number].to_numpy()
         first += rows
-    return np.concatenate(found)
 
 
 def named_columns(expression: pc.Expression, schema: Schema) -> list[str]:
@@ -242,8 +245,9 @@ def _refusal(expression: pc.Expression, fields: pa.Schema) -> str | None:
 def comparable(column: Column, values: ColumnValues) -> pa.Array:
     """Values in a form that Arrow compares, where there is one."""
     storage = column.storage
-    if storage.layout is Layout.FIXED and not storage.shape and storage.element.kind == "V":
-        # The small floats, which Arrow knows as bytes alone.
+    is_small = storage.element.kind == "V" or storage.element == np.float16
+    if storage.layout is Layout.FIXED and not storage.shape and is_small:
+        # Arrow knows the smallest floats as bytes alone, and compares no float16.
         numbers = getattr(values, "values").astype(np.float32)  # noqa: B009 - fixed
         return pa.array(numbers, mask=None if values.valid is None else ~values.valid)
     array = to_arrow_array(column.type, values)
