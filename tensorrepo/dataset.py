@@ -147,6 +147,7 @@ class Dataset:
         pad: float | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        replicate: int = 1,
     ) -> Stream:
         """Batches for training, fetched and verified ahead.
 
@@ -160,10 +161,12 @@ class Dataset:
             epoch: the first one; `set_epoch` goes on.
             transform: called with every batch, in order.
             output: "numpy", "torch" or "arrow".
-            last: what to do with a last, short step: "short" or "drop".
+            last: what to do with a last, short step: hand it out "short", "drop" it, or "pad" it
+                with rows of it again, as many as `batch.repeated` says.
             pad: stack ragged columns into one array, filled up with this value.
             rank: of this process; None reads RANK.
             world_size: how many share the steps; None reads WORLD_SIZE.
+            replicate: so many consecutive ranks get the same rows, as parts of one model need.
         """
         told_rank, told_world = self.repository.world()
         made = open_stream(
@@ -180,6 +183,7 @@ class Dataset:
             pad=pad,
             rank=told_rank if rank is None else rank,
             world=told_world if world_size is None else world_size,
+            replicate=replicate,
         )
         return Stream(self, made)
 
