@@ -37,7 +37,8 @@ class Share:
     """What one rank reads: its part of every step from position `start` to the epoch's end.
 
     A last step of fewer rows is handed out "short", left out ("drop"), or filled up by repeating
-    rows of it ("pad").
+    rows of it ("pad"). Of the steps only each `turns`-th is read, beginning with number `turn`:
+    that is how several workers of one rank take turns.
     """
 
     batch_size: int
@@ -45,6 +46,8 @@ class Share:
     world: int = 1
     start: int = 0
     last: Last = "short"
+    turn: int = 0
+    turns: int = 1
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.start < 0:
@@ -54,9 +57,11 @@ class Share:
             )
         if not 0 <= self.rank < self.world:
             raise InvalidInputError(f"rank is in [0, world), got {self.rank} of {self.world}")
+        if not 0 <= self.turn < self.turns:
+            raise InvalidInputError(f"turn is in [0, turns), got {self.turn} of {self.turns}")
 
     def steps(self, rows: int) -> int:
-        """Steps that are left in an epoch of `rows`."""
+        """Steps that are left in an epoch of `rows`, of every turn."""
         left = max(0, rows - self.start)
         return left // self.batch_size if self.last == "drop" else -(-left // self.batch_size)
 
@@ -142,7 +147,7 @@ def stretches(
     """
     shuffled = RunRows(key, live) if order.permuted else None
     uses = _Uses(live.size, *order.returning(share.bands(order.bands)))
-    pieces = _pieces(order, share, first_rows or stretch_rows, stretch_rows)
+    pieces = _in_turn(_pieces(order, share, first_rows or stretch_rows, stretch_rows), share)
     piece = next(pieces, None)
     while piece is not None:
         following = next(pieces, None)
@@ -182,6 +187,26 @@ def _pieces(order: Order, share: Share, rows: int, most_rows: int) -> Iterator[_
         yield _Piece(first, ends, step, found.run, found.place, repeated)
         first += count
         rows = min(2 * rows, most_rows)
+
+
+def _in_turn(pieces: Iterator[_Piece], share: Share) -> Iterator[_Piece]:
+    """The steps whose turn it is; pieces without one are left out."""
+    if share.turns == 1:
+        yield from pieces
+        return
+    for piece in pieces:
+        number = piece.first_step + np.arange(piece.ends.size)
+        mine = number % share.turns == share.turn
+        if mine.any():
+            rows = mine[piece.step]
+            yield _Piece(
+                first_step=int(number[mine][0]),
+                ends=piece.ends[mine],
+                step=(np.cumsum(mine) - 1)[piece.step[rows]],
+                run=piece.run[rows],
+                place=piece.place[rows],
+                repeated=piece.repeated if mine[-1] else 0,
+            )
 
 
 def _rows_of_steps(order: Order, share: Share, start: int, stop: int) -> tuple[Located, int]:

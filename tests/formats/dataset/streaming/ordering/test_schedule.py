@@ -242,3 +242,24 @@ def own_rows(found: list[Stretch]) -> list[list[tuple[int, int]]]:
 def test_an_impossible_share_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"batch_size|rank"):
         Share(**({"batch_size": 4} | wrong))
+
+
+@given(shared_orders(), st.integers(1, 4), st.integers(1, 40))
+def test_workers_that_take_turns_make_every_step_once_and_whole(
+    drawn: tuple[PairedLanes, Share], turns: int, stretch_rows: int
+) -> None:
+    order, share = drawn
+    whole = rows_of_steps(run_of(order, share))
+    ends = [end for part in run_of(order, share) for end in part.ends.tolist()]
+    for turn in range(turns):
+        mine = replace(share, turn=turn, turns=turns)
+        found = run_of(order, mine, stretch_rows)
+        assert rows_of_steps(found) == whole[turn::turns]
+        assert [end for part in found for end in part.ends.tolist()] == ends[turn::turns]
+
+
+def test_a_worker_opens_only_runs_of_its_own_steps() -> None:
+    share = Share(batch_size=4, turn=1, turns=2)
+    order = RowOrder(np.arange(0, 36, 4))
+    found = list(stretches(order, np.array([4] * 8), share, key=KEY, keep=False))
+    assert [run for part in found for run in part.opened.tolist()] == [1, 3, 5, 7]
