@@ -1,0 +1,64 @@
+"""A link to a store, simulated: latency, bandwidth, and a store that refuses too many at once."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.streaming.fetching.concurrency import Concurrency
+
+
+@dataclass(frozen=True)
+class Link:
+    """Answers cross the link one after another, each `latency_seconds` after it was asked for.
+
+    `refuses_above` requests at once are answered with "slow down"; `noise` is the relative spread
+    of latencies.
+    """
+
+    bytes_per_second: float
+    latency_seconds: float
+    refuses_above: int = 10**9
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What came of it, in the second half of the time."""
+
+    goodput: float
+    limit: float
+    refused: int
+
+
+def simulate(
+    link: Link, concurrency: Concurrency, *, seconds: float, size_bytes: int = 1 << 20
+) -> Simulated:
+    """Ask for pages of `size_bytes` without end, as many at once as `concurrency` says."""
+    chance = random.Random(7)
+    flying: list[tuple[float, float, bool]] = []  # when it is answered, when asked, whether refused
+    now = free = 0.0
+    arrived = refused = 0
+    limits: list[int] = []
+    while now < seconds:
+        while len(flying) < concurrency.limit:
+            is_refused = len(flying) >= link.refuses_above
+            first_byte = now + link.latency_seconds * (1 + link.noise * chance.random())
+            if is_refused:
+                heapq.heappush(flying, (first_byte, now, True))
+                continue
+            free = max(free, first_byte) + size_bytes / link.bytes_per_second
+            heapq.heappush(flying, (free, now, False))
+        now, began, is_refused = heapq.heappop(flying)
+        if is_refused:
+            concurrency.slowed_down(began, now)
+        else:
+            concurrency.answered(size_bytes, began, now, binding=True)
+        if now > seconds / 2:
+            arrived += not is_refused
+            refused += is_refused
+            limits.append(concurrency.limit)
+    return Simulated(arrived * size_bytes / (seconds / 2), sum(limits) / len(limits), refused)
