@@ -59,6 +59,7 @@ Where: TypeAlias = (
     | np.ndarray[Any, np.dtype[Any]]
 )
 SCAN_ROWS = 1 << 16  # batches of so many rows cost little beside their values
+_NO_KERNEL = re.compile(r"Function '(.+?)' has no kernel matching input types \((.+)\)")
 _ROW_ID = re.compile(r"[0-9a-f]{16}:\d+")
 
 
@@ -120,11 +121,12 @@ def choose_rows(dataset: Dataset, where: Where, *, strict: bool = True) -> Chose
         InvalidInputError: a predicate that does not fit the columns, or no way to name rows.
         NotFoundError: row numbers beyond the end; with `strict` ids or keys that no row has.
     """
-    if isinstance(where, str):
-        where = [where] if _ROW_ID.fullmatch(where) else parse_where(where, dataset.schema)
-    if isinstance(where, pc.Expression):
-        rows = _physical(dataset, matching_rows(dataset, where))
+    predicate = predicate_of(dataset, where)
+    if predicate is not None:
+        rows = _physical(dataset, matching_rows(dataset, predicate))
         return Chosen(rows, np.arange(len(rows)), len(rows))
+    if isinstance(where, str):
+        where = [where]
     if isinstance(where, Mapping):
         return _by_keys(dataset, where, strict=strict)
     if isinstance(where, int | np.integer):
@@ -134,6 +136,13 @@ def choose_rows(dataset: Dataset, where: Where, *, strict: bool = True) -> Chose
     numbers: Any = where
     found = np.asarray(resolve_rows(numbers, dataset.rows), np.int64)
     return _chosen(_physical(dataset, found), np.arange(len(found)), len(found), strict=strict)
+
+
+def predicate_of(dataset: Dataset, where: Where) -> pc.Expression | None:
+    """The predicate that `where` is, or says as text; None where it names rows otherwise."""
+    if isinstance(where, str) and not _ROW_ID.fullmatch(where):
+        return parse_where(where, dataset.schema)
+    return where if isinstance(where, pc.Expression) else None
 
 
 def count_rows(dataset: Dataset, where: Where) -> int:
@@ -203,8 +212,17 @@ def each_match(dataset: Dataset, expression: pc.Expression) -> Iterator[NDArray[
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
         rows = next(iter(batch.values())).rows
         arrays[number] = pa.array(np.arange(first, first + rows))
-        yield pa.table(arrays).filter(expression)[number].to_numpy()
+        yield _filtered(pa.table(arrays), expression)[number].to_numpy()
         first += rows
+
+
+def _filtered(rows: pa.Table, expression: pc.Expression) -> pa.Table:
+    try:
+        return rows.filter(expression)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # such as 2^63 as an int64
+        raise InvalidInputError(
+            f"predicate {str(expression):.200}: {_in_our_words(str(error)):.200}"
+        ) from error
 
 
 def named_columns(expression: pc.Expression, schema: Schema) -> list[str]:
@@ -238,8 +256,19 @@ def _refusal(expression: pc.Expression, fields: pa.Schema) -> str | None:
     try:
         pa.table({field.name: pa.array([], field.type) for field in fields}).filter(expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, KeyError) as error:
-        return str(error).partition(" in ")[0]
+        return _in_our_words(str(error).partition(" in ")[0])
     return None
+
+
+def _in_our_words(reason: str) -> str:
+    """Why Arrow refuses an expression."""
+    found = _NO_KERNEL.search(reason)
+    if found is None:
+        return reason
+    kinds = found[2].split(", ")
+    if len(kinds) == 2:
+        return f"{kinds[0]} is not compared with {kinds[1]}: use a value of the column's own type"
+    return f"{found[1]!r} takes no {found[2]}"
 
 
 def comparable(column: Column, values: ColumnValues) -> pa.Array:
