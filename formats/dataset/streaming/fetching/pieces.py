@@ -1,0 +1,99 @@
+"""Which bytes of a store does a run need, and by how few requests do they come?
+
+A piece is a page, or some rows of one. Pieces that lie close together in a chunk are read together,
+because a request costs about as much as the bytes between them; but no request is larger than it
+needs to be, so that many are on their way side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tensorrepo.formats.dataset.rows.ranges import GAP_BYTES, merge_ranges
+from tensorrepo.repo.ids import content_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorrepo.repo.ids import Buffer
+    from tensorrepo.repo.objects import Link
+
+JOINED_BYTES = 4 << 20  # larger requests do not make better use of a link
+
+
+class Piece(NamedTuple):
+    """Payload bytes ``[start, stop)`` of a chunk.
+
+    Attributes:
+        key: what it is called among the pieces of a plan; one that several runs need has one key.
+        link: the chunk.
+        start: first byte.
+        stop: first byte behind it.
+        tag: proves the bytes; None where whoever uses them holds the sums.
+    """
+
+    key: Hashable
+    link: Link
+    start: int
+    stop: int
+    tag: bytes | None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def name(self) -> str:
+        """What the bytes are called in every cache, whatever dataset they belong to."""
+        return f"{self.link.digest}.{self.start}-{self.stop}"
+
+    def is_proved_by(self, data: Buffer) -> bool:
+        """Whether these are its bytes, as far as its tag can tell."""
+        return self.tag is None or content_tag(data) == self.tag
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One request: payload bytes ``[start, stop)`` of a chunk, and the pieces that lie in it."""
+
+    link: Link
+    start: int
+    stop: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stop - self.start
+
+    def part(self, data: memoryview, piece: Piece) -> memoryview:
+        """The bytes of a piece, given those of the request."""
+        return data[piece.start - self.start : piece.stop - self.start]
+
+
+def spans(pieces: Sequence[Piece], *, gap_bytes: int = GAP_BYTES) -> list[Span]:
+    """The requests for `pieces`, in the order of the first piece of each."""
+    if len(pieces) == 1:
+        return [Span(pieces[0].link, pieces[0].start, pieces[0].stop, (pieces[0],))]
+    by_chunk: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        by_chunk.setdefault(piece.link.digest, []).append(piece)
+    found = [span for alike in by_chunk.values() for span in _joined(alike, gap_bytes)]
+    place = {piece.key: at for at, piece in enumerate(pieces)}
+    return sorted(found, key=lambda span: min(place[piece.key] for piece in span.pieces))
+
+
+def _joined(pieces: Sequence[Piece], gap_bytes: int) -> list[Span]:
+    starts = np.array([piece.start for piece in pieces])
+    stops = np.array([piece.stop for piece in pieces])
+    begins, ends, of = merge_ranges(starts, stops, gap_bytes=gap_bytes, most_bytes=JOINED_BYTES)
+    inside: list[list[Piece]] = [[] for _ in begins]
+    for piece, at in zip(pieces, of.tolist(), strict=True):
+        inside[at].append(piece)
+    return [
+        Span(pieces[0].link, begin, end, tuple(some))
+        for begin, end, some in zip(begins.tolist(), ends.tolist(), inside, strict=True)
+    ]
