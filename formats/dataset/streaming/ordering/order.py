@@ -198,7 +198,7 @@ class PairedLanes:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Slots of a block that these bands have, ascending, and the lane in each, per block."""
         per_band = self.lanes_a_band
-        band_at = (np.arange(self.bands) * _stride(self.bands)) % self.bands
+        band_at = (np.arange(self.bands) * stride_of(self.bands)) % self.bands
         mine = np.flatnonzero((band_at >= bands.start) & (band_at < bands.stop))
         turn = self._turns(blocks, bands)[:, band_at[mine] - bands.start, :]
         lane = (turn + (band_at[mine] * per_band)[None, :, None]).transpose(0, 2, 1)
@@ -393,7 +393,7 @@ class Buffered(RowOrder):
         return row
 
 
-def _stride(bands: int) -> int:
+def stride_of(bands: int) -> int:
     """Step from band to band inside a block: about the golden ratio of them, and coprime."""
     stride = max(1, bands * _GOLDEN_32 >> 32)
     while gcd(stride, bands) != 1:
