@@ -16,13 +16,14 @@ from tensorrepo.formats.dataset.comparing.rowdiff import (
     ChangeCounts,
     RowChanges,
     changes_schema,
+    compared_columns,
     count_changes,
     row_changes,
 )
 from tensorrepo.formats.dataset.diff import ColumnFactsChange, compare_datasets
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.model.diff import diff_models
-from tensorrepo.repo.errors import NotFoundError, PermissionDenied, StorageError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied, StorageError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Change, diff
 from tensorrepo.workspace.describe import describe_entry
@@ -77,6 +78,20 @@ class DatasetChange(EntryChange):
     def statistics(self) -> tuple[ColumnFactsChange, ...]:
         """Per column nulls, bounds and bytes, before and after."""
         return self.found.statistics
+
+    def lacks(self, columns: Sequence[str] | None, key: Sequence[str] | None) -> str | None:
+        """Which column of these a version has not, as a sentence; None: both have all.
+
+        Raises:
+            InvalidInputError: one of `key` that cannot be a key.
+        """
+        try:
+            compared_columns(self.before.schema, self.after.schema, columns, key)
+        except NotFoundError as error:
+            return str(error)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{self.path}: {error}") from error
+        return None
 
     def changes(
         self, columns: Sequence[str] | None = None, key: str | Sequence[str] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tensorrepo.workspace.session import Session
 
 
+_T = TypeVar("_T")
 SHOWN_ROWS = 20  # of each dataset, unless told
 
 
@@ -148,17 +149,50 @@ def _split(names: str | None) -> list[str] | None:
 
 def _row_lines(compared: Comparison, wanted: _Wanted) -> Iterator[str]:
     limit = SHOWN_ROWS if wanted.limit is None else wanted.limit
+    lacking = _lacking(compared, wanted)
     for change in compared.changes:
         yield f"{change.mark} {change.path}{change.summary}"
-        if isinstance(change, DatasetChange):
+        if change.path in lacking:
+            yield f"    not compared: {lacking[change.path]}"
+        elif isinstance(change, DatasetChange):
             lines = row_lines(change, columns=wanted.columns, key=wanted.key, limit=limit)
-            yield from (f"    {line}" for line in lines)
+            yield from (f"    {line}" for line in _naming(change, lines))
     yield from compared.working
 
 
 def _row_documents(compared: Comparison, wanted: _Wanted) -> Iterator[dict[str, Any]]:
+    lacking = _lacking(compared, wanted)
+    for path, reason in lacking.items():
+        output.note(f"note: {path} is not compared: {reason}")
     for change in compared.datasets.values():
-        yield from row_documents(change, columns=wanted.columns, key=wanted.key, limit=wanted.limit)
+        if change.path not in lacking:
+            documents = row_documents(
+                change, columns=wanted.columns, key=wanted.key, limit=wanted.limit
+            )
+            yield from _naming(change, documents)
+
+
+def _lacking(compared: Comparison, wanted: _Wanted) -> dict[str, str]:
+    """The datasets without some of the columns asked for, and what they lack.
+
+    Raises:
+        NotFoundError: all of them.
+    """
+    every = {
+        path: change.lacks(wanted.columns, wanted.key) for path, change in compared.datasets.items()
+    }
+    lacking = {path: reason for path, reason in every.items() if reason is not None}
+    if lacking and len(lacking) == len(every):
+        raise NotFoundError("; ".join(f"{path}: {reason}" for path, reason in lacking.items()))
+    return lacking
+
+
+def _naming(change: DatasetChange, told: Iterator[_T]) -> Iterator[_T]:
+    """`told`, whose errors name the dataset: there may be several."""
+    try:
+        yield from told
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{change.path}: {error}") from error
 
 
 def _compared(session: Session, revisions: list[str], paths: tuple[str, ...]) -> Comparison:

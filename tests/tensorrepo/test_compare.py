@@ -108,6 +108,42 @@ def test_a_key_matches_rows_that_were_written_anew(changed: Shell) -> None:
     assert lines == ["~ label: 'cat' -> 'dog'", "- label='cat'", "+ label='dog'"]
 
 
+@pytest.fixture
+def several(changed: Shell) -> Shell:
+    """Tag v1, and main in which three datasets changed; datasets/b has no id, datasets/z has."""
+    repo = changed.repository()
+    with repo.transaction("main", "Third") as tx:
+        tx.create_dataset("b", {"other": "float32"}).append({"other": [1.0]})
+        tx.create_dataset("z", {"id": "int64"}).append({"id": [5]})
+    return changed
+
+
+def test_a_dataset_without_the_key_is_named_and_the_others_are_compared(several: Shell) -> None:
+    first, second, *others = several("diff", "v1", "main", "--key", "id").splitlines()
+    assert first.startswith("A datasets/b")
+    assert second == "    not compared: no column 'id'; there are 'other'"
+    assert others[0].startswith("M datasets/pets")
+    assert others[-1].endswith("id=5")
+
+
+def test_programs_get_the_datasets_that_have_the_key(several: Shell) -> None:
+    done = several.run("diff", "v1", "main", "--key", "id", "--json")
+    paths = {json.loads(line)["path"] for line in done.stdout.splitlines()}
+    assert paths == {"datasets/pets", "datasets/z"}
+    assert "datasets/b is not compared: no column 'id'" in done.stderr
+
+
+def test_a_key_that_no_dataset_has_names_them_all(several: Shell) -> None:
+    told = several.fails(3, "diff", "v1", "main", "--key", "nothing")
+    for path in ("datasets/b", "datasets/pets", "datasets/z"):
+        assert f"{path}: no column 'nothing'" in told
+
+
+def test_a_column_that_cannot_be_a_key_names_its_dataset(several: Shell) -> None:
+    told = several.fails(2, "diff", "v1", "main", "--key", "other", "--", "datasets/b")
+    assert "datasets/b: column 'other' cannot be a key" in told
+
+
 def test_the_sdk_gives_arrow(changed: Shell) -> None:
     found = changed.repository().diff("v1", "main").datasets["datasets/pets"]
     table = found.to_arrow()

@@ -183,9 +183,8 @@ def row_changes(
         NotFoundError: no version has a column of that name.
         InvalidInputError: a key that cannot be one, or that two of the rows that changed share.
     """
-    pairs = paired_columns(old.schema, new.schema, columns, by_name=key is not None)
+    pairs, keys = compared_columns(old.schema, new.schema, columns, key)
     shown = (_shown(old.schema, columns, pairs, 0), _shown(new.schema, columns, pairs, 1))
-    keys = None if key is None else check_keys(old.schema, new.schema, key)
     extra: list[ColumnPair] = [pair for pair in keys or () if pair not in pairs]
     whole = any(not one or not two or one.id != two.id for one, two in [*pairs, *extra])
     walk = _Walk(VersionPair.of(old, new, whole=whole), pairs, extra, shown, max_bytes)
@@ -220,6 +219,14 @@ def count_changes(
 
 
 # ------------------------------------------------------------------------------ columns
+
+
+def compared_columns(
+    old: Schema, new: Schema, columns: Sequence[str] | None, key: Sequence[str] | None
+) -> tuple[list[ColumnPair], Sequence[tuple[Column, Column]] | None]:
+    """Which columns `row_changes` compares, and those of the key; raises as it does."""
+    pairs = paired_columns(old, new, columns, by_name=key is not None)
+    return pairs, None if key is None else check_keys(old, new, key)
 
 
 def paired_columns(
