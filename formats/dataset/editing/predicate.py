@@ -29,6 +29,13 @@ import pyarrow.compute as pc
 
 from tensorrepo.formats.dataset.columns.arrow_types import arrow_type
 from tensorrepo.formats.dataset.columns.types import ClassLabel, Timestamp
+from tensorrepo.formats.dataset.editing.operands import (
+    as_scalar,
+    fits,
+    needed,
+    operand_kind,
+    type_name,
+)
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -52,6 +59,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
 MAX_DEPTH = 100
+_MAX_DIGITS = 40  # of a whole number; Python refuses some thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,8 @@ class _Parser:
             return ~found if negated else found
         if negated:
             self._refuse("'in'")
+        if left.type is not None and operand_kind(left.type) != "true or false":
+            self._refuse(f"an operator such as ==, as {_described(left)} is not of bools")
         return field
 
     def _compared(self, left: _Name | _Literal) -> pc.Expression:
@@ -156,7 +166,20 @@ class _Parser:
         columns = [each for each in (left, right) if isinstance(each, _Name)]
         if not columns:
             self._refuse("a column on one side of the comparison", self._tokens[self._next - 1])
+        self._check_columns(columns)
         return compare(self._side(left, columns[0]), self._side(right, columns[0]))
+
+    def _check_columns(self, columns: list[_Name]) -> None:
+        """Refuse columns that cannot be compared, with a literal or with each other."""
+        kinds = [None if each.type is None else operand_kind(each.type) for each in columns]
+        for column, kind in zip(columns, kinds, strict=True):
+            if column.type is not None and kind is None:
+                self._refuse(
+                    f"a column whose values have an order, not {_described(column)}", column.token
+                )
+        if len(set(kinds)) > 1 and None not in kinds:
+            one, two = columns
+            self._refuse(f"a column that can be compared with {_described(one)}", two.token)
 
     def _side(self, side: _Name | _Literal, column: _Name) -> pc.Expression:
         return pc.field(side.name) if isinstance(side, _Name) else self._value(side, column)
@@ -210,14 +233,18 @@ class _Parser:
                 classes = ", ".join(kind.names)
                 self._refuse(f"a class of {column.name!r} ({classes:.300})", literal.token)
             value = kind.names.index(value)
-        if isinstance(kind, Timestamp) and isinstance(value, str):
+        if isinstance(kind, Timestamp):
             return self._moment(literal, kind)
-        return pa.scalar(value)
+        if kind is not None and not fits(value, kind):
+            self._refuse(
+                f"{needed(value, kind)} to compare with {_described(column)}", literal.token
+            )
+        return as_scalar(value, kind)
 
     def _moment(self, literal: _Literal, kind: Timestamp) -> Any:
         try:
             moment = datetime.fromisoformat(literal.value)
-        except ValueError:
+        except (ValueError, TypeError):
             self._refuse("a moment such as '2026-01-31 12:00:00'", literal.token)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
@@ -293,7 +320,12 @@ def _token(found: re.Match[str]) -> _Token:
 
 
 def _number(text: str) -> int | float:
-    return int(text) if text.lstrip("-").isdigit() else float(text)
+    is_whole = text.lstrip("-").isdigit() and len(text) <= _MAX_DIGITS
+    return int(text) if is_whole else float(text)
+
+
+def _described(column: _Name) -> str:
+    return f"{column.name!r} ({type_name(column.type)})"
 
 
 def _unquoted(text: str) -> str:

@@ -221,7 +221,7 @@ def _filtered(rows: pa.Table, expression: pc.Expression) -> pa.Table:
         return rows.filter(expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # such as 2^63 as an int64
         raise InvalidInputError(
-            f"predicate {str(expression):.200}: {_in_our_words(str(error)):.200}"
+            f"predicate {expression!s:.200}: {_in_our_words(str(error)):.200}"
         ) from error
 
 

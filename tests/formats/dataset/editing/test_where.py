@@ -123,6 +123,14 @@ def test_an_unknown_column_is_refused_with_those_that_there_are(
         find_rows(dataset, where)
 
 
+def test_an_expression_that_compares_number_with_text_says_so_in_our_words(
+    dataset: Dataset,
+) -> None:
+    says = r"n == .x.*is not compared with string: use a value of the column's own type.*'n' \(int"
+    with pytest.raises(InvalidInputError, match=says):
+        find_rows(dataset, col("n") == "x")
+
+
 @pytest.mark.parametrize(
     "where", [col("n") == "x", col("n") + 1, col("x") > 2, pc.field(0) == 1, col("text") > 3]
 )
