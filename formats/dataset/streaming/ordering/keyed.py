@@ -34,6 +34,8 @@ class Purpose(IntEnum):
     LANES = 3
     GLOBAL = 4
     MIX = 5
+    WEIGHTS = 6
+    BUCKETS = 7
 
 
 def number(key: int, x: int) -> int:

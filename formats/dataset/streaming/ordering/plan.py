@@ -9,11 +9,14 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tensorrepo.formats.dataset.columns.values import offsets_of
+from tensorrepo.formats.dataset.streaming.ordering.bucketing import Bucketed, Buckets
+from tensorrepo.formats.dataset.streaming.ordering.items import items_total, row_items
 from tensorrepo.formats.dataset.streaming.ordering.order import (
     Buffered,
     Order,
@@ -22,6 +25,7 @@ from tensorrepo.formats.dataset.streaming.ordering.order import (
     choose_lanes,
     paired_lanes,
 )
+from tensorrepo.formats.dataset.streaming.ordering.packing import packed_items
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tensorrepo.formats.dataset.streaming.ordering.items import Items, Selection
+    from tensorrepo.formats.dataset.streaming.ordering.packing import Packing
     from tensorrepo.formats.dataset.tree.index import ColumnIndex
     from tensorrepo.formats.dataset.tree.live import LiveRows
 
@@ -49,6 +55,8 @@ class Arrangement:
     lanes: int = 0
     bands: int = 0
     window_rows: int = 0
+    bucket_rows: int = 0  # of a step of the stream that chose; 0 without buckets
+    bucket_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,53 +95,89 @@ class ColumnPlan:
 class Plan:
     """What to read and in which order: columns, runs, and the order's parameters.
 
-    `first_row` is int64 ``(runs + 1,)``: run p holds the live rows
-    ``[first_row[p], first_row[p + 1])`` of the dataset, at least one. Deleted ones counted too,
-    these lie in ``[start[p], stop[p])``. `run_bytes` is int64 ``(runs,)``, its decoded bytes in all
-    columns.
+    Run p holds the live rows of the dataset from `first_row[p]` on, `live[p]` of them, at least
+    one. Deleted ones counted too, these lie in ``[start[p], stop[p])``. `run_bytes` are its decoded
+    bytes in all columns. All of these are int64 ``(runs,)``.
+
+    `selection` says which of the rows are items, and how often; None: each once. With `packing` an
+    item is so many elements instead, and with `lengths`, uint32 of every live row of the dataset,
+    items of like length come together.
     """
 
     columns: tuple[ColumnPlan, ...]
     arrangement: Arrangement
     window_bytes: int
     first_row: NDArray[np.int64]
+    live: NDArray[np.int64]
     start: NDArray[np.int64]
     stop: NDArray[np.int64]
     run_bytes: NDArray[np.int64]
+    selection: Selection | None = None
+    packing: Packing | None = None
+    lengths: NDArray[np.uint32] | None = None
 
     @property
     def rows(self) -> int:
-        return int(self.first_row[-1])
+        """Live rows of all runs."""
+        return int(self.live.sum())
 
     @property
     def runs(self) -> int:
-        return len(self.first_row) - 1
+        return len(self.first_row)
 
     @property
-    def live(self) -> NDArray[np.int64]:
-        """Live rows of each run."""
-        return np.diff(self.first_row)
+    def expected_items(self) -> int:
+        """About how long an epoch is; exactly, unless rows have weights."""
+        if self.packing is not None:
+            return items_total(self.items(0, 0))
+        return self.rows if self.selection is None else self.selection.expected_rows
 
     @property
     def leading(self) -> ColumnPlan:
         return next(column for column in self.columns if column.reading == "leading")
 
-    def order(self, seed: int, epoch: int) -> Order:
-        """The order of one epoch."""
+    def items(self, seed: int, epoch: int) -> Items:
+        """The items of one epoch."""
+        choice = None if self.selection is None else self.selection.choice(seed, epoch)
+        if self.packing is None:
+            return row_items(self.first_row, self.live, choice)
+        pages = self.leading.first_page
+        return packed_items(self.packing, pages, self.first_row, self.live, choice)
+
+    def order(self, seed: int, epoch: int, items: Items | None = None) -> Order:
+        """The order of one epoch, over `items` of it: those that `items` gives."""
+        found = self.items(seed, epoch) if items is None else items
+        base, chosen = self._shuffled(found.counts, seed, epoch), self.arrangement
+        if not chosen.bucket_steps or not base.rows:
+            return base
+        assert self.lengths is not None, "buckets are made of lengths"
+        return Bucketed(
+            base,
+            found,
+            self.lengths,
+            self.first_row[found.runs],
+            Buckets(chosen.bucket_rows, chosen.bucket_steps),
+            seed=seed,
+            epoch=epoch,
+            lanes=chosen.lanes,
+        )
+
+    def _shuffled(self, counts: NDArray[np.int64], seed: int, epoch: int) -> Order:
         chosen = self.arrangement
-        if not self.rows:
-            return RowOrder(self.first_row)
+        first_item = offsets_of(counts)
+        if not len(counts):
+            return RowOrder(first_item)
         match chosen.kind:
             case "pages":
                 return paired_lanes(
-                    self.live, seed=seed, epoch=epoch, lanes=chosen.lanes, bands=chosen.bands
+                    counts, seed=seed, epoch=epoch, lanes=chosen.lanes, bands=chosen.bands
                 )
             case "resident" | "global":
-                return Scattered(self.first_row, seed, epoch)
+                return Scattered(first_item, seed, epoch)
             case "buffer":
-                return Buffered(self.first_row, seed, epoch, chosen.window_rows)
+                return Buffered(first_item, seed, epoch, chosen.window_rows)
             case "storage":
-                return RowOrder(self.first_row)
+                return RowOrder(first_item)
 
 
 def make_plan(
@@ -144,6 +188,10 @@ def make_plan(
     shuffle: Shuffle = "pages",
     arrangement: Arrangement | None = None,
     deleted: LiveRows | None = None,
+    selection: Selection | None = None,
+    packing: Packing | None = None,
+    lengths: NDArray[np.uint32] | None = None,
+    bucket_steps: int = 0,
 ) -> Plan:
     """Plan to stream `columns`.
 
@@ -154,6 +202,11 @@ def make_plan(
         shuffle: what the user asked for; True means "pages".
         arrangement: a saved one, which then decides instead of `shuffle` and the sizes.
         deleted: which rows are; None: none. Runs without a live row are left out.
+        selection: which live rows come, and how often; None: all, once. Runs without one are left
+            out.
+        packing: makes items of the elements of the one column; None: items are rows.
+        lengths: of every live row of the dataset, for buckets.
+        bucket_steps: so many steps make a block of buckets; 0: no buckets.
 
     Raises:
         InvalidInputError: no columns, an unknown shuffle, a window or batch below 1.
@@ -165,8 +218,7 @@ def make_plan(
             f"batch_size and window_bytes are at least 1, got {batch_size} and {window_bytes}"
         )
     leading = max(columns, key=lambda column: column[1].raw_bytes)[1]
-    start, stop, first_row = _live_runs(leading.first_row, deleted)
-    chosen = arrangement or _arrange(columns, len(start), batch_size, window_bytes, shuffle)
+    start, stop, first_row, live = _runs(leading.first_row, deleted, selection)
     planned = tuple(
         _plan_column(name, index, start, stop, window_bytes, leads=index is leading)
         for name, index in columns
@@ -174,30 +226,47 @@ def make_plan(
     run_bytes = np.zeros(len(start), dtype=np.int64)
     for column in planned:
         run_bytes += _run_bytes(column.index, start, stop)
-    return Plan(planned, chosen, window_bytes, first_row, start, stop, run_bytes)
+    decides = arrangement or Arrangement("storage")
+    plan = Plan(
+        planned,
+        decides,
+        window_bytes,
+        first_row,
+        live,
+        start,
+        stop,
+        run_bytes,
+        selection,
+        packing,
+        lengths,
+    )
+    if arrangement is not None:
+        return plan
+    chosen = _arrange(plan, batch_size, shuffle)
+    if bucket_steps:
+        chosen = replace(chosen, bucket_rows=batch_size, bucket_steps=bucket_steps)
+    return replace(plan, arrangement=chosen)
 
 
-def _live_runs(
-    bounds: NDArray[np.int64], deleted: LiveRows | None
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Starts and stops of the runs that have live rows, and the bounds of their live rows."""
-    start, stop = bounds[:-1], bounds[1:]
-    if deleted is None:
-        return start, stop, bounds
-    live = deleted.live_bounds(bounds)
-    kept = np.diff(live) > 0
-    return start[kept], stop[kept], np.append(live[:-1][kept], live[-1:])
+def _runs(
+    bounds: NDArray[np.int64], deleted: LiveRows | None, selection: Selection | None
+) -> tuple[NDArray[np.int64], ...]:
+    """Start and stop of the runs that have rows to hand out, their first live row, live rows."""
+    live_bounds = bounds if deleted is None else deleted.live_bounds(bounds)
+    live = np.diff(live_bounds)
+    kept = live > 0
+    if selection is not None:
+        kept &= np.diff(selection.chosen.before(live_bounds)) > 0
+    if kept.all():
+        return bounds[:-1], bounds[1:], live_bounds[:-1], live
+    return bounds[:-1][kept], bounds[1:][kept], live_bounds[:-1][kept], live[kept]
 
 
-def _arrange(
-    columns: Sequence[tuple[str, ColumnIndex]],
-    runs: int,
-    batch_size: int,
-    window_bytes: int,
-    shuffle: Shuffle,
-) -> Arrangement:
-    decoded_bytes = sum(index.raw_bytes for _, index in columns)
-    rows = columns[0][1].rows
+def _arrange(plan: Plan, batch_size: int, shuffle: Shuffle) -> Arrangement:
+    index, runs, window_bytes = plan.columns[0].index, plan.runs, plan.window_bytes
+    decoded_bytes = sum(column.index.raw_bytes for column in plan.columns)
+    if index.rows:  # those of the runs that are left
+        decoded_bytes = decoded_bytes * int((plan.stop - plan.start).sum()) // index.rows
     if shuffle is True or shuffle == "pages":
         run_bytes = max(1, decoded_bytes // max(1, runs))
         lanes, bands = choose_lanes(window_bytes, run_bytes, batch_size)
@@ -205,8 +274,9 @@ def _arrange(
     if shuffle == "global":
         return Arrangement("global")
     if shuffle == "buffer":
-        fitting = window_bytes * rows // max(1, decoded_bytes)
-        return Arrangement("buffer", window_rows=max(1, min(rows, fitting, _MOST_WINDOW_ROWS)))
+        items = plan.expected_items
+        fitting = window_bytes * items // max(1, decoded_bytes)
+        return Arrangement("buffer", window_rows=max(1, min(items, fitting, _MOST_WINDOW_ROWS)))
     if shuffle is False:
         return Arrangement("storage")
     raise InvalidInputError(
@@ -227,11 +297,20 @@ def _plan_column(
     reading: Reading = "page"
     if leads:
         reading = "leading"
-    elif (first_page[1:] >= stop_page[:-1]).all():
-        reading = "whole"  # no page holds rows of two runs
+    elif _end_with_runs(index.first_row, first_page, start) and _end_with_runs(
+        index.first_row, stop_page, stop
+    ):
+        reading = "whole"
     elif index.raw_bytes * _RESIDENT_SHARE <= window_bytes:
         reading = "resident"
     return ColumnPlan(name, index, reading, first_page, stop_page)
+
+
+def _end_with_runs(
+    bounds: NDArray[np.int64], page: NDArray[np.int64], row: NDArray[np.int64]
+) -> bool:
+    """Whether each of these pages begins with the row of a run's bound."""
+    return bool((bounds[page] == row).all())
 
 
 def _pages_of_runs(

@@ -1,0 +1,144 @@
+"""What does an order count?
+
+Items. Mostly an item is a row, and a run has as many items as live rows. A selection changes only
+how many: rows that were not chosen are none, a row that comes three times is three. In a packed
+column an item is so many elements of a run. Orders and schedules see counts alone; what an item is
+gets looked up afterwards, for thousands at once.
+
+Source:
+    docs/spec/stream-order.md, section "Items".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tensorrepo.formats.dataset.streaming.ordering.choice import EveryRow
+from tensorrepo.formats.dataset.streaming.ordering.weights import UNIT_BITS, spans
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.streaming.ordering.choice import Choice
+    from tensorrepo.formats.dataset.streaming.ordering.schedule import Stretch
+    from tensorrepo.formats.dataset.streaming.ordering.weights import Weights
+
+
+class Items(Protocol):
+    """The items of an epoch, by run.
+
+    Attributes:
+        runs: int64 ``(n,)``, numbers of the plan's runs that have items. An order numbers these
+            from 0, so its runs all have items.
+        counts: int64 ``(n,)``, items of each: at least one.
+    """
+
+    @property
+    def runs(self) -> NDArray[np.int64]: ...
+
+    @property
+    def counts(self) -> NDArray[np.int64]: ...
+
+    def rows(self, run: NDArray[np.int64], item: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What each item of each run, as the order numbers it, is: a live row inside the run."""
+        ...
+
+
+def items_total(items: Items) -> int:
+    """The length of the epoch."""
+    return int(items.counts.sum())
+
+
+def placed(stretch: Stretch, items: Items) -> Stretch:
+    """A stretch of items, with the plan's own numbers of runs and rows."""
+    row, runs = items.rows(stretch.run, stretch.row), items.runs
+    return replace(
+        stretch,
+        run=runs[stretch.run],
+        row=row,
+        opened=runs[stretch.opened],
+        closed=runs[stretch.closed],
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowItems:
+    """Items that are rows.
+
+    `first_row` is the live row of the dataset that each run begins with, `ahead` the items of the
+    whole dataset before it; both by the order's numbers of runs.
+    """
+
+    runs: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    choice: Choice
+    first_row: NDArray[np.int64]
+    ahead: NDArray[np.int64]
+
+    def rows(self, run: NDArray[np.int64], item: NDArray[np.int64]) -> NDArray[np.int64]:
+        if isinstance(self.choice, EveryRow):
+            return item
+        return self.choice.row_of(self.ahead[run] + item) - self.first_row[run]
+
+
+def row_items(
+    first_row: NDArray[np.int64], live: NDArray[np.int64], choice: Choice | None
+) -> RowItems:
+    """The items of runs that begin with these live rows of the dataset and have so many.
+
+    Args:
+        first_row: int64 ``(runs,)``.
+        live: int64 ``(runs,)``, all above 0.
+        choice: how often each row comes; None: once.
+    """
+    if choice is None:
+        every = EveryRow(int(live.sum()))
+        return RowItems(np.arange(len(live)), live, every, first_row, first_row)
+    ahead = choice.before(first_row)
+    counts = choice.before(first_row + live) - ahead
+    runs = np.flatnonzero(counts)
+    return RowItems(runs, counts[runs], choice, first_row[runs], ahead[runs])
+
+
+# ------------------------------------------------------------------------------ selections
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """Some rows of a dataset, or all of them with weights.
+
+    Attributes:
+        chosen: the rows that can come at all.
+        weights: of all live rows, 0 where not chosen; None: each comes once.
+        text: what was asked for, for people.
+    """
+
+    chosen: Choice
+    weights: Weights | None
+    text: str
+
+    def choice(self, seed: int, epoch: int) -> Choice:
+        """How often each row comes in one epoch."""
+        return self.chosen if self.weights is None else self.weights.counts(seed, epoch)
+
+    @property
+    def expected_rows(self) -> int:
+        """The length of an epoch; with weights its expected value, rounded down."""
+        return self.chosen.total if self.weights is None else self.weights.total_units >> UNIT_BITS
+
+    def digest(self) -> str:
+        """64 hex digits of what was chosen, in whatever way it was named."""
+        rows, weights = self.chosen.rows, self.weights
+        kind = b"rows" if weights is None else b"weights"
+        hasher = hashlib.sha256(b"tensorrepo selection v1 " + kind + rows.to_bytes(8, "little"))
+        for start, stop in spans(rows):
+            if weights is None:
+                bits = np.packbits(self.chosen.counts(start, stop) > 0, bitorder="little")
+                hasher.update(bits.data)
+            else:
+                hasher.update(weights.of(start, stop).astype("<u8").data)
+        return hasher.hexdigest()
