@@ -15,21 +15,30 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, column_index, live_rows, row_id_table
 from tensorrepo.formats.dataset.streaming.assemble import Assembler
-from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm, Output
+from tensorrepo.formats.dataset.streaming.batching.batch import (
+    Batch,
+    BatchForm,
+    with_leaves_changed,
+)
+from tensorrepo.formats.dataset.streaming.batching.outputs import Output, numbers_as_jax, pinned
+from tensorrepo.formats.dataset.streaming.batching.process import Made, ProcessItems
 from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
 from tensorrepo.formats.dataset.streaming.options import (
     Last,
     StreamOptions,
     StreamStats,
     Transform,
+    Workers,
 )
 from tensorrepo.formats.dataset.streaming.ordering.plan import (
     Explanation,
@@ -39,7 +48,7 @@ from tensorrepo.formats.dataset.streaming.ordering.plan import (
     make_plan,
 )
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Share
-from tensorrepo.formats.dataset.streaming.pipeline import StreamIterator, items_ahead
+from tensorrepo.formats.dataset.streaming.pipeline import Items, StreamIterator, items_ahead
 from tensorrepo.formats.dataset.streaming.state import (
     StreamState,
     decode_state,
@@ -76,6 +85,9 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     threads: int | None = None,
     work_threads: int | None = None,
     ahead_bytes: int = AHEAD_BYTES,
+    pin: bool | None = None,
+    workers: Workers = "thread",
+    remake: Callable[..., Stream] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Stream:
     """Stream `dataset` in whole batches.
@@ -95,7 +107,8 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         replicate: so many consecutive ranks get the same share, as parts of one model need.
         last: whether a last step of fewer rows is handed out ("short"), left out ("drop"), or
             filled up by repeating rows of it ("pad"); `Batch.repeated` counts those.
-        output: "numpy" arrays, "torch" tensors of the same memory, or "arrow" arrays.
+        output: "numpy" arrays, "torch" tensors or "jax" arrays of the same memory where they can
+            be, or "arrow" arrays.
         pad: stack ragged columns into one array, filled up with this value.
         transform: called with every `Batch`, by several threads at once; what it returns is handed
             out instead, in order.
@@ -103,6 +116,11 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         threads: how many fetch; None chooses by where the data lies.
         work_threads: how many transform; None: one a core, up to 8. 1 for what is not thread-safe.
         ahead_bytes: decoded bytes that may be fetched ahead of their first use.
+        pin: hand tensors out in pinned memory; None: where torch has a GPU to copy them to.
+        workers: where batches are made: on threads of this process, or on those of a "process" of
+            its own, which pays when the transform holds the interpreter lock for long.
+        remake: makes this stream again in another process: called there with `workers`, `output`
+            and `pin`, and passed there as `multiprocessing` does.
         clock: seconds, for `Stream.stats`.
 
     Raises:
@@ -123,6 +141,9 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         work_threads=work_threads or min(_MOST_WORK_THREADS, os.cpu_count() or 1),
         ahead_bytes=ahead_bytes,
         clock=clock,
+        pin=pin,
+        workers=workers,
+        remake=remake,
     )
     wanted = dataset.schema.select(columns).names
     by_schema = [column for column in dataset.schema.columns if column.name in wanted]
@@ -175,27 +196,38 @@ class Stream:
     def epoch(self) -> int:
         return self._epoch
 
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch, which positions count."""
+        return self.plan.rows
+
     def __len__(self) -> int:
         """Batches that the next iteration gives."""
-        return self.options.share(self._start).steps(self.plan.rows)
+        return self.options.share(self._start).steps(self.rows)
 
     def __iter__(self) -> StreamIterator:
-        share = self.options.share(self._start)
+        return self.in_turn(0, 1)
+
+    def in_turn(self, turn: int, turns: int) -> StreamIterator:
+        """Iterate over each `turns`-th step, beginning with number `turn` of those that are left.
+
+        So several workers make all steps together, each as the whole stream would.
+        """
+        share = self.options.share(self._start, turn, turns)
         self._check_share(share)
-        self._start, self._position = 0, share.start
         self._stats = StreamStats()
-        assembler = self._assembler()
-        items = items_ahead(
-            assembler.groups(share, self._seed, self._epoch),
-            self._work(),
-            prefetch=self.options.prefetch,
-            steps_at_once=assembler.steps_at_once,
-            threads=self.options.work_threads,
-        )
+        made_there = self.options.workers == "process"
+        items = self._items_of_process(share) if made_there else self._items(share)
+        self._start, self._position = 0, share.start
         iterator = StreamIterator(items, self._moved_to, self.options.clock, self._stats)
         self._newest = iterator.token
         self._open.add(iterator)
         return iterator
+
+    @property
+    def position(self) -> int:
+        """Rows of the epoch that the newest iteration handed out, to all ranks together."""
+        return self._position
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch is iterated next. Another one than before begins at its start."""
@@ -271,7 +303,8 @@ class Stream:
             f"order={self.plan.arrangement.kind!r}, epoch={self._epoch}, {len(self)} batches)"
         )
 
-    def _assembler(self) -> Assembler:
+    def assembler(self) -> Assembler:
+        """What makes the batches of an iteration."""
         schema, planned = self.dataset.schema, [column.name for column in self.plan.columns]
         return Assembler(
             plan=self.plan,
@@ -283,6 +316,32 @@ class Stream:
             stats=self._stats,
         )
 
+    def _items(self, share: Share) -> Items:
+        assembler = self.assembler()
+        return items_ahead(
+            assembler.groups(share, self._seed, self._epoch),
+            self._work(),
+            prefetch=self.options.prefetch,
+            steps_at_once=assembler.steps_at_once,
+            threads=self.options.work_threads,
+        )
+
+    def _items_of_process(self, share: Share) -> Items:
+        options, stats = self.options, self._stats
+        assert options.remake is not None, "options were checked"
+
+        def stats_moved(there: dict[str, Any]) -> None:
+            for name in there.keys() - {"waited_seconds"}:
+                setattr(stats, name, there[name])
+
+        state = self.state_dict(share.start)
+        return ProcessItems(
+            _Errand(options.remake, options.output, state, share.turn, share.turns),
+            identify=self._identify,
+            finish=_finish(options),
+            stats_moved=stats_moved,
+        )
+
     def _identify(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         live = live_rows(self.dataset)
         return row_id_table(self.dataset).of(rows if live is None else live.physical(rows))
@@ -290,8 +349,9 @@ class Stream:
     def _work(self) -> Callable[[Batch], Any] | None:
         """What is done to every gathered batch, by several threads at once."""
         transform, stats, clock = self.options.transform, self._stats, self.options.clock
+        finish = _finish(self.options) if self.options.pins else None
         if transform is None:
-            return None
+            return finish
         lock = Lock()
 
         def transformed(batch: Batch) -> Any:
@@ -299,7 +359,7 @@ class Stream:
             found = transform(batch)
             with lock:
                 stats.transform_seconds += clock() - began
-            return found
+            return found if finish is None else finish(found)
 
         return transformed
 
@@ -309,10 +369,10 @@ class Stream:
             self._position = position
 
     def _check_share(self, share: Share) -> None:
-        steps = share.steps(self.plan.rows)
+        steps = share.steps(self.rows)
         if not steps:
             return
-        start, stop = share.bounds(steps - 1, self.plan.rows)
+        start, stop = share.bounds(steps - 1, self.rows)
         rows = share.batch_size if share.last == "pad" else stop - start
         if rows < share.world:
             raise InvalidInputError(
@@ -322,6 +382,37 @@ class Stream:
                 else f"batch_size={share.batch_size} rows a step cannot be shared by "
                 f"{share.world} ranks: it counts the rows of all ranks together."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    """What a process of its own does for a stream: make it again there, and iterate over it."""
+
+    remake: Callable[..., Stream]
+    output: Output
+    state: dict[str, Any]
+    turn: int
+    turns: int
+
+    def __call__(self) -> Generator[Made, None, None]:
+        # A GPU, and memory for it, belong to the process that trains: JAX never starts here.
+        output = "numpy" if self.output == "jax" else self.output
+        found = self.remake(workers="thread", output=output, pin=False)
+        found.load_state_dict(self.state)
+        with closing(found.in_turn(self.turn, self.turns)) as items:
+            for item in items:
+                yield found.position, item, asdict(found.stats())
+
+
+def _finish(options: StreamOptions) -> Callable[[Any], Any]:
+    """What is done last, in the process of the user, to what is handed out."""
+    if options.output == "jax":
+        return partial(with_leaves_changed, change=numbers_as_jax)
+    return partial(with_leaves_changed, change=pinned) if options.pins else _as_it_is
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
 
 
 def _word(value: int, name: str) -> int:

@@ -8,7 +8,7 @@ padded array when asked for; bytes and text are lists.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
 from tensorrepo.formats.dataset.columns.convert import as_torch
 from tensorrepo.formats.dataset.columns.present import present
 from tensorrepo.formats.dataset.columns.values import ColumnValues, FixedValues, RaggedValues
+from tensorrepo.formats.dataset.streaming.batching.outputs import Output, as_jax, map_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     Identify = Callable[[NDArray[np.int64]], NDArray[Any]]
 
-Output = Literal["numpy", "torch", "arrow"]
-OUTPUTS: tuple[Output, ...] = ("numpy", "torch", "arrow")
 
 
 class Batch(dict[str, Any]):
@@ -44,6 +43,8 @@ class Batch(dict[str, Any]):
         lengths: per padded column the true lengths, int64 ``(rows,)``, or ``(rows, n)`` where n
             dimensions differ from row to row.
         repeated: how many of the last rows repeat others, where a last step was filled up.
+        source: int64 ``(rows,)``, of a mix: which of its sources each row is of, whose number in
+            that dataset `rows` then is. None where there is one dataset.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Batch(dict[str, Any]):
         self.valid: dict[str, Any] = {}
         self.lengths: dict[str, Any] = {}
         self.repeated = 0
+        self.source: NDArray[np.int64] | None = None
         self._identify = identify
 
     @property
@@ -69,8 +71,9 @@ class Batch(dict[str, Any]):
         return self._identify(self.rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        known = self.position, self.rows, self.row_ids, self.valid, self.lengths, self.repeated
-        return _restored, (dict(self), *known)
+        known = self.position, self.rows, self.row_ids
+        told = self.valid, self.lengths, self.repeated, self.source
+        return _restored, (dict(self), *known, told)
 
 
 def _restored(
@@ -78,12 +81,10 @@ def _restored(
     position: int,
     rows: NDArray[np.int64],
     row_ids: NDArray[Any],
-    valid: dict[str, Any],
-    lengths: dict[str, Any],
-    repeated: int,
+    told: tuple[Any, ...],
 ) -> Batch:
     batch = Batch(columns, position=position, rows=rows, identify=lambda _: row_ids)
-    batch.valid, batch.lengths, batch.repeated = valid, lengths, repeated
+    batch.valid, batch.lengths, batch.repeated, batch.source = told
     return batch
 
 
@@ -129,7 +130,19 @@ class BatchForm:
         return [None if row is None else self._array(row) for row in rows]
 
     def _array(self, array: NDArray[Any]) -> Any:
-        return as_torch(array) if self.output == "torch" else array
+        if self.output == "torch":
+            return as_torch(array)
+        return as_jax(array) if self.output == "jax" else array
+
+
+def with_leaves_changed(item: Any, change: Callable[[Any], Any]) -> Any:
+    """What is handed out for a step, with `change` made to everything in it.
+
+    That is every column, or whatever a transform returned, in dicts, lists and tuples.
+    """
+    if isinstance(item, Batch):
+        item.valid, item.lengths = map_leaves(item.valid, change), map_leaves(item.lengths, change)
+    return map_leaves(item, change)
 
 
 def pad_rows(

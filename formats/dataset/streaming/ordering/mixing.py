@@ -113,7 +113,7 @@ def _cycle(blend: Blend, seed: int, epoch: int, cycle: int) -> NDArray[np.int64]
     return in_turn[permutation(key, stop - start)]
 
 
-def blend_of(  # noqa: PLR0913  each of these says one thing of a mix
+def blend_of(
     source_rows: Sequence[int],
     *,
     batch_size: int,
