@@ -19,8 +19,11 @@ from tensorrepo.formats.dataset.streaming.batching.gather import (
     Wanted,
     teach_allocator,
 )
+from tensorrepo.formats.dataset.streaming.batching.packed import PackedRuns
 from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead, Fetcher
+from tensorrepo.formats.dataset.streaming.ordering.items import placed
 from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
+from tensorrepo.formats.dataset.streaming.ordering.packing import PackedItems
 from tensorrepo.formats.dataset.streaming.ordering.schedule import (
     STRETCH_ROWS,
     Share,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm
     from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
     from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamStats
+    from tensorrepo.formats.dataset.streaming.ordering.items import Items
     from tensorrepo.formats.dataset.streaming.ordering.plan import Plan
 
 _LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
@@ -72,9 +76,10 @@ class Assembler:
             group_bytes=_LOCAL_GROUP_BYTES if local else 0,
         )
         teach_allocator()
-        walk = _Walk(self, fetcher)
+        items = self.plan.items(seed, epoch)
+        walk = _Walk(self, fetcher, items)
         planned = Ahead(
-            map(walk.prepared, self._stretches(share, seed, epoch)), 1, "tensorrepo-plan"
+            map(walk.prepared, self._stretches(share, seed, epoch, items)), 1, "tensorrepo-plan"
         )
         try:
             yield from walk.groups(planned)
@@ -82,22 +87,25 @@ class Assembler:
             planned.close()
             fetcher.close()
 
-    def _stretches(self, share: Share, seed: int, epoch: int) -> Iterator[Stretch]:
+    def _stretches(self, share: Share, seed: int, epoch: int, items: Items) -> Iterator[Stretch]:
         plan, chosen = self.plan, self.plan.arrangement
-        least = max(_FIRST_ROWS, 2 * chosen.lanes, chosen.window_rows // 4)
+        # With buckets a lane may give its rows of two blocks far apart.
+        spread = 2 * (chosen.lanes + chosen.block_rows)
+        least = max(_FIRST_ROWS, spread, chosen.window_rows // 4)
         most = max(STRETCH_ROWS, least)
         if chosen.kind == "global" and not self.loader.is_local:
             # Rows of a full shuffle share no pages, so what two stretches need is the window.
             least = most = max(1, plan.window_bytes // max(1, 2 * int(plan.run_bytes.mean())))
-        return stretches(
-            plan.order(seed, epoch),
-            plan.live,
+        found = stretches(
+            plan.order(seed, epoch, items),
+            items.counts,
             share,
             key=epoch_key(seed, epoch, Purpose.ROWS),
             keep=chosen.kind == "resident",
             stretch_rows=most,
             first_rows=least,
         )
+        return (placed(stretch, items) for stretch in found)
 
     @property
     def _usual_threads(self) -> int:
@@ -109,7 +117,7 @@ class Assembler:
     def steps_at_once(self) -> int:
         """How many steps are gathered together."""
         own_rows = max(1, self.options.batch_size // self.options.world)
-        step_bytes = own_rows * int(self.plan.run_bytes.sum()) // max(1, self.plan.rows)
+        step_bytes = own_rows * self.plan.item_bytes
         fitting = min(_AT_ONCE_BYTES // max(1, step_bytes), _AT_ONCE_ROWS // own_rows)
         return max(1, fitting)
 
@@ -126,16 +134,21 @@ class _Prepared:
 class _Walk:
     """One pass over the stretches of an epoch. One thread walks, another may prepare."""
 
-    def __init__(self, assembler: Assembler, fetcher: Fetcher[list[list[InMemory]]]) -> None:
+    def __init__(
+        self, assembler: Assembler, fetcher: Fetcher[list[list[InMemory]]], items: Items
+    ) -> None:
         self._assembler = assembler
         self._fetcher = fetcher
         self._stats = assembler.stats
         self._clock = assembler.options.clock
         plan = assembler.plan
-        self._values = [
+        self._values: list[RunValues | PackedRuns] = [
             RunValues(plan.live, column.index.storage, nullable=nullable)
             for column, nullable in zip(plan.columns, assembler.nullable, strict=True)
         ]
+        if isinstance(items, PackedItems):
+            element = plan.leading.index.storage.element
+            self._values = [PackedRuns(items, plan.first_row, element, assembler.options.pad)]
 
     def prepared(self, stretch: Stretch) -> _Prepared:
         """Work out for all steps of a stretch what does not depend on where runs lie."""

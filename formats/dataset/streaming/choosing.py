@@ -69,7 +69,7 @@ def choose(
         where: a predicate, or what else names rows when they are changed; None: all. With `rows`
             both must name a row.
         weights: how often each row comes on average, see `GivenWeights`; 0: never.
-        balance: a column; its classes come equally often. Same as ``weights={balance: "balanced"}``.
+        balance: a column whose classes come equally often: ``weights={balance: "balanced"}``.
         epoch_rows: expected rows of an epoch, with weights; None: what they add up to, and with
             `balance` as many rows as were chosen.
 

@@ -8,7 +8,6 @@ read. The answer takes 4 bytes a row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +23,7 @@ from tensorrepo.formats.dataset.pages.page import (
 )
 from tensorrepo.formats.dataset.read import live_rows, page_reader
 from tensorrepo.formats.dataset.rows.rangeread import ByteRange, fetch
+from tensorrepo.formats.dataset.streaming.ordering.items import RowLengths
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -36,15 +36,6 @@ if TYPE_CHECKING:
 
 MOST_LENGTH = (1 << 32) - 1
 _TABLES_AT_ONCE_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowLengths:
-    """Lengths of all live rows of a column, uint32, and the bytes that were read to know them."""
-
-    column: str
-    values: NDArray[np.uint32]
-    read_bytes: int
 
 
 def row_lengths(dataset: Dataset, name: str) -> RowLengths:

@@ -17,6 +17,7 @@ from tensorrepo.formats.dataset.columns.convert import as_torch
 from tensorrepo.formats.dataset.columns.present import present
 from tensorrepo.formats.dataset.columns.values import ColumnValues, FixedValues, RaggedValues
 from tensorrepo.formats.dataset.streaming.batching.outputs import Output, as_jax, map_leaves
+from tensorrepo.formats.dataset.streaming.batching.packed import PackedValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.pages.pool import Pool
 
     Identify = Callable[[NDArray[np.int64]], NDArray[Any]]
-
 
 
 class Batch(dict[str, Any]):
@@ -61,6 +61,7 @@ class Batch(dict[str, Any]):
         self.rows = rows
         self.valid: dict[str, Any] = {}
         self.lengths: dict[str, Any] = {}
+        self.segments: dict[str, Any] = {}
         self.repeated = 0
         self.source: NDArray[np.int64] | None = None
         self._identify = identify
@@ -72,7 +73,7 @@ class Batch(dict[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         known = self.position, self.rows, self.row_ids
-        told = self.valid, self.lengths, self.repeated, self.source
+        told = self.valid, self.lengths, self.repeated, self.source, self.segments
         return _restored, (dict(self), *known, told)
 
 
@@ -84,7 +85,7 @@ def _restored(
     told: tuple[Any, ...],
 ) -> Batch:
     batch = Batch(columns, position=position, rows=rows, identify=lambda _: row_ids)
-    batch.valid, batch.lengths, batch.repeated, batch.source = told
+    batch.valid, batch.lengths, batch.repeated, batch.source, batch.segments = told
     return batch
 
 
@@ -99,7 +100,7 @@ class BatchForm:
 
     def batch(
         self,
-        columns: Iterable[tuple[Column, ColumnValues]],
+        columns: Iterable[tuple[Column, ColumnValues | PackedValues]],
         *,
         position: int,
         rows: NDArray[np.int64],
@@ -108,9 +109,14 @@ class BatchForm:
         batch = Batch({}, position=position, rows=rows, identify=self.identify)
         for column, values in columns:
             name = column.name
-            if values.valid is not None:
+            if not isinstance(values, PackedValues) and values.valid is not None:
                 batch.valid[name] = self._array(values.valid)
-            if isinstance(values, RaggedValues) and self.pad is not None:
+            if isinstance(values, PackedValues):
+                batch.rows = values.rows
+                batch[name] = self._array(values.values)
+                batch.segments[name] = self._array(values.segments)
+                batch.lengths[name] = self._array(values.lengths)
+            elif isinstance(values, RaggedValues) and self.pad is not None:
                 padded, true_lengths = pad_rows(values, self.pad, self.pool)
                 batch[name], batch.lengths[name] = self._array(padded), self._array(true_lengths)
             else:
@@ -142,6 +148,7 @@ def with_leaves_changed(item: Any, change: Callable[[Any], Any]) -> Any:
     """
     if isinstance(item, Batch):
         item.valid, item.lengths = map_leaves(item.valid, change), map_leaves(item.lengths, change)
+        item.segments = map_leaves(item.segments, change)
     return map_leaves(item, change)
 
 

@@ -55,6 +55,8 @@ def items_total(items: Items) -> int:
 
 def placed(stretch: Stretch, items: Items) -> Stretch:
     """A stretch of items, with the plan's own numbers of runs and rows."""
+    if isinstance(items, RowItems) and isinstance(items.choice, EveryRow):
+        return stretch
     row, runs = items.rows(stretch.run, stretch.row), items.runs
     return replace(
         stretch,
@@ -102,6 +104,15 @@ def row_items(
     counts = choice.before(first_row + live) - ahead
     runs = np.flatnonzero(counts)
     return RowItems(runs, counts[runs], choice, first_row[runs], ahead[runs])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowLengths:
+    """Lengths of all live rows of a column, uint32, and the bytes that were read to know them."""
+
+    column: str
+    values: NDArray[np.uint32]
+    read_bytes: int
 
 
 # ------------------------------------------------------------------------------ selections

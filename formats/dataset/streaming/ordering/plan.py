@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.streaming.ordering.items import Items, Selection
+    from tensorrepo.formats.dataset.streaming.ordering.items import Items, RowLengths, Selection
     from tensorrepo.formats.dataset.streaming.ordering.packing import Packing
     from tensorrepo.formats.dataset.tree.index import ColumnIndex
     from tensorrepo.formats.dataset.tree.live import LiveRows
@@ -57,6 +57,11 @@ class Arrangement:
     window_rows: int = 0
     bucket_rows: int = 0  # of a step of the stream that chose; 0 without buckets
     bucket_steps: int = 0
+
+    @property
+    def block_rows(self) -> int:
+        """So many positions are sorted together; 0 without buckets."""
+        return self.bucket_rows * self.bucket_steps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,8 +105,8 @@ class Plan:
     bytes in all columns. All of these are int64 ``(runs,)``.
 
     `selection` says which of the rows are items, and how often; None: each once. With `packing` an
-    item is so many elements instead, and with `lengths`, uint32 of every live row of the dataset,
-    items of like length come together.
+    item is so many elements instead. With `lengths`, and buckets in the arrangement, items of like
+    length come together.
     """
 
     columns: tuple[ColumnPlan, ...]
@@ -114,7 +119,7 @@ class Plan:
     run_bytes: NDArray[np.int64]
     selection: Selection | None = None
     packing: Packing | None = None
-    lengths: NDArray[np.uint32] | None = None
+    lengths: RowLengths | None = None
 
     @property
     def rows(self) -> int:
@@ -131,6 +136,13 @@ class Plan:
         if self.packing is not None:
             return items_total(self.items(0, 0))
         return self.rows if self.selection is None else self.selection.expected_rows
+
+    @property
+    def item_bytes(self) -> int:
+        """Decoded bytes of an item, on average."""
+        if self.packing is not None:
+            return self.packing.size * self.leading.index.storage.element.itemsize
+        return int(self.run_bytes.sum()) // max(1, self.rows)
 
     @property
     def leading(self) -> ColumnPlan:
@@ -154,7 +166,7 @@ class Plan:
         return Bucketed(
             base,
             found,
-            self.lengths,
+            self.lengths.values,
             self.first_row[found.runs],
             Buckets(chosen.bucket_rows, chosen.bucket_steps),
             seed=seed,
@@ -190,7 +202,7 @@ def make_plan(
     deleted: LiveRows | None = None,
     selection: Selection | None = None,
     packing: Packing | None = None,
-    lengths: NDArray[np.uint32] | None = None,
+    lengths: RowLengths | None = None,
     bucket_steps: int = 0,
 ) -> Plan:
     """Plan to stream `columns`.

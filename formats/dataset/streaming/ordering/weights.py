@@ -39,7 +39,7 @@ class Weights:
 
     Attributes:
         units: uint64, weights in units of 2^-32: one per row, or one per kind of row.
-        kind: unsigned ``(rows,)``, a place in `units`; None where every row has a weight of its own.
+        kind: unsigned ``(rows,)``, a place in `units`; None where each row has a weight of its own.
     """
 
     units: NDArray[np.uint64]

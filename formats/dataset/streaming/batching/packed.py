@@ -1,0 +1,145 @@
+"""How do the elements of open runs become packed items?
+
+A run's chosen rows are one line of elements, back to back in memory. An item is a slice of it, so
+it is copied at once, and where rows end in it is a search in the run's row table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tensorrepo.formats.dataset.columns.values import RaggedValues
+from tensorrepo.formats.dataset.streaming.batching.gather import InMemory, Wanted
+from tensorrepo.repo.errors import CorruptError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.pages.pool import Pool
+    from tensorrepo.formats.dataset.streaming.ordering.packing import PackedItems
+
+_NO_OFFSET = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedValues:
+    """Packed items.
+
+    Attributes:
+        values: ``(items, size)``, padded at the end.
+        segments: int32 ``(items, size)``: 1, 2, ... for the rows whose elements these are, counted
+            within the item; 0 where padded.
+        lengths: int64 ``(items,)``, elements that are not padding.
+        rows: int64 ``(items,)``, the row of the dataset that each item begins in.
+    """
+
+    values: NDArray[Any]
+    segments: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    def slice(self, start: int, stop: int) -> PackedValues:
+        some = slice(start, stop)
+        return PackedValues(
+            self.values[some], self.segments[some], self.lengths[some], self.rows[some]
+        )
+
+
+class _Line(NamedTuple):
+    """The elements of one run: those of row ``rows[i]`` end at ``ends[i]``."""
+
+    elements: NDArray[Any]
+    ends: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+class PackedRuns:
+    """The open runs of a packed column. Not thread-safe."""
+
+    def __init__(
+        self,
+        items: PackedItems,
+        first_row: NDArray[np.int64],
+        element: np.dtype[Any],
+        pad: float | None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            items: of the epoch.
+            first_row: the live row that each run of the plan begins with.
+            element: type of the elements.
+            pad: fills up the last item of a run; None: 0.
+        """
+        self._items, self._first_row = items, first_row
+        self._element, self._pad = element, 0 if pad is None else pad
+        self._elements = dict(zip(items.runs.tolist(), items.elements.tolist(), strict=True))
+        self._lines: dict[int, _Line] = {}
+
+    def open(self, where: InMemory) -> None:
+        """From now on the items of these runs can be gathered.
+
+        Raises:
+            CorruptError: a run has other elements than its page entry or row table said.
+        """
+        for run, owners in zip(where.runs.tolist(), where.owners, strict=True):
+            values = owners[0]
+            assert isinstance(values, RaggedValues), "packed columns are ragged"
+            line = self._line(run, values)
+            if len(line.elements) != self._elements[run]:
+                raise CorruptError(
+                    f"rows {self._first_row[run]} to {self._first_row[run] + values.rows} have "
+                    f"{len(line.elements)} elements, planned were {self._elements[run]}"
+                )
+            self._lines[run] = line
+
+    def close(self, runs: NDArray[np.int64]) -> None:
+        """The items of these runs are not needed any more."""
+        for run in runs.tolist():
+            del self._lines[run]
+
+    def want(self, run: NDArray[np.int64], item: NDArray[np.int64]) -> Wanted:
+        """These items of these runs."""
+        return Wanted(run, item, _NO_OFFSET)
+
+    def gather(self, wanted: Wanted, pool: Pool) -> PackedValues:
+        """These items, in that order."""
+        size, count = self._items.size, wanted.row.size
+        values = pool.array((count, size), self._element)
+        segments = pool.array((count, size), np.dtype(np.int32))
+        lengths, rows = np.empty(count, np.int64), np.empty(count, np.int64)
+        for at, (run, item) in enumerate(
+            zip(wanted.run.tolist(), wanted.row.tolist(), strict=True)
+        ):
+            line = self._lines[run]
+            start = item * size
+            stop = min(start + size, len(line.elements))
+            used = stop - start
+            values[at, :used] = line.elements[start:stop]
+            values[at, used:] = self._pad
+            first = _segments(line.ends, start, stop, segments[at])
+            lengths[at], rows[at] = used, self._first_row[run] + line.rows[first]
+        return PackedValues(values, segments, lengths, rows)
+
+    def _line(self, run: int, values: RaggedValues) -> _Line:
+        rows = np.arange(values.rows)
+        if self._items.choice is not None:
+            first = int(self._first_row[run])
+            rows = np.repeat(rows, self._items.choice.counts(first, first + values.rows))
+            values = values.take(rows)
+        begin, end = int(values.offsets[0]), int(values.offsets[-1])
+        return _Line(values.elements[begin:end], values.offsets[1:] - begin, rows)
+
+
+def _segments(ends: NDArray[np.int64], start: int, stop: int, out: NDArray[np.int32]) -> int:
+    """Number the rows that elements ``[start, stop)`` are of. Returns the first of them."""
+    first = int(np.searchsorted(ends, start, side="right"))
+    last = int(np.searchsorted(ends, stop, side="left"))
+    lengths = np.diff(np.minimum(ends[first : last + 1], stop), prepend=start)
+    lengths = lengths[lengths > 0]
+    out[: stop - start] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+    out[stop - start :] = 0
+    return first
