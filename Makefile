@@ -13,6 +13,7 @@ STORE  ?= local
 export STORE
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --progress-bar off
+KERNELS := $(wildcard formats/native/*.c)
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
 .PHONY: help demo test lint format typecheck docs bench bench-env soak dev clean
@@ -30,12 +31,12 @@ $(VENV)/.made: constraints.txt
 	@touch $@
 
 # The demo needs less than the tests, and a visitor's patience is short: two stamps.
-$(VENV)/.demo: $(VENV)/.made pyproject.toml
+$(VENV)/.demo: $(VENV)/.made pyproject.toml $(KERNELS)
 	@echo "installing tensorrepo and what the demo needs into $(VENV) (once, about a minute)"
 	$(PIP) --no-build-isolation -c constraints.txt -e '.[torch,images,demo]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.made pyproject.toml
+$(VENV)/.dev: $(VENV)/.made pyproject.toml $(KERNELS)
 	@echo "installing tensorrepo and what its tests need into $(VENV) (once, a few minutes)"
 	$(PIP) --no-build-isolation -c constraints.txt -e '.[torch,images,hdf5,lance,tfrecord,demo,test,lint,docs]'
 	@touch $@ $(VENV)/.demo
@@ -79,5 +80,5 @@ soak: $(VENV)/.dev ## the tests that take minutes: kill -9 loops, big ingests
 	$(BIN)/python -m pytest -m soak --timeout 3600 $(PYTEST_ARGS)
 
 clean: ## remove what was made here, .venv too
-	rm -rf $(VENV) .bench .demo build dist docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench .demo build dist docs/_build *.egg-info formats/native/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

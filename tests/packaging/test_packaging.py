@@ -7,6 +7,7 @@ environments see this one's libraries (but not its tensorrepo) through a line in
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.native import why_nothing_is_compiled
 from tests.support.sources import LAYERS, ROOT, project, sources
 
 FILES = ("pyproject.toml", "README.md", "LICENSE")
+BUILT = shutil.ignore_patterns("__pycache__", "*.so")
 MODULES = [source.module for source in sources()]
 OPTIONAL = {"torch", "PIL", "simplejpeg", "sklearn"}  # extras: no module may need them to load
 
@@ -42,8 +45,23 @@ if __name__ == "__main__":
 """
 
 
-def _run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
+WHICH = "from tensorrepo.formats.native.rows import BEST; print(BEST.name)"
+
+# What is built in C, where it can be.
+KERNELS = (
+    {"tensorrepo/formats/native/_rows.abi3.so"} if why_nothing_is_compiled() is None else set()
+)
+
+
+def _run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **environment},
+    )
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -59,9 +77,10 @@ def _fresh_environment(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def _install(python: Path, *what: str, cwd: Path) -> None:
+def _install(python: Path, *what: str, cwd: Path, **environment: str) -> None:
     flags = ["--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "-q"]
-    _run(sys.executable, "-m", "pip", "--python", python, "install", *flags, *what, cwd=cwd)
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", *flags, *what]
+    _run(*pip, cwd=cwd, **environment)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +88,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what gets packaged: building leaves traces, and other tests read the tree."""
     copy = tmp_path_factory.mktemp("checkout")
     for layer in LAYERS:
-        shutil.copytree(ROOT / layer, copy / layer, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / layer, copy / layer, ignore=BUILT)
     for name in FILES:
         shutil.copy(ROOT / name, copy / name)
     return copy
@@ -104,7 +123,24 @@ def test_the_wheel_holds_every_module_and_nothing_else(archives: dict[str, Path]
         source.path if source.layer == "tensorrepo" else f"tensorrepo/{source.path}"
         for source in sources()
     }
-    assert held == modules | {"tensorrepo/py.typed"}
+    kernels = {name for name in held if name.endswith(".so")}
+    assert held - kernels == modules | {"tensorrepo/py.typed"} | {
+        f"tensorrepo/{stub.relative_to(ROOT).as_posix()}" for stub in ROOT.glob("formats/**/*.pyi")
+    }
+    assert kernels == KERNELS
+
+
+def test_one_wheel_serves_every_python_on_machines_like_this(archives: dict[str, Path]) -> None:
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    assert archives[".whl"].stem.endswith(f"-cp311-abi3-{platform}")
+
+
+def test_without_a_compiler_the_installation_goes_on(checkout: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    shutil.copytree(checkout, copy, ignore=shutil.ignore_patterns("*.so", "build", "dist"))
+    python = _fresh_environment(tmp_path / "environment")
+    _install(python, str(copy), cwd=tmp_path, CC="/there/is/none")
+    assert _run(python, "-c", WHICH, cwd=tmp_path).strip() == "numpy"
 
 
 def test_the_wheel_holds_the_licence_and_the_command(archives: dict[str, Path]) -> None:
@@ -118,7 +154,8 @@ def test_the_wheel_holds_the_licence_and_the_command(archives: dict[str, Path]) 
 def test_the_sdist_holds_what_it_takes_to_build_and_to_read(archives: dict[str, Path]) -> None:
     with tarfile.open(archives[".gz"]) as sdist:
         held = {name.split("/", 1)[1] for name in sdist.getnames() if "/" in name}
-    needed = {source.path for source in sources()} | {*FILES, "tensorrepo/py.typed"}
+    kernels = {kernel.relative_to(ROOT).as_posix() for kernel in ROOT.glob("formats/**/*.c")}
+    needed = {source.path for source in sources()} | {*FILES, "tensorrepo/py.typed"} | kernels
     assert needed - held == set()
 
 
@@ -134,6 +171,11 @@ def test_every_module_is_imported_from_the_installation(
 ) -> None:
     homes = (str(imported["python"].parents[1]), str(checkout))
     assert [name for name, at in imported["files"].items() if not at.startswith(homes)] == []
+
+
+def test_what_was_built_is_used_from_the_installation(imported: dict[str, Any]) -> None:
+    said = _run(imported["python"], "-c", WHICH, cwd=Path("/")).strip()
+    assert said == ("native" if KERNELS else "numpy")
 
 
 def test_no_module_needs_an_extra_to_be_imported(imported: dict[str, Any]) -> None:

@@ -1,0 +1,6 @@
+from tensorrepo.repo.ids import Buffer
+
+def copy_rows(
+    addresses: Buffer, row_bytes: int, out: Buffer, sums_at: Buffer | None, threads: int, /
+) -> int: ...
+def copy_spans(addresses: Buffer, lengths: Buffer, out: Buffer, threads: int, /) -> int: ...

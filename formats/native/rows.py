@@ -1,0 +1,241 @@
+"""How do the bytes at many addresses come together in one array, and are they what they should be?
+
+`NATIVE` does it in C (rows.c beside this) where it was built, `NUMPY` everywhere, with identical
+results; `BEST` is the first that there is. Addresses are taken on trust, sizes are checked.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+try:
+    from tensorrepo.formats.native import _rows
+
+    why_not_native: str | None = None
+except ImportError as error:  # no compiler when this was installed, or built for another machine
+    _rows = None  # type: ignore[assignment]
+    why_not_native = str(error)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEAST_SUMMED_BYTES = 241  # of a row that can be compared with its sum
+_FIRST_ADDRESS = 4096  # nothing lies before it
+_ADDRESSES = 1 << 48  # times the longest gathered row it must stay below 2^63
+_THREADS = 2  # what one memory channel can use
+
+
+class RowCopier(Protocol):
+    """Copies rows from wherever they lie to the array where they belong."""
+
+    name: str
+    proves_rows: bool  # whether comparing rows with their sums on the way costs next to nothing
+
+    def copy_rows(
+        self,
+        addresses: NDArray[np.int64],
+        row_bytes: int,
+        out: NDArray[Any],
+        sums_at: NDArray[np.int64] | None = None,
+    ) -> int:
+        """Copy rows of equal length.
+
+        Args:
+            addresses: of the rows, int64 ``(rows,)``.
+            row_bytes: of each; at least LEAST_SUMMED_BYTES when there are sums.
+            out: ``rows * row_bytes`` bytes, contiguous; rows are written one after the other.
+            sums_at: address of each row's sum, the low half of its xxh3 as u32; None: rows are not
+                compared with anything.
+
+        Returns:
+            The first row whose bytes in `out` are not what its sum says, or -1. What `out` holds
+            after it means nothing.
+
+        Raises:
+            ValueError: sizes that contradict each other, or an address before the first.
+        """
+        ...
+
+    def copy_spans(
+        self, addresses: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any]
+    ) -> None:
+        """Copy rows of any length.
+
+        Args:
+            addresses: of the rows, int64 ``(rows,)``; that of an empty row means nothing.
+            lengths: their bytes, int64 ``(rows,)``, multiples of the item of `out`.
+            out: all of them together, contiguous; rows are written one after the other.
+
+        Raises:
+            ValueError: sizes that contradict each other, or an address before the first.
+        """
+        ...
+
+
+class NativeRows:
+    """In C, without the interpreter lock."""
+
+    name = "native"
+    proves_rows = True
+
+    def __init__(self, threads: int) -> None:
+        """Copy large jobs on so many threads."""
+        self._threads = threads
+
+    def copy_rows(
+        self,
+        addresses: NDArray[np.int64],
+        row_bytes: int,
+        out: NDArray[Any],
+        sums_at: NDArray[np.int64] | None = None,
+    ) -> int:
+        return _rows.copy_rows(addresses, row_bytes, _bytes_of(out), sums_at, self._threads)
+
+    def copy_spans(
+        self, addresses: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any]
+    ) -> None:
+        _rows.copy_spans(addresses, lengths, _bytes_of(out), self._threads)
+
+
+class NumpyRows:
+    """By fancy indices into one array that stands for all of the memory.
+
+    numpy takes many rows out of *one* array per call. So a row is named by its address, whatever
+    page, map or buffer that belongs to: no Python per row, and no alignment is asked for.
+    """
+
+    name = "numpy"
+    proves_rows = False  # one call of Python a row
+    copied_alone_bytes = 32 << 10  # from here on one memcpy a row is faster
+    # numpy gathers into an array of its own first. Portions of this size stay in cache on their
+    # way. Smaller ones would even more, but let go of the interpreter lock once each, and getting
+    # it back costs more.
+    _at_once_bytes = 512 << 10
+
+    def copy_rows(
+        self,
+        addresses: NDArray[np.int64],
+        row_bytes: int,
+        out: NDArray[Any],
+        sums_at: NDArray[np.int64] | None = None,
+    ) -> int:
+        rows = addresses.size
+        sums = rows if sums_at is None else sums_at.size
+        if row_bytes < 0 or rows * row_bytes != out.nbytes or sums != rows:
+            raise ValueError(f"{rows} rows of {row_bytes} bytes, {sums} sums, for {out.nbytes}")
+        if sums_at is not None and row_bytes < LEAST_SUMMED_BYTES:
+            raise ValueError(f"rows of {row_bytes} bytes have no sums")
+        if not rows or not row_bytes:
+            return -1
+        _check_addresses(addresses)
+        written = _bytes_of(out)
+        if row_bytes < self.copied_alone_bytes:
+            self._copy_small(addresses, row_bytes, written)
+        else:
+            lengths = np.full(rows, row_bytes)
+            _copy_one_by_one(addresses, lengths, written)
+        return -1 if sums_at is None else _first_wrong(written.reshape(rows, row_bytes), sums_at)
+
+    def copy_spans(
+        self, addresses: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any]
+    ) -> None:
+        total = int(lengths.sum())
+        within = ((lengths >= 0) & (lengths <= out.nbytes)).all()  # a sum may wrap around
+        if lengths.size != addresses.size or total != out.nbytes or not within:
+            raise ValueError(
+                f"{addresses.size} addresses and {lengths.size} lengths do not make up "
+                f"{out.nbytes} bytes"
+            )
+        if not total:
+            return
+        _check_addresses(addresses[lengths > 0])
+        item_bytes = out.itemsize
+        if total >= _COPIED_ALONE_ITEMS * item_bytes * lengths.size:
+            _copy_one_by_one(addresses, lengths, _bytes_of(out))
+            return
+        # One address an item costs 8 bytes, but no Python per row.
+        items = lengths // item_bytes
+        first = addresses - item_bytes * (np.cumsum(items) - items)
+        every = np.repeat(first, items) + np.arange(out.size) * item_bytes
+        self._copy_small(every, item_bytes, _bytes_of(out))
+
+    def _copy_small(
+        self, addresses: NDArray[np.int64], row_bytes: int, out: NDArray[np.uint8]
+    ) -> None:
+        rows = np.ndarray((addresses.size,), f"V{row_bytes}", out.data)
+        memory = _memory(row_bytes)
+        places = addresses - _FIRST_ADDRESS
+        at_once = max(1, self._at_once_bytes // row_bytes)
+        for start in range(0, len(rows), at_once):
+            rows[start : start + at_once] = memory[places[start : start + at_once]]
+
+
+_COPIED_ALONE_ITEMS = 256  # longer rows are copied one by one
+
+NUMPY: RowCopier = NumpyRows()
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+NATIVE: RowCopier | None = None if _rows is None else NativeRows(min(_THREADS, _usable_cores()))
+BEST: RowCopier = NATIVE or NUMPY
+
+
+def _bytes_of(out: NDArray[Any]) -> NDArray[np.uint8]:
+    """`out` as bytes; never a copy."""
+    if not out.flags.c_contiguous:
+        raise ValueError("rows are written to contiguous arrays only")
+    return np.ndarray((out.nbytes,), np.uint8, out.data) if out.size else np.empty(0, np.uint8)
+
+
+def _check_addresses(addresses: NDArray[np.int64]) -> None:
+    if addresses.min(initial=_FIRST_ADDRESS) < _FIRST_ADDRESS:
+        raise ValueError("a row has no address")
+
+
+def _copy_one_by_one(
+    addresses: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[np.uint8]
+) -> None:
+    memory = _memory(1).view(np.uint8)
+    starts = (addresses - _FIRST_ADDRESS).tolist()
+    at = 0
+    for start, length in zip(starts, lengths.tolist(), strict=True):
+        if length:
+            out[at : at + length] = memory[start : start + length]
+            at += length
+
+
+def _first_wrong(rows: NDArray[np.uint8], sums_at: NDArray[np.int64]) -> int:
+    _check_addresses(sums_at)
+    found = np.fromiter(map(xxh3_64_intdigest, rows), np.uint64, len(rows)).astype(np.uint32)
+    expected = _memory(4)[sums_at - _FIRST_ADDRESS].view(np.uint32)
+    wrong = np.flatnonzero(found != expected)
+    return int(wrong[0]) if wrong.size else -1
+
+
+@lru_cache(maxsize=256)
+def _memory(row_bytes: int) -> NDArray[np.void]:
+    """This process's memory as overlapping rows, one beginning at every byte."""
+    return np.asarray(_Memory(row_bytes))
+
+
+class _Memory:
+    """Tells numpy about an array without one; numpy reads nothing until it is indexed."""
+
+    def __init__(self, row_bytes: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (_ADDRESSES,),
+            "typestr": f"|V{row_bytes}",
+            "strides": (1,),
+            "data": (_FIRST_ADDRESS, True),
+        }
