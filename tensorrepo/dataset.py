@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.schema import Schema
     from tensorrepo.formats.dataset.editing.where import Where
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
-    from tensorrepo.formats.dataset.streaming.batching.batch import Output
-    from tensorrepo.formats.dataset.streaming.options import Last
+    from tensorrepo.formats.dataset.stream import Stream as StoredStream
+    from tensorrepo.formats.dataset.streaming.batching.outputs import Output
+    from tensorrepo.formats.dataset.streaming.options import Last, Workers
     from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repository import Repository
@@ -148,6 +150,8 @@ class Dataset:
         rank: int | None = None,
         world_size: int | None = None,
         replicate: int = 1,
+        pin: bool | None = None,
+        workers: Workers = "thread",
     ) -> Stream:
         """Batches for training, fetched and verified ahead.
 
@@ -160,32 +164,36 @@ class Dataset:
             seed: of the order; with `epoch` and the dataset it says all of it.
             epoch: the first one; `set_epoch` goes on.
             transform: called with every batch, in order.
-            output: "numpy", "torch" or "arrow".
+            output: "numpy", "torch", "jax" or "arrow".
             last: what to do with a last, short step: hand it out "short", "drop" it, or "pad" it
                 with rows of it again, as many as `batch.repeated` says.
             pad: stack ragged columns into one array, filled up with this value.
             rank: of this process; None reads RANK.
             world_size: how many share the steps; None reads WORLD_SIZE.
             replicate: so many consecutive ranks get the same rows, as parts of one model need.
+            pin: hand tensors out in pinned memory; None: where torch has a GPU to copy them to.
+            workers: where batches are made: on threads ("thread"), or on those of a "process" of
+                its own, which pays where the transform is much Python.
         """
         told_rank, told_world = self.repository.world()
-        made = open_stream(
-            self.stored,
-            batch_size=batch_size,
-            columns=columns,
-            shuffle=shuffle,
-            window_bytes=connect.parse_size(window),
-            seed=seed,
-            epoch=epoch,
-            transform=transform,
-            output=output,
-            last=last,
-            pad=pad,
-            rank=told_rank if rank is None else rank,
-            world=told_world if world_size is None else world_size,
-            replicate=replicate,
-        )
-        return Stream(self, made)
+        asked = {
+            "batch_size": batch_size,
+            "columns": columns,
+            "shuffle": shuffle,
+            "window_bytes": connect.parse_size(window),
+            "seed": seed,
+            "epoch": epoch,
+            "transform": transform,
+            "output": output,
+            "last": last,
+            "pad": pad,
+            "rank": told_rank if rank is None else rank,
+            "world": told_world if world_size is None else world_size,
+            "replicate": replicate,
+            "pin": pin,
+            "workers": workers,
+        }
+        return _stream(self, asked)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.repository, self.path, self.commit)
@@ -233,6 +241,16 @@ def _as_torch(values: Any) -> Any:
         return values
     writable = values if values.flags.writeable else values.copy()  # torch warns of the others
     return as_torch(writable)
+
+
+def _stream(dataset: Dataset, asked: dict[str, Any]) -> Stream:
+    """A stream, picklable: another process opens the dataset again and asks for the same."""
+    remake = partial(_stored_stream, dataset, asked)
+    return Stream(dataset, remake(remake=remake), partial(_stream, dataset, asked))
+
+
+def _stored_stream(dataset: Dataset, asked: dict[str, Any], **changes: Any) -> StoredStream:
+    return open_stream(dataset.stored, **(asked | changes))
 
 
 def _reopen(repository: Repository, path: str, commit: Digest) -> Dataset:

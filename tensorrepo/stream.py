@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.torch_stream import TorchStream, torch_stream
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tensorrepo.dataset import Dataset
     from tensorrepo.formats.dataset.stream import Stream as StoredStream
@@ -22,6 +24,13 @@ class Stream:
 
     dataset: Dataset
     stored: StoredStream
+    again: Callable[[], Stream]
+
+    def torch(self) -> TorchStream:
+        """For torch's own `DataLoader`, which is to make no batches of them:
+        ``DataLoader(stream.torch(), batch_size=None, num_workers=4)``.
+        """
+        return torch_stream(self)
 
     def __iter__(self) -> Iterator[Any]:
         """The steps that are left of this epoch. Leaving the loop early leaves nothing behind."""
@@ -30,6 +39,11 @@ class Stream:
     def __len__(self) -> int:
         """Steps that are left of this epoch."""
         return len(self.stored)
+
+    @property
+    def epoch(self) -> int:
+        """Which pass over the data is read next."""
+        return self.stored.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Begin another pass over the data, in another order."""
@@ -63,5 +77,15 @@ class Stream:
         """Stop reading ahead."""
         self.stored.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What another process needs to begin where this one would."""
+        return _with_state, (self.again, self.state_dict(self.stored.start))
+
     def __repr__(self) -> str:
         return f"<stream of {self.dataset.name}: {self.stored!r}>"
+
+
+def _with_state(again: Callable[[], Stream], state: dict[str, Any]) -> Stream:
+    found = again()
+    found.load_state_dict(state)
+    return found

@@ -225,15 +225,24 @@ class Stream:
         return iterator
 
     @property
+    def start(self) -> int:
+        """Where the next iteration begins."""
+        return self._start
+
+    @property
     def position(self) -> int:
         """Rows of the epoch that the newest iteration handed out, to all ranks together."""
         return self._position
 
+    def rewind(self) -> None:
+        """Let the next iteration begin at the start of the epoch."""
+        self._start = self._position = 0
+        self._newest = None
+
     def set_epoch(self, epoch: int) -> None:
         """Which epoch is iterated next. Another one than before begins at its start."""
         if _word(epoch, "epoch") != self._epoch:
-            self._start = self._position = 0
-            self._newest = None
+            self.rewind()
         self._epoch = epoch
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:

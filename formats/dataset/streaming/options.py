@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from tensorrepo.formats.dataset.streaming.batching.batch import OUTPUTS, Batch, Output
+from tensorrepo.formats.dataset.streaming.batching.batch import Batch
+from tensorrepo.formats.dataset.streaming.batching.outputs import OUTPUTS, Output, pins
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Last, Share
 from tensorrepo.repo.errors import InvalidInputError
 
 Transform = Callable[[Batch], Any]
+Workers = Literal["thread", "process"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,9 @@ class StreamOptions:
     work_threads: int
     ahead_bytes: int
     clock: Callable[[], float]
+    pin: bool | None = None
+    workers: Workers = "thread"
+    remake: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         if self.output not in OUTPUTS:
@@ -47,14 +52,29 @@ class StreamOptions:
                 "prefetch is at least 0, ahead_bytes and threads are at least 1, got "
                 f"{self.prefetch}, {self.ahead_bytes} and {self.threads}"
             )
+        if self.workers not in get_args(Workers):
+            raise InvalidInputError(f"workers is 'thread' or 'process', got {self.workers!r}")
+        if self.workers == "process" and self.remake is None:
+            raise InvalidInputError(
+                "workers='process' opens the dataset once more in another process, and this one "
+                "belongs to no repository with a URL: use workers='thread'"
+            )
         self.share(0)
+        pins(self.pin, self.output)
 
-    def share(self, start: int) -> Share:
-        """What this rank reads from position `start` on."""
+    @property
+    def pins(self) -> bool:
+        """Whether tensors are handed out in pinned memory."""
+        return pins(self.pin, self.output)
+
+    def share(self, start: int, turn: int = 0, turns: int = 1) -> Share:
+        """What this rank reads from position `start` on, as one of `turns` workers."""
         alike = self.replicate
         if not 0 <= self.rank < self.world:
             raise InvalidInputError(f"rank is in [0, world), got {self.rank} of {self.world}")
-        return Share(self.batch_size, self.rank // alike, self.world // alike, start, self.last)
+        return Share(
+            self.batch_size, self.rank // alike, self.world // alike, start, self.last, turn, turns
+        )
 
 
 @dataclass(slots=True)
