@@ -16,8 +16,9 @@ import secrets
 import stat
 import time
 from contextlib import suppress
+from math import inf
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
@@ -43,6 +44,18 @@ _LOOKS = 64  # the folder is measured about once for each 1/64 of the limit that
 _KEPT = 0.9  # eviction goes down to this share, so that it is not due again at once
 
 
+class Stored(NamedTuple):
+    """One file of a cache: when it was used last, its bytes on disk, and where it is."""
+
+    used: float
+    bytes: int
+    path: str
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+
 class DiskCache:
     """Immutable named byte strings below `root`, the least recently used of which go first.
 
@@ -53,6 +66,8 @@ class DiskCache:
         clock: seconds since the epoch.
         chance: numbers in [0, 1).
     """
+
+    _kept = _KEPT
 
     def __init__(
         self,
@@ -105,17 +120,30 @@ class DiskCache:
         if self._chance() < size_bytes * _LOOKS / self.limit_bytes:
             self.evict()
 
-    def evict(self) -> None:
-        """Remove the least recently used values above the limit, and what killed writers left."""
+    def evict(self) -> list[Stored]:
+        """Remove what killed writers left, and while there is too much what is worth least.
+
+        Returns:
+            What had to go to make room.
+        """
         now = self._clock()
-        found = sorted(self._scan())
-        total_bytes = sum(size for _, size, _ in found)
-        goal_bytes = self.limit_bytes * _KEPT if total_bytes > self.limit_bytes else total_bytes
-        for used, size, path in found:
-            stale = os.path.basename(path).startswith(".") and now - used > _STALE_SECONDS
-            if stale or total_bytes > goal_bytes:
-                self._drop(path)
-                total_bytes -= size
+        found = list(self._scan())
+        total_bytes = sum(file.bytes for file in found)
+        goal_bytes = self.limit_bytes * self._kept if total_bytes > self.limit_bytes else inf
+        gone = []
+        for file in sorted(found, key=lambda file: self._worth(file, now)):
+            if file.name.startswith(".") and now - file.used > _STALE_SECONDS:
+                self._drop(file.path)
+                total_bytes -= file.bytes
+            elif total_bytes > goal_bytes:
+                self._drop(file.path)
+                total_bytes -= file.bytes
+                gone.append(file)
+        return gone
+
+    def _worth(self, file: Stored, now: float) -> tuple[float, float]:  # noqa: ARG002
+        """What goes first is what is worth least: here what was used longest ago."""
+        return (0.0, file.used)
 
     def _path(self, name: str) -> str:
         if not _NAME.fullmatch(name):
@@ -160,15 +188,14 @@ class DiskCache:
             self._drop(partial)
             raise
 
-    def _scan(self) -> Iterator[tuple[float, int, str]]:
-        """Last use, bytes and path of every file."""
+    def _scan(self) -> Iterator[Stored]:
         with suppress(OSError), os.scandir(self.root) as folders:
             for folder in folders:
                 with suppress(OSError), os.scandir(folder.path) as files:
                     for file in files:
                         with suppress(OSError):
                             status = file.stat(follow_symlinks=False)
-                            yield status.st_mtime, status.st_size, file.path
+                            yield Stored(status.st_mtime, status.st_size, file.path)
 
     def _drop(self, path: str) -> None:
         with suppress(OSError):
