@@ -1,9 +1,9 @@
-"""`update`, `delete`, `column`, `compact`."""
+"""`update`, `delete`, `column`, `set`, `compact`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.change import (
     Changed,
     change_dataset,
+    parse_property,
     parse_type,
     parse_value,
     values_of_file,
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.repo.objects import Link
     from tensorrepo.repo.writer import ObjectWriter
+    from tensorrepo.workspace.change import Progress, Verb
+
+    ColumnVerb = Callable[[ObjectWriter, Dataset, Progress], Link]
 
 DatasetArgument = Annotated[
     str, typer.Argument(metavar="DATASET", help="Its name.", autocompletion=complete_entry)
@@ -65,12 +69,14 @@ def update_command(
         tensorrepo update users --where "city is null" --set city=unknown
     """
     chosen = _rows(where, row)
-    given = dict(_setting(each) for each in settings)
+    given = dict(_setting(each, "--set", "COLUMN=VALUE") for each in settings)
 
-    def verb(objects: ObjectWriter, dataset: Dataset) -> Link:
+    def verb(objects: ObjectWriter, dataset: Dataset, rows: Any, progress: Progress) -> Link:
         columns = {each: dataset.schema.column(each) for each in given}
         values = {each: parse_value(columns[each], text) for each, text in given.items()}
-        return update_rows(objects, dataset, chosen, values)
+        return update_rows(
+            objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
+        )
 
     _change(context, name, verb, "update", chosen, as_json=as_json)
 
@@ -89,14 +95,11 @@ def delete_command(
         tensorrepo delete photos --row 17 --row 00c1d2e3f4a5b697:25
     """
     chosen = _rows(where, row)
-    _change(
-        context,
-        name,
-        lambda objects, dataset: delete_rows(objects, dataset, chosen),
-        "delete",
-        chosen,
-        as_json=as_json,
-    )
+
+    def verb(objects: ObjectWriter, dataset: Dataset, rows: Any, _: object) -> Link:
+        return delete_rows(objects, dataset, rows)
+
+    _change(context, name, verb, "delete", chosen, as_json=as_json)
 
 
 def column_command(
@@ -140,8 +143,41 @@ def column_command(
     ]:
         raise InvalidInputError(f"`column {action}` takes no {extra[0]}")
     source = place(context, values) if values else None
-    verb = _column_verb(action, column, new, default, source, nullable=nullable)
-    _change(context, name, verb, f"column {action} {column}", as_json=as_json)
+    column_verb = _column_verb(action, column, new, default, source, nullable=nullable)
+    _change(
+        context,
+        name,
+        lambda objects, dataset, _, progress: column_verb(objects, dataset, progress),
+        f"column {action} {column}",
+        as_json=as_json,
+    )
+
+
+def set_command(
+    context: typer.Context,
+    name: DatasetArgument,
+    properties: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="What to note.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Note properties of a dataset, and stage it: a licence, a source, which column is its key.
+
+    VALUE is JSON where it is some, else text; null takes a property away. Others stay as they are.
+    `tensorrepo show HEAD:NAME` shows them.
+
+    Examples:
+        tensorrepo set photos licence=CC0 source="the shelter"
+        tensorrepo set photos key='["name", "split"]'
+        tensorrepo set photos source=null
+    """
+    given = dict(_setting(each, "property", "KEY=VALUE") for each in properties)
+    values = {key: parse_property(text) for key, text in given.items()}
+    _change(
+        context,
+        name,
+        lambda objects, dataset, *_: evolve.set_properties(objects, dataset, values),
+        f"set {', '.join(values)}",
+        as_json=as_json,
+    )
 
 
 def compact_command(
@@ -164,13 +200,14 @@ def compact_command(
         tensorrepo compact photos --target 128MiB --budget 1GiB
     """
 
-    def verb(objects: ObjectWriter, dataset: Dataset) -> Link:
+    def verb(objects: ObjectWriter, dataset: Dataset, _: object, progress: Progress) -> Link:
         return compact_dataset(
             objects,
             dataset,
             target_bytes=parse_size(target),
             budget_bytes=parse_size(budget),
             everything=everything,
+            progress=lambda done, _: progress(done, len(dataset)),
         )
 
     _change(context, name, verb, "compact", as_json=as_json)
@@ -193,10 +230,10 @@ def _rows(where: str | None, row: Sequence[str] | None) -> Where:
     return given
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _setting(text: str, of: str, form: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals:
-        raise InvalidInputError(f"--set {text!r}: expected COLUMN=VALUE")
+    if not equals or not name.strip():
+        raise InvalidInputError(f"{of} {text!r}: expected {form}")
     return name.strip(), value
 
 
@@ -208,18 +245,18 @@ def _column_verb(
     source: Path | None,
     *,
     nullable: bool,
-) -> Callable[[ObjectWriter, Dataset], Link]:
+) -> ColumnVerb:
     if action == "drop":
         if new is not None:
             raise InvalidInputError(f"`column drop` takes one column, got {new!r} too")
-        return lambda objects, dataset: evolve.drop_column(objects, dataset, column)
+        return lambda objects, dataset, _: evolve.drop_column(objects, dataset, column)
     if action == "rename":
         wanted = _needed(new, "`column rename` needs the new name")
-        return lambda objects, dataset: evolve.rename_column(objects, dataset, column, wanted)
+        return lambda objects, dataset, _: evolve.rename_column(objects, dataset, column, wanted)
     if action == "widen":
         kind = None if new is None else parse_type(new)
         maybe = True if nullable else None
-        return lambda objects, dataset: evolve.widen_column(
+        return lambda objects, dataset, _: evolve.widen_column(
             objects, dataset, column, kind, nullable=maybe
         )
     return _add_verb(column, new, default, source, nullable=nullable)
@@ -227,7 +264,7 @@ def _column_verb(
 
 def _add_verb(
     column: str, new: str | None, default: str | None, source: Path | None, *, nullable: bool
-) -> Callable[[ObjectWriter, Dataset], Link]:
+) -> ColumnVerb:
     values = None
     if source is not None:
         kind, has_nulls, values = values_of_file(source, column)
@@ -239,7 +276,13 @@ def _add_verb(
     wanted = Column(column, kind, nullable)
     if default is not None:
         wanted = replace(wanted, default=parse_value(wanted, default))
-    return lambda objects, dataset: evolve.add_column(objects, dataset, wanted, values)
+    return lambda objects, dataset, progress: evolve.add_column(
+        objects,
+        dataset,
+        wanted,
+        values,
+        progress=lambda done, _: progress(done, len(dataset)),
+    )
 
 
 def _needed(given: str | None, what: str) -> str:
@@ -251,15 +294,15 @@ def _needed(given: str | None, what: str) -> str:
 def _change(
     context: typer.Context,
     name: str,
-    verb: Callable[[ObjectWriter, Dataset], Link],
+    verb: Verb,
     what: str,
     where: Where | None = None,
     *,
     as_json: bool,
 ) -> None:
     session = session_of(context)
-    with session.here.locked(), output.working(f"changing {name}"):
-        changed = change_dataset(session, name, verb, what, where)
+    with session.here.locked(), output.row_progress(f"changing {name}") as progress:
+        changed = change_dataset(session, name, verb, what, where, progress)
     output.answer(asdict(changed), _told(changed), as_json=as_json)
 
 

@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "update": ("change", "Give rows of a dataset other values.", CHANGE),
     "delete": ("change", "Delete rows of a dataset.", CHANGE),
     "column": ("change", "Add, drop, rename or widen a column of a dataset.", CHANGE),
+    "set": ("change", "Note properties of a dataset: a licence, a source, its key.", CHANGE),
     "compact": ("change", "Write the worn parts of a dataset anew.", CHANGE),
     "rm": ("stage", "Stage the removal of an entry.", CHANGE),
     "mv": ("stage", "Stage another name for an entry; no bytes move.", CHANGE),
@@ -176,9 +177,10 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
         except Error as error:
             output.failure(error)
             raise typer.Exit(exit_code(error)) from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
             # Whoever was interrupted while a record was under way has raised CommitOutcomeUnknown.
-            output.note("interrupted. `tensorrepo status` shows where things stand")
+            told = str(stopped) or "`tensorrepo status` shows where things stand"
+            output.note(f"interrupted. {told}")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             output.give_up()

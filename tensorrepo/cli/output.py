@@ -200,6 +200,25 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
+def row_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar of rows on a terminal; gives a function that takes the rows done and those in all."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _done, _total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Left
+
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), Left())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
 def working(what: str) -> Iterator[None]:
     """A spinner on a terminal, while something takes its time."""
     from rich.console import Console

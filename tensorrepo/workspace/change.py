@@ -25,7 +25,7 @@ from tensorrepo.formats.dataset.columns.schema import (
 )
 from tensorrepo.formats.dataset.columns.types import Link as LinkType
 from tensorrepo.formats.dataset.editing.predicate import parse_literal
-from tensorrepo.formats.dataset.editing.where import count_rows
+from tensorrepo.formats.dataset.editing.where import count_rows, matching_rows, predicate_of
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.repo.attempt import tree_of
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from tensorrepo.repo.objects import Link
     from tensorrepo.repo.writer import ObjectWriter
     from tensorrepo.workspace.session import Session
+
+    Progress = Callable[[int, int], None]  # rows done so far, and rows in all
+    Verb = Callable[[ObjectWriter, Dataset, Where | None, Progress], Link]
 
 _PLAIN_TYPES: dict[str, ColumnType] = {
     "text": Text(), "json": Json(), "bytes": Bytes(), "image": Image(), "link": LinkType(),
@@ -73,18 +76,20 @@ class Changed:
 def change_dataset(
     session: Session,
     name: str,
-    verb: Callable[[ObjectWriter, Dataset], Link],
+    verb: Verb,
     what: str,
     where: Where | None = None,
+    progress: Progress = lambda _done, _total: None,
 ) -> Changed:
     """Apply a verb to a dataset as it is staged, else as HEAD has it, and stage what comes of it.
 
     Args:
         session: of the command.
         name: of the dataset.
-        verb: stores the new version and gives its link.
+        verb: stores the new version and gives its link; is given the rows that are meant.
         what: is shown beside it by `status`.
-        where: the rows that the verb is for, to be counted.
+        where: the rows that the verb is for. A predicate is read once, and becomes their numbers.
+        progress: told rows done so far, first of looking for rows, then of the change.
 
     Raises:
         NotFoundError: there is no such dataset.
@@ -95,8 +100,11 @@ def change_dataset(
     writer = new_writer(session)
     try:
         before = open_dataset(writer, entry.digest, session.outside)
+        predicate = None if where is None else predicate_of(before, where)
+        if predicate is not None:
+            where = matching_rows(before, predicate, lambda done: progress(done, len(before)))
         chosen = None if where is None else count_rows(before, where)
-        link = verb(writer, before)
+        link = verb(writer, before, where, progress)
         after = open_dataset(writer, link.digest)
         writer.flush()
     except BaseException:
@@ -144,6 +152,14 @@ def parse_type(text: str) -> ColumnType:
     if not all(dim == "?" or dim.isdigit() for dim in dims):
         raise InvalidInputError(f"column type {given!r}: dimensions are numbers, or ? where open")
     return Tensor(found[1], tuple(None if dim == "?" else int(dim) for dim in dims))
+
+
+def parse_property(text: str) -> Any:
+    """A value of a property as people type it: JSON where it is some, else text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def parse_value(column: Column, text: str) -> Any:

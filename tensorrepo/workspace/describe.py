@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -148,7 +149,12 @@ def _describe_dataset(path: str, entry: Entry, dataset: Dataset) -> Description:
         for column in dataset.schema.visible.columns
     )
     shape = f"{len(dataset):,} rows x {len(columns)} columns"
-    return Description(path, "dataset", shape, dataset.stored_bytes, entry.digest, columns)
+    properties = tuple(
+        f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}"
+        for name, value in dataset.root.properties.items()
+    )
+    details = columns + properties
+    return Description(path, "dataset", shape, dataset.stored_bytes, entry.digest, details)
 
 
 def _describe_model(path: str, entry: Entry, model: Model) -> Description:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from tensorrepo.connect import Machine
 from tensorrepo.formats.dataset.columns.schema import (
     ClassLabel,
     Column,
@@ -16,9 +18,16 @@ from tensorrepo.formats.dataset.columns.schema import (
     Text,
     Timestamp,
 )
+from tensorrepo.formats.dataset.update import update_rows
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.workspace.change import parse_type, parse_value
+from tensorrepo.workspace.change import change_dataset, parse_type, parse_value
+from tensorrepo.workspace.session import open_session
 from tests.support.shell import Shell
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.writer import ObjectWriter
 
 CSV = "id,city,score\n1,Ulm,0.5\n2,,0.7\n3,Bern,0.1\n"
 
@@ -91,6 +100,63 @@ def test_columns_come_and_go(users: Shell) -> None:
     assert _rows(users)[1] == {
         "id": 2, "town": None, "checked": False, "note": None, "vector": [2.0, 3.0],
     }  # fmt: skip
+
+
+def test_properties_are_set_and_taken_away(users: Shell) -> None:
+    told = users("set", "users", "licence=CC0", 'key=["id", "city"]', "year=2026", "note=a = b")
+    assert told == "staged datasets/users (3 rows)\n"
+    users("commit", "-m", "Notes")
+    users("set", "users", "year=null")
+    users("commit", "-m", "Less")
+    assert users.repository().dataset("users").stored.root.properties == {
+        "licence": "CC0",
+        "key": ["id", "city"],
+        "note": "a = b",
+    }
+    assert '  key = ["id", "city"]\n' in users("show", "HEAD:users")
+
+
+@pytest.mark.parametrize("text", ["licence", "=CC0"])
+def test_a_property_without_name_or_value_is_refused(users: Shell, text: str) -> None:
+    assert "expected KEY=VALUE" in users.fails(2, "set", "users", text)
+
+
+def test_properties_that_are_set_already_stage_nothing(users: Shell) -> None:
+    users("set", "users", "licence=CC0")
+    assert "unchanged" in users("set", "users", "licence=CC0")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("update", "users", "--where", "id > 1", "--set", "city=Rom"),
+        ("delete", "users", "--where", "id > 1"),
+        ("column", "add", "users", "checked", "bool", "--default", "false"),
+        ("compact", "users", "--everything"),
+    ],
+)
+def test_a_terminal_gets_a_bar_of_rows(users: Shell, words: tuple[str, ...]) -> None:
+    users.environment = {"FORCE_COLOR": "1"}
+    done = users.run(*words)
+    assert done.exit_code == 0
+    assert "changing users" in done.stderr
+
+
+def test_progress_counts_rows_looked_at_and_then_rows_changed(users: Shell) -> None:
+    told: list[tuple[int, int]] = []
+
+    def verb(objects: ObjectWriter, dataset: Dataset, rows: Any, progress: Any) -> Link:
+        return update_rows(
+            objects,
+            dataset,
+            rows,
+            {"city": "Rom"},
+            progress=lambda done, _: progress(done, len(rows)),
+        )
+
+    session = open_session(Machine(users.variables, users.home, users.folder))
+    change_dataset(session, "users", verb, "x", "id > 1", lambda *given: told.append(given))
+    assert told == [(3, 3), (2, 2)]
 
 
 def test_compact_frees_what_was_deleted(users: Shell) -> None:

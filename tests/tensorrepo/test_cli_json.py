@@ -42,6 +42,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "blame": (("blame", "points", "--row", "1"),),
     "ls": (("ls",),),
     "cat": (("cat", "points"),),
+    "set": (("set", "points", "licence=CC0"),),
     "stream": (("stream", "points"),),
     "branch": (("branch", "side"),),
     "tag": (("tag", "v2"),),

@@ -39,7 +39,7 @@ from tensorrepo.formats.dataset.tree.treeread import read_leaf
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -188,18 +188,22 @@ def _chosen(
 # ------------------------------------------------------------------------------ predicates
 
 
-def matching_rows(dataset: Dataset, expression: pc.Expression) -> NDArray[np.int64]:
+def matching_rows(
+    dataset: Dataset, expression: pc.Expression, progress: Callable[[int], None] | None = None
+) -> NDArray[np.int64]:
     """Numbers of the rows, deleted ones not counted, for which `expression` is true.
 
-    A row for which it is null is not among them.
+    A row for which it is null is not among them. `progress` is told the rows looked at so far.
 
     Raises:
         InvalidInputError: it names columns that are not there, or compares what has no order.
     """
-    return np.concatenate([np.zeros(0, np.int64), *each_match(dataset, expression)])
+    return np.concatenate([np.zeros(0, np.int64), *each_match(dataset, expression, progress)])
 
 
-def each_match(dataset: Dataset, expression: pc.Expression) -> Iterator[NDArray[np.int64]]:
+def each_match(
+    dataset: Dataset, expression: pc.Expression, progress: Callable[[int], None] | None = None
+) -> Iterator[NDArray[np.int64]]:
     """`matching_rows` some at a time, ascending: as they are found."""
     columns = [dataset.schema.column(name) for name in named_columns(expression, dataset.schema)]
     if not columns:
@@ -214,6 +218,8 @@ def each_match(dataset: Dataset, expression: pc.Expression) -> Iterator[NDArray[
         arrays[number] = pa.array(np.arange(first, first + rows))
         yield _filtered(pa.table(arrays), expression)[number].to_numpy()
         first += rows
+        if progress is not None:
+            progress(first)
 
 
 def _filtered(rows: pa.Table, expression: pc.Expression) -> pa.Table:
