@@ -95,7 +95,10 @@ def add_command(
     parse_codec(codec)
     request = replaced(request, on_error=parse_on_error(on_error), codec=codec, key=key)
     with session.here.locked(), output.progress(f"adding {request.path}", None) as told:
-        added = add(session, request, told)
+        try:
+            added = add(session, request, told)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_how_to_go_on(session, request)) from None
     if as_json:
         output.json_value([asdict(one) for one in added])
         return
@@ -207,6 +210,14 @@ def _request(
     space, name = given[0]
     mode = modes[0] if modes else Mode.NEW
     return Request(source, space, name.removeprefix(f"{space}/"), mode, format_name, options)
+
+
+def _how_to_go_on(session: Session, request: Request) -> str:
+    """What to tell somebody who interrupted an `add`."""
+    stored = session.here.unfinished().get(request.path)
+    if stored is None:
+        return "Repeat the command to begin anew; `tensorrepo status` shows what is staged"
+    return f"Repeat the command to go on behind the {stored.rows:,} rows that are stored"
 
 
 def _report(added: Added) -> None:

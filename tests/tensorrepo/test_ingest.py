@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,22 +53,32 @@ def _small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "CHECKPOINT_BYTES", CHECKPOINT_BYTES)
 
 
-def _killed(shell: Shell) -> None:
-    """Run `add` in a process of its own, and kill it after its first checkpoint."""
+def _killed(shell: Shell, by: signal.Signals = signal.SIGKILL) -> str:
+    """Run `add` in a process of its own, and end it after its first checkpoint; what it said."""
     command = subprocess.Popen(
         [sys.executable, "-c", SLOW],
         cwd=shell.folder,
         env={**os.environ, **shell.variables},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     note = shell.folder / ".tensorrepo/unfinished.json"
     deadline = time.monotonic() + 60
     while not note.exists() and command.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    command.kill()
-    command.wait()
+    command.send_signal(by)
+    _, errors = command.communicate()
     assert note.exists(), "it was killed before its first checkpoint"
+    return errors
+
+
+@pytest.mark.usefixtures("_small_stretches")
+def test_ctrl_c_tells_how_to_go_on(many: Shell) -> None:
+    errors = _killed(many, signal.SIGINT)
+    assert "Repeat the command to go on behind the" in errors
+    assert "Traceback" not in errors
+    assert "went on behind" in many.run("add", "many.csv", "--dataset", "many").stderr
 
 
 def _numbers(shell: Shell) -> Any:

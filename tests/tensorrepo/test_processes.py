@@ -110,6 +110,7 @@ def test_ctrl_c_before_anything_was_decided_is_just_an_interrupt(full: Shell) ->
     code, errors = interrupted(full, AT_READING, "add", "more.npz", "--dataset", "more")
     assert code == INTERRUPTED
     assert "Traceback" not in errors
+    assert "Repeat the command to begin anew" in errors
     assert full.snapshot() == before
 
 
