@@ -23,7 +23,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from tensorrepo.formats.dataset.pages.pool import Pool
-from tensorrepo.formats.dataset.read import Dataset, column_index, live_rows, row_id_table
+from tensorrepo.formats.dataset.read import Dataset, live_rows, row_id_table
 from tensorrepo.formats.dataset.streaming.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.batching.batch import (
     Batch,
@@ -40,16 +40,18 @@ from tensorrepo.formats.dataset.streaming.options import (
     Transform,
     Workers,
 )
+from tensorrepo.formats.dataset.streaming.ordering.items import items_total
 from tensorrepo.formats.dataset.streaming.ordering.plan import (
     Explanation,
     Plan,
     Shuffle,
     explain,
-    make_plan,
 )
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Share
 from tensorrepo.formats.dataset.streaming.pipeline import Items, StreamIterator, items_ahead
+from tensorrepo.formats.dataset.streaming.planning import Sampling, plan_stream
 from tensorrepo.formats.dataset.streaming.state import (
+    ItemsState,
     StreamState,
     decode_state,
     encode_state,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 512 << 20
 AHEAD_BYTES = 64 << 20
+EVERY_ROW = Sampling()
 _MOST_WORK_THREADS = 8
 
 
@@ -72,6 +75,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     columns: Sequence[str] | None = None,
     shuffle: Shuffle = "pages",
     window_bytes: int = WINDOW_BYTES,
+    sampling: Sampling = EVERY_ROW,
     seed: int = 0,
     epoch: int = 0,
     rank: int = 0,
@@ -100,6 +104,8 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
             full shuffle, cheap for data that fits the window or is local; "buffer" shuffles
             windows of storage order; False is storage order.
         window_bytes: decoded bytes that may be resident, of all ranks together.
+        sampling: which rows come how often, and whether they are packed or put into buckets; then
+            `batch_size` counts items, which are rows or packed elements.
         seed: of the shuffling; the same seed and epoch give the same order everywhere.
         epoch: which pass over the data, see `Stream.set_epoch`.
         rank: which part of every step to read, of `world` parts.
@@ -146,13 +152,15 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         remake=remake,
     )
     wanted = dataset.schema.select(columns).names
-    by_schema = [column for column in dataset.schema.columns if column.name in wanted]
-    plan = make_plan(
-        [(column.name, column_index(dataset, column.name)) for column in by_schema],
+    if sampling.pack is not None and output == "arrow":
+        raise InvalidInputError("packed items are arrays: output is 'numpy', 'torch' or 'jax'")
+    plan = plan_stream(
+        dataset,
+        wanted,
+        sampling,
         batch_size=batch_size,
         window_bytes=window_bytes,
         shuffle=shuffle,
-        deleted=live_rows(dataset),
     )
     return Stream(dataset, options, plan, wanted, seed, epoch)
 
@@ -198,8 +206,8 @@ class Stream:
 
     @property
     def rows(self) -> int:
-        """Rows of an epoch, which positions count."""
-        return self.plan.rows
+        """Rows of this epoch, or packed items: what positions count."""
+        return self._length(self._seed, self._epoch)
 
     def __len__(self) -> int:
         """Batches that the next iteration gives."""
@@ -260,6 +268,7 @@ class Stream:
             lanes=chosen.lanes,
             bands=chosen.bands,
             window_rows=chosen.window_rows,
+            items=self._items_state(),
             seed=self._seed,
             epoch=self._epoch,
             position=self._position if position is None else position,
@@ -273,7 +282,11 @@ class Stream:
             InvalidInputError: not a state of a stream of this dataset and these columns.
         """
         found = decode_state(
-            state, dataset=self.dataset.digest, columns=self.columns, rows=self.plan.rows
+            state,
+            dataset=self.dataset.digest,
+            columns=self.columns,
+            items=self._items_state(),
+            length=self._length,
         )
         self.plan = replace(self.plan, arrangement=found.arrangement)
         self._seed, self._epoch = found.seed, found.epoch
@@ -286,7 +299,7 @@ class Stream:
         return explain(
             self.plan,
             batch_size=share.batch_size,
-            steps=share.steps(self.plan.rows),
+            steps=share.steps(self.rows),
             seed=self._seed,
             epoch=self._epoch,
         )
@@ -308,8 +321,27 @@ class Stream:
 
     def __repr__(self) -> str:
         return (
-            f"Stream({self.plan.rows:,} rows, batch_size={self.options.batch_size}, "
+            f"Stream({self.rows:,} {self._counted()}, batch_size={self.options.batch_size}, "
             f"order={self.plan.arrangement.kind!r}, epoch={self._epoch}, {len(self)} batches)"
+        )
+
+    def _length(self, seed: int, epoch: int) -> int:
+        return items_total(self.plan.items(seed, epoch))
+
+    def _counted(self) -> str:
+        """What positions count, in words."""
+        plan = self.plan
+        what = "rows" if plan.packing is None else f"items of {plan.packing.size:,} elements"
+        return what if plan.selection is None else f"{what} ({plan.selection.text})"
+
+    def _items_state(self) -> ItemsState:
+        plan, chosen = self.plan, self.plan.arrangement
+        return ItemsState(
+            selection="" if plan.selection is None else plan.selection.digest,
+            pack=0 if plan.packing is None else plan.packing.size,
+            bucket=plan.lengths.column if plan.lengths and chosen.bucket_steps else "",
+            bucket_rows=chosen.bucket_rows,
+            bucket_steps=chosen.bucket_steps,
         )
 
     def assembler(self) -> Assembler:

@@ -17,9 +17,36 @@ from tensorrepo.formats.dataset.streaming.ordering.plan import Arrangement, Kind
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 FORMAT = "tensorrepo stream state v1"
+
+
+class ItemsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What positions count: every row once, unless something else is said.
+
+    Attributes:
+        selection: digest of the rows or weights that were chosen; "" for every row once.
+        pack: elements of a packed item; 0 where items are rows.
+        bucket: column by whose lengths rows are sorted; "" for none.
+        bucket_rows: rows of a step of the stream that chose; 0 without buckets.
+        bucket_steps: steps of a block of buckets; 0 without them.
+    """
+
+    selection: str = ""
+    pack: int = 0
+    bucket: str = ""
+    bucket_rows: int = 0
+    bucket_steps: int = 0
+
+    def __str__(self) -> str:
+        return ", ".join(
+            (
+                f"selection {self.selection:.12}" if self.selection else "every row once",
+                *([f"pack={self.pack}"] if self.pack else []),
+                *([f"bucket={self.bucket!r}"] if self.bucket else []),
+            )
+        )
 
 
 class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -34,11 +61,19 @@ class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     seed: int
     epoch: int
     position: int
+    items: ItemsState = ItemsState()
     format: str = FORMAT
 
     @property
     def arrangement(self) -> Arrangement:
-        return Arrangement(self.order, self.lanes, self.bands, self.window_rows)
+        return Arrangement(
+            self.order,
+            self.lanes,
+            self.bands,
+            self.window_rows,
+            self.items.bucket_rows,
+            self.items.bucket_steps,
+        )
 
 
 def encode_state(state: StreamState) -> dict[str, Any]:
@@ -48,9 +83,21 @@ def encode_state(state: StreamState) -> dict[str, Any]:
 
 
 def decode_state(
-    form: Mapping[str, Any], *, dataset: str, columns: tuple[str, ...], rows: int
+    form: Mapping[str, Any],
+    *,
+    dataset: str,
+    columns: tuple[str, ...],
+    items: ItemsState,
+    length: Callable[[int, int], int],
 ) -> StreamState:
     """The state that `encode_state` wrote, if it belongs to this dataset and these columns.
+
+    Args:
+        form: the state.
+        dataset: digest of what is streamed.
+        columns: that are.
+        items: what positions count.
+        length: of an epoch, given its seed and number.
 
     Raises:
         InvalidInputError: it is not such a state, or one of other data.
@@ -71,19 +118,31 @@ def decode_state(
             f"the state was saved for columns {list(state.columns)}, these are {list(columns)}: "
             "their order of rows differs. Stream the same columns to resume."
         )
-    _check_numbers(state, rows)
+    _check_items(state.items, items)
+    _check_numbers(state, length)
     return state
 
 
-def _check_numbers(state: StreamState, rows: int) -> None:
+def _check_items(saved: ItemsState, here: ItemsState) -> None:
+    if (saved.selection, saved.pack, saved.bucket) != (here.selection, here.pack, here.bucket):
+        raise InvalidInputError(
+            f"the state was saved for {saved}, this stream has {here}: its positions count other "
+            "rows. Give the same rows, where, weights, balance, pack and bucket to resume."
+        )
+
+
+def _check_numbers(state: StreamState, length: Callable[[int, int], int]) -> None:
+    words = 0 <= state.seed < 1 << 64 and 0 <= state.epoch < 1 << 64
+    rows = length(state.seed, state.epoch) if words else 0
+    bucketed = state.items.bucket_rows > 0, state.items.bucket_steps > 0
     lanes_fit = state.lanes >= 2 and state.lanes % 2 == 0
     sound = (
-        0 <= state.position <= rows
-        and 0 <= state.seed < 1 << 64
-        and 0 <= state.epoch < 1 << 64
+        words
+        and 0 <= state.position <= rows
         and (state.order != "pages" or (lanes_fit and 0 < state.bands <= state.lanes))
         and (state.order != "pages" or state.lanes % state.bands == 0)
-        and (state.order != "buffer" or 0 < state.window_rows <= max(1, rows))
+        and (state.order != "buffer" or state.window_rows > 0)
+        and bucketed == (bool(state.items.bucket),) * 2
     )
     if not sound:
         raise InvalidInputError(f"the state contradicts itself or has no such row: {state}")

@@ -12,13 +12,14 @@ Source:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from tensorrepo.formats.dataset.streaming.ordering.choice import EveryRow
-from tensorrepo.formats.dataset.streaming.ordering.weights import UNIT_BITS, spans
+from tensorrepo.formats.dataset.streaming.ordering.weights import spans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +119,7 @@ class RowLengths:
 # ------------------------------------------------------------------------------ selections
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Selection:
     """Some rows of a dataset, or all of them with weights.
 
@@ -131,16 +132,27 @@ class Selection:
     chosen: Choice
     weights: Weights | None
     text: str
+    _newest: dict[tuple[int, int], Choice] = field(default_factory=dict)
 
     def choice(self, seed: int, epoch: int) -> Choice:
-        """How often each row comes in one epoch."""
-        return self.chosen if self.weights is None else self.weights.counts(seed, epoch)
+        """How often each row comes in one epoch; the newest one asked for is kept."""
+        if self.weights is None:
+            return self.chosen
+        found = self._newest.get((seed, epoch))
+        if found is None:
+            found = self.weights.counts(seed, epoch)
+            self._newest.clear()
+            self._newest[seed, epoch] = found
+        return found
 
-    @property
+    @cached_property
     def expected_rows(self) -> int:
-        """The length of an epoch; with weights its expected value, rounded down."""
-        return self.chosen.total if self.weights is None else self.weights.total_units >> UNIT_BITS
+        """The length of an epoch; with weights its mean, rounded."""
+        if self.weights is None:
+            return self.chosen.total
+        return self.weights.expected_rows
 
+    @cached_property
     def digest(self) -> str:
         """64 hex digits of what was chosen, in whatever way it was named."""
         rows, weights = self.chosen.rows, self.weights

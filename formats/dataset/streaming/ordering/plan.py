@@ -25,7 +25,7 @@ from tensorrepo.formats.dataset.streaming.ordering.order import (
     choose_lanes,
     paired_lanes,
 )
-from tensorrepo.formats.dataset.streaming.ordering.packing import packed_items
+from tensorrepo.formats.dataset.streaming.ordering.packing import PackedItems, packed_items
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -274,6 +274,17 @@ def _runs(
     return bounds[:-1][kept], bounds[1:][kept], live_bounds[:-1][kept], live[kept]
 
 
+def arranged(plan: Plan, *, batch_size: int, window_bytes: int) -> Plan:
+    """The plan for another batch and window, with the same kind of order."""
+    shuffle: Shuffle = "pages"
+    if plan.arrangement.kind in ("global", "buffer"):
+        shuffle = plan.arrangement.kind
+    elif plan.arrangement.kind == "storage":
+        shuffle = False
+    sized = replace(plan, window_bytes=window_bytes)
+    return replace(sized, arrangement=_arrange(sized, batch_size, shuffle))
+
+
 def _arrange(plan: Plan, batch_size: int, shuffle: Shuffle) -> Arrangement:
     index, runs, window_bytes = plan.columns[0].index, plan.runs, plan.window_bytes
     decoded_bytes = sum(column.index.raw_bytes for column in plan.columns)
@@ -385,7 +396,8 @@ class Explanation:
     """What a plan will do in an epoch, before anything is read.
 
     `distinct_runs` says how many runs the rows of 1, 16 and 64 consecutive batches come from, in
-    the middle of the epoch: how well it mixes.
+    the middle of the epoch: how well it mixes. `rows` are those handed out, or packed `items`;
+    with weights `expected_items` come on average. `packed_share` of their elements are not padding.
     """
 
     order: Kind
@@ -400,6 +412,11 @@ class Explanation:
     requests: int
     read_bytes: int
     columns: tuple[ColumnExplanation, ...]
+    selection: str = ""
+    items: str = "rows"
+    expected_items: int = 0
+    packed_share: float = 1.0
+    buckets: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -408,7 +425,8 @@ class Explanation:
         mixing = ", ".join(f"{runs:,} in {n} batches" for n, runs in self.distinct_runs.items())
         return "\n".join(
             (
-                f"order          {self.order}: {self.rows:,} rows in {self.runs:,} runs",
+                f"order          {self.order}: {self.rows:,} {self.items} in {self.runs:,} runs",
+                *self._sampled(),
                 f"steps          {self.steps:,} an epoch",
                 f"lanes          {self.lanes} in {self.bands} bands",
                 f"window         {human(self.window_bytes)}",
@@ -419,16 +437,29 @@ class Explanation:
             )
         )
 
+    def _sampled(self) -> list[str]:
+        found = []
+        if self.selection:
+            found.append(f"selection      {self.selection}")
+        if self.expected_items != self.rows:
+            found.append(f"epoch          {self.expected_items:,} {self.items} on average")
+        if self.packed_share < 1:
+            found.append(f"packing        {self.packed_share:.1%} of the elements are no padding")
+        if self.buckets:
+            found.append(f"buckets        {self.buckets}")
+        return found
+
 
 def explain(plan: Plan, *, batch_size: int, steps: int, seed: int, epoch: int) -> Explanation:
     """What reading one epoch by `plan` means."""
-    order = plan.order(seed, epoch)
+    items = plan.items(seed, epoch)
+    order = plan.order(seed, epoch, items)
     columns = tuple(_explain_column(column) for column in plan.columns)
     mean_bytes = int(plan.run_bytes.mean()) if plan.runs else 0
     open_runs = plan.arrangement.lanes or plan.runs
     return Explanation(
         order=plan.arrangement.kind,
-        rows=plan.rows,
+        rows=items_total(items),
         steps=steps,
         runs=plan.runs,
         lanes=plan.arrangement.lanes,
@@ -439,6 +470,27 @@ def explain(plan: Plan, *, batch_size: int, steps: int, seed: int, epoch: int) -
         requests=sum(column.requests for column in columns),
         read_bytes=sum(column.read_bytes for column in columns),
         columns=columns,
+        selection="" if plan.selection is None else plan.selection.text,
+        items="rows" if plan.packing is None else f"items of {plan.packing.size:,} elements",
+        expected_items=plan.expected_items,
+        packed_share=_packed_share(items),
+        buckets=_explain_buckets(plan),
+    )
+
+
+def _packed_share(items: Items) -> float:
+    if not isinstance(items, PackedItems):
+        return 1.0
+    return int(items.elements.sum()) / max(1, items_total(items) * items.size)
+
+
+def _explain_buckets(plan: Plan) -> str:
+    if plan.lengths is None or not plan.arrangement.bucket_steps:
+        return ""
+    read, kept = human(plan.lengths.read_bytes), human(plan.lengths.values.nbytes)
+    return (
+        f"rows of like length of {plan.lengths.column!r} among {plan.arrangement.block_rows:,}; "
+        f"{read} were read to know lengths, {kept} are kept"
     )
 
 

@@ -57,6 +57,11 @@ class Weights:
         rows = np.bincount(self.kind, minlength=len(self.units))
         return sum(a * b for a, b in zip(rows.tolist(), self.units.tolist(), strict=True))
 
+    @property
+    def expected_rows(self) -> int:
+        """The mean length of an epoch, rounded."""
+        return (self.total_units + (1 << UNIT_BITS - 1)) >> UNIT_BITS
+
     def of(self, start: int, stop: int) -> NDArray[np.uint64]:
         """Units of the rows ``[start, stop)``."""
         return self.units[start:stop] if self.kind is None else self.units[self.kind[start:stop]]

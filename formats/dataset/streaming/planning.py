@@ -1,0 +1,131 @@
+"""What does a stream of this dataset read, given what people ask for?
+
+`Sampling` is what can be asked for beyond columns and shuffling. Making the plan reads what it
+needs to know once: the columns that a predicate, weights or classes are about, and lengths of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dataset.columns.types import Layout
+from tensorrepo.formats.dataset.read import Dataset, column_index, live_rows
+from tensorrepo.formats.dataset.streaming.choosing import choose
+from tensorrepo.formats.dataset.streaming.lengths import page_elements, row_lengths
+from tensorrepo.formats.dataset.streaming.ordering.packing import Packing
+from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, Shuffle, make_plan
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.editing.where import Where
+    from tensorrepo.formats.dataset.streaming.choosing import GivenWeights
+    from tensorrepo.formats.dataset.streaming.ordering.items import RowLengths, Selection
+
+BUCKET_STEPS = 64
+_MOST_BLOCK_ROWS = 1 << 24  # sorted at once: some hundred bytes each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sampling:
+    """Which rows come how often, and what makes an item; `stream.stream` says what these mean."""
+
+    rows: Any = None
+    where: Where | None = None
+    weights: GivenWeights | None = None
+    balance: str | None = None
+    epoch_rows: int | None = None
+    pack: int | None = None
+    bucket: str | None = None
+    bucket_steps: int = BUCKET_STEPS
+
+    def __post_init__(self) -> None:
+        if self.pack is not None and self.pack < 1:
+            raise InvalidInputError(f"pack is the elements of an item, at least 1, got {self.pack}")
+        if self.pack is not None and self.bucket is not None:
+            raise InvalidInputError(
+                "packed items are all of one length, so there is nothing for bucket= to sort: "
+                "give pack= or bucket="
+            )
+        if self.bucket_steps < 2:
+            raise InvalidInputError(f"bucket_steps is at least 2, got {self.bucket_steps}")
+
+
+def plan_stream(
+    dataset: Dataset,
+    names: tuple[str, ...],
+    sampling: Sampling,
+    *,
+    batch_size: int,
+    window_bytes: int,
+    shuffle: Shuffle,
+) -> Plan:
+    """Plan to stream columns of a dataset; `make_plan` says what the sizes mean.
+
+    Raises:
+        InvalidInputError: wishes that contradict each other or the columns.
+        NotFoundError: no such row or column.
+    """
+    if sampling.pack is not None:
+        _check_packed(dataset, names)
+    if sampling.bucket is not None and batch_size * sampling.bucket_steps > _MOST_BLOCK_ROWS:
+        raise InvalidInputError(
+            f"{sampling.bucket_steps} steps of {batch_size:,} rows are sorted in memory at once: "
+            f"at most {_MOST_BLOCK_ROWS:,} rows. Use fewer bucket_steps."
+        )
+    selection = choose(
+        dataset,
+        rows=sampling.rows,
+        where=sampling.where,
+        weights=sampling.weights,
+        balance=sampling.balance,
+        epoch_rows=sampling.epoch_rows,
+    )
+    packing, lengths = _packing(dataset, names, sampling.pack, selection)
+    if sampling.bucket is not None:
+        lengths = row_lengths(dataset, sampling.bucket)
+    by_schema = [column.name for column in dataset.schema.columns if column.name in names]
+    return make_plan(
+        [(name, column_index(dataset, name)) for name in by_schema],
+        batch_size=batch_size,
+        window_bytes=window_bytes,
+        shuffle=shuffle,
+        deleted=live_rows(dataset),
+        selection=selection,
+        packing=packing,
+        lengths=lengths,
+        bucket_steps=0 if sampling.bucket is None else sampling.bucket_steps,
+    )
+
+
+def _check_packed(dataset: Dataset, names: tuple[str, ...]) -> None:
+    ragged = [
+        column.name
+        for column in dataset.schema.columns
+        if column.storage.layout is Layout.RAGGED and column.storage.shape == (None,)
+    ]
+    if len(names) != 1:
+        raise InvalidInputError(
+            f"pack= cuts one column into items, here are {list(names)}: an item may hold parts of "
+            "several rows, so values of other columns cannot come along. Columns that can be "
+            f"packed: {ragged}"
+        )
+    if names[0] not in ragged:
+        raise InvalidInputError(
+            f"column {names[0]!r} cannot be packed: its rows are not arrays of one dimension of "
+            f"any length. Columns that can: {ragged}"
+        )
+
+
+def _packing(
+    dataset: Dataset, names: tuple[str, ...], size: int | None, selection: Selection | None
+) -> tuple[Packing | None, RowLengths | None]:
+    if size is None:
+        return None, None
+    told = page_elements(dataset, names[0]) if selection is None else None
+    if told is not None:
+        return Packing(size, None, told), None
+    lengths = row_lengths(dataset, names[0])
+    return Packing(size, lengths.values, np.zeros(0, np.int64)), lengths
