@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Timestamp,
     )
     from tensorrepo.formats.dataset.editing.where import col
+    from tensorrepo.mix import Mix
     from tensorrepo.model import Model
     from tensorrepo.repo.errors import (
         CommitExpired,
@@ -71,6 +72,7 @@ _HOMES = {
     "Json": (_SCHEMA, "Json"),
     "Link": (_SCHEMA, "Link"),
     "LinkValue": (_SCHEMA, "LinkValue"),
+    "Mix": ("tensorrepo.mix", "Mix"),
     "Model": ("tensorrepo.model", "Model"),
     "NoSuchRowError": (_ERRORS, "NoSuchRowError"),
     "NotFoundError": (_ERRORS, "NotFoundError"),
@@ -110,6 +112,7 @@ __all__ = [
     "Json",
     "Link",
     "LinkValue",
+    "Mix",
     "Model",
     "NoSuchRowError",
     "NotFoundError",

@@ -105,3 +105,28 @@ class Lanes:
 
     def sequence(self) -> list[tuple[int, int]]:
         return [self.row_at(t) for t in range(self.rows)]
+
+
+def taken(shares: Sequence[int], slots: int) -> list[int]:
+    """How many of the first slots of a mix each source has."""
+    found = []
+    left = slots
+    for i, share in enumerate(shares):
+        found.append(left * share // sum(shares[i:]))
+        left -= found[-1]
+    return found
+
+
+def mix(
+    shares: Sequence[int], cycle: int, slot_rows: int, rows: int, seed: int, epoch: int
+) -> list[int]:
+    """The source of every position of an epoch of a mix."""
+    slots = rows // slot_rows
+    found: list[int] = []
+    for z in range(-(-slots // cycle)):
+        low, high = z * cycle, min((z + 1) * cycle, slots)
+        before, after = taken(shares, low), taken(shares, high)
+        line = [i for i in range(len(shares)) for _ in range(after[i] - before[i])]
+        shuffled = perm(number(key(seed, epoch, 5), z), high - low)
+        found += [line[place] for place in shuffled for _ in range(slot_rows)]
+    return found

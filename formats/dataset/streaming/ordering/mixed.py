@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tensorrepo.formats.dataset.streaming.ordering.items import Items
     from tensorrepo.formats.dataset.streaming.ordering.mixing import Blend
     from tensorrepo.formats.dataset.streaming.ordering.order import Order
 
@@ -42,61 +43,75 @@ class MixSource:
     """One dataset of a mix.
 
     Attributes:
-        live: live rows of each of its runs.
+        rows: items of an epoch, the same in all of them.
+        runs: how many it has.
         first_run: number of its first run among those of all sources.
         seed: of its order.
         epoch: with which it begins.
-        order: the order of an epoch.
+        items: what an epoch's order counts.
+        order: the order of these items in an epoch.
         keep: its runs stay open, because all of them fit.
     """
 
-    live: NDArray[np.int64]
+    rows: int
+    runs: int
     first_run: int
     seed: int
     epoch: int
-    order: Callable[[int], Order]
+    items: Callable[[int], Items]
+    order: Callable[[int, Items], Order]
     keep: bool
-
-    @property
-    def rows(self) -> int:
-        return int(self.live.sum())
 
 
 class _Pass:
     """One epoch of one source, while steps have rows of it."""
 
     def __init__(self, source: MixSource, epoch: int, share: Share) -> None:
-        self.order = source.order(source.epoch + epoch)
-        self.first_run = source.first_run
-        self.reached = 0  # position up to which the pieces went
-        self._known = np.zeros(source.live.size, dtype=np.bool_)
+        self._items = items = source.items(source.epoch + epoch)
+        self.order = source.order(source.epoch + epoch, items)
+        self._first_run = source.first_run
+        # The order numbers only runs that have items.
+        self._number = np.full(source.runs, -1, dtype=np.int64)
+        self._number[items.runs] = np.arange(items.runs.size)
+        self._known = np.zeros(items.runs.size, dtype=np.bool_)
         self._shuffled: RunRows | None = None
         if self.order.permuted:
             key = epoch_key(source.seed, source.epoch + epoch, Purpose.ROWS)
-            self._shuffled = RunRows(key, source.live)
-        self.until = np.full(source.live.size, _NEVER if source.keep else 0, dtype=np.int64)
+            self._shuffled = RunRows(key, items.counts)
+        self._until = np.full(items.runs.size, _NEVER if source.keep else 0, dtype=np.int64)
         if not source.keep:
             low = share.rank * self.order.bands // share.world
             high = -(-(share.rank + 1) * self.order.bands // share.world)
             runs, until = self.order.returning(range(low, high))
-            self.until[runs] = until
-        self.returning = np.flatnonzero(self.until) if not source.keep else _NO_RUNS
+            self._until[runs] = until
+        returning = np.flatnonzero(self._until) if not source.keep else _NO_RUNS
+        self.returning = items.runs[returning] + source.first_run
 
-    def rows(self, run: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The live row at each place of these runs."""
-        if self._shuffled is None:
-            return place
-        fresh = np.unique(run[~self._known[run]])
-        self._shuffled.open(fresh)
-        self._known[fresh] = True
-        return self._shuffled.rows(run, place)
+    def rows(
+        self, found: Located, reached: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Run (of all sources) and live row of each, and whether its run is not done with.
+
+        Args:
+            found: where the rows lie.
+            reached: position up to which the rows of all ranks were found.
+        """
+        run, item = found.run, found.place
+        if self._shuffled is not None:
+            fresh = np.unique(run[~self._known[run]])
+            self._shuffled.open(fresh)
+            self._known[fresh] = True
+            item = self._shuffled.rows(run, item)
+        row = self._items.rows(run, item)
+        return self._items.runs[run] + self._first_run, row, self._until[run] >= reached
 
     def close(self, runs: NDArray[np.int64]) -> None:
         """These runs, of all sources, are not needed for now."""
         if self._shuffled is None:
             return
-        runs = runs - self.first_run
-        mine = runs[(runs >= 0) & (runs < self._known.size)]
+        runs = runs - self._first_run
+        number = self._number[runs[(runs >= 0) & (runs < self._number.size)]]
+        mine = number[number >= 0]
         known = mine[self._known[mine]]
         self._shuffled.close(known)
         self._known[known] = False
@@ -137,7 +152,7 @@ def mixed_stretches(
         first_rows: of the first stretch; the others grow.
     """
     walk = _Walk(sources, blend, share, seed, epoch)
-    uses = _OpenRuns(sum(source.live.size for source in sources))
+    uses = _OpenRuns(sum(source.runs for source in sources))
     pieces = walk.pieces(first_rows, stretch_rows)
     piece = next(pieces, None)
     while piece is not None:
@@ -252,15 +267,13 @@ class _Walk:
         number, epoch = int(parts.source[group[0]]), int(parts.epoch[group[0]])
         source, one = self._sources[number], self._pass(number, epoch)
         low, rows = int(parts.start[group[0]]), parts.rows[group]
-        one.reached = low + int(rows.sum())
-        found = one.order.locate(low, one.reached)
+        reached = low + int(rows.sum())
+        found = one.order.locate(low, reached)
         if self._share.world > 1:
             found = _own_rows(found, rows, own[0][group], own[1][group])
-        row = one.rows(found.run, found.place)
         # How many rows of the source came in this piece before each of these.
         nth = found.position + (epoch * source.rows - int(self._before[number]))
-        busy = one.until[found.run] >= one.reached
-        return places[number][nth], found.run + source.first_run, row, busy
+        return places[number][nth], *one.rows(found, reached)
 
     def _pass(self, number: int, epoch: int) -> _Pass:
         found = self._passes.get((number, epoch))
@@ -275,7 +288,7 @@ class _Walk:
         for number, epoch in list(self._passes):
             if epoch < epochs[number]:
                 left = self._passes.pop((number, epoch))
-                self.left.append(left.returning + left.first_run)
+                self.left.append(left.returning)
 
     def _padded(self, piece: _Piece, *, lent: bool) -> _Piece:
         """The piece with its last step filled up: each of its own rows again, in turn."""

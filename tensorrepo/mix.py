@@ -1,0 +1,98 @@
+"""A mix of streams, as the SDK shows it: several datasets trained on as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.dataset.mix import Mix as StoredMix
+from tensorrepo.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorrepo.formats.dataset.streaming.ordering.mixing import Batching
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False, init=False)
+class Mix(Stream):
+    """Batches of several streams, each as often as it should come.
+
+    ``tr.Mix([a.stream(batch_size=256), b.stream(batch_size=256)], weights=[3, 1])`` is used like a
+    stream. `batch.source` says which of the streams each row is of.
+    """
+
+    streams: tuple[Stream, ...]
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        *,
+        weights: Sequence[float] | None = None,
+        repeat: Sequence[float] | None = None,
+        choose: Sequence[int] | None = None,
+        rows: int | None = None,
+        steps: int | None = None,
+        batching: Batching = "random",
+        seed: int = 0,
+        epoch: int = 0,
+    ) -> None:
+        """Mix `streams`, whose options and columns agree. The largest window is divided among them.
+
+        Without `weights`, `repeat`, `choose`, `rows` and `steps` an epoch has every row of every
+        source once.
+
+        Args:
+            streams: of any datasets; where they stand means nothing.
+            weights: how often each comes. An epoch has `rows`, or as many as all sources together.
+            repeat: how often an epoch goes through each; 0.5 is half of it.
+            choose: rows of each in an epoch.
+            rows: of an epoch, with `weights` or alone: then each comes as often as it is large.
+            steps: instead of `rows`, in whole batches.
+            batching: "random" shuffles sources, "stratified" gives every step as much of each,
+                "per_source" makes every step of one.
+            seed: of the mix; every stream has its own.
+            epoch: the first one; `set_epoch` goes on.
+        """
+        asked: dict[str, Any] = {
+            "weights": weights,
+            "repeat": repeat,
+            "choose": choose,
+            "rows": rows,
+            "steps": steps,
+            "batching": batching,
+            "seed": seed,
+            "epoch": epoch,
+        }
+        stored = StoredMix([stream.stored for stream in streams], **asked)
+        told = (
+            ("streams", tuple(streams)),
+            ("dataset", streams[0].dataset),
+            ("stored", stored),
+            ("again", partial(Mix, tuple(streams), **asked)),
+        )
+        for name, value in told:
+            object.__setattr__(self, name, value)
+
+    def state_dict(self, position: int | None = None) -> dict[str, Any]:
+        """Where the mix stands, as JSON: one state for all ranks.
+
+        Args:
+            position: of the batch used last (`batch.position`), where a loader reads ahead.
+        """
+        commits = [stream.dataset.commit for stream in self.streams]
+        return self.stored.state_dict(position) | {"commits": commits}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another mix of the same data stood.
+
+        Raises:
+            InvalidInputError: the state is of other data, other sources or another order.
+        """
+        known = {key: value for key, value in state.items() if key != "commits"}
+        self.stored.load_state_dict(known)
+
+    def __repr__(self) -> str:
+        names = ", ".join(stream.dataset.name for stream in self.streams)
+        return f"<mix of {names}: {self.stored!r}>"

@@ -1,0 +1,258 @@
+"""Mixes: rows of several datasets in one batch, resumable anywhere, on any ranks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
+from tensorrepo.formats.dataset.mix import Mix
+from tensorrepo.formats.dataset.read import Dataset
+from tensorrepo.formats.dataset.stream import stream
+from tensorrepo.repo.errors import InvalidInputError
+from tests.support.datasets import same_rows, stored
+from tests.support.objects import MemoryObjects
+from tests.support.streams import ROWS, SCHEMA, WINDOW, MappedObjects, rows_of, stream_threads
+
+LARGE, SMALL = 1000, 90
+
+
+@pytest.fixture(scope="module")
+def large() -> Dataset:
+    return stored(MappedObjects(), SCHEMA, [ROWS], page_bytes=8192)
+
+
+@pytest.fixture(scope="module")
+def small() -> Dataset:
+    return stored(MemoryObjects(), SCHEMA, [ROWS[:SMALL]], page_bytes=2048)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Any:
+    yield
+    assert stream_threads() == []
+
+
+@pytest.fixture
+def mixed(large: Dataset, small: Dataset) -> Any:
+    def mix(wish: dict[str, Any] | None = None, **options: Any) -> Mix:
+        options = {"batch_size": 32, "window_bytes": WINDOW} | options
+        return Mix([stream(ds, **options) for ds in (large, small)], **(wish or {}))
+
+    return mix
+
+
+def told(batches: Any) -> list[list[tuple[int, int]]]:
+    """Source and row of every row of each batch."""
+    return [list(zip(batch.source.tolist(), batch.rows.tolist(), strict=True)) for batch in batches]
+
+
+def flat(steps: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    return [row for step in steps for row in step]
+
+
+def test_rows_come_as_they_are_stored_with_their_sources(mixed: Any, small: Dataset) -> None:
+    batches = list(mixed())
+    numbers = [row for batch in batches for row in batch.rows.tolist()]
+    assert same_rows(
+        [row for batch in batches for row in rows_of(batch)], [ROWS[number] for number in numbers]
+    )
+    batch = batches[3]
+    first, second = batch.source == 0, batch.source == 1
+    assert 0 < second.sum() < first.sum()
+    ids = batch.row_ids
+    assert len(set(ids.tolist())) == 32
+    assert small[batch.rows[second]]["y"].tolist() == batch["y"][second].tolist()
+
+
+def test_an_epoch_has_every_row_of_every_source_once(mixed: Any) -> None:
+    rows = Counter(flat(told(mixed())))
+    assert set(rows.values()) == {1}
+    assert len(rows) == LARGE + SMALL
+
+
+@pytest.mark.parametrize("batching", ["random", "stratified"])
+def test_sources_are_repeated_as_often_as_was_said(mixed: Any, batching: str) -> None:
+    rows = Counter(flat(told(mixed({"repeat": [0.5, 3], "batching": batching}))))
+    assert {times for (source, _), times in rows.items() if source == 0} == {1}
+    assert {times for (source, _), times in rows.items() if source == 1} == {3}
+    assert len(rows) == LARGE // 2 + SMALL
+
+
+def test_every_time_a_source_comes_in_another_order(mixed: Any) -> None:
+    rows = [row for source, row in flat(told(mixed({"repeat": [0.1, 2]}))) if source == 1]
+    assert sorted(rows[:SMALL]) == sorted(rows[SMALL:]) == list(range(SMALL))
+    assert rows[:SMALL] != rows[SMALL:]
+
+
+def test_weights_decide_and_the_epoch_is_as_long_as_all_sources(mixed: Any) -> None:
+    found = mixed({"weights": [1, 1]})
+    sources = [source for source, _ in flat(told(found))]
+    assert (len(found), len(sources)) == (35, LARGE + SMALL)
+    assert sum(sources) == (LARGE + SMALL) // 2
+
+
+def test_stratified_steps_have_as_much_of_each_source(mixed: Any) -> None:
+    steps = told(mixed({"weights": [3, 1], "steps": 10, "batching": "stratified"}))
+    assert [sum(source for source, _ in step) for step in steps] == [8] * 10
+
+
+def test_steps_of_one_source_are_of_one_source(mixed: Any) -> None:
+    steps = told(mixed({"weights": [3, 1], "steps": 16, "batching": "per_source"}))
+    assert [len({source for source, _ in step}) for step in steps] == [1] * 16
+    assert {step[0][0] for step in steps} == {0, 1}
+
+
+def test_another_epoch_goes_on_where_the_sources_were(mixed: Any) -> None:
+    found = mixed({"choose": [200, 40], "seed": 4})
+    first = told(found)
+    found.set_epoch(1)
+    both = flat(first) + flat(told(found))
+    large = [row for source, row in both if source == 0]
+    assert len(set(large)) == len(large) == 400
+    small = [row for source, row in both if source == 1]
+    assert len(set(small)) == len(small) == 80
+
+
+@pytest.mark.parametrize("batching", ["random", "stratified", "per_source"])
+@pytest.mark.parametrize("after", [0, 3, 17])
+def test_reading_resumes_where_it_was(mixed: Any, batching: str, after: int) -> None:
+    wish = {"repeat": [0.3, 4], "batching": batching, "seed": 9, "epoch": 2}
+    first = mixed(wish)
+    batches = iter(first)
+    list(islice(batches, after))
+    state = json.loads(json.dumps(first.state_dict()))
+    rest = told(batches)
+    resumed = mixed()  # what the order needs is in the state
+    resumed.load_state_dict(state)
+    assert told(resumed) == rest
+
+
+def test_reading_resumes_with_another_batch_size_and_world(mixed: Any) -> None:
+    first = mixed({"weights": [1, 2]})
+    rest = flat(told(first))[160:]
+    state = first.state_dict(position=160)
+    ranks = []
+    for rank in range(3):
+        resumed = mixed(batch_size=50, rank=rank, world=3)
+        resumed.load_state_dict(state)
+        ranks.append(told(resumed))
+    steps = [sorted(row for part in parts for row in part) for parts in zip(*ranks, strict=True)]
+    assert steps == [sorted(rest[start : start + 50]) for start in range(0, len(rest), 50)]
+
+
+@pytest.mark.parametrize("world", [2, 3, 8])
+def test_ranks_share_every_step_and_every_source(mixed: Any, world: int) -> None:
+    wish = {"weights": [2, 1], "batching": "stratified", "steps": 30}
+    whole = told(mixed(wish))
+    ranks = [told(mixed(wish, rank=rank, world=world)) for rank in range(world)]
+    together = list(zip(*ranks, strict=True))
+    assert [sorted(flat(list(parts))) for parts in together] == [sorted(step) for step in whole]
+    sizes = [[sum(source for source, _ in part) for part in parts] for parts in together[:-1]]
+    assert max(max(size) - min(size) for size in sizes) <= 1
+
+
+def test_transforms_and_torch_work_on_mixed_batches(large: Dataset, small: Dataset) -> None:
+    torch = pytest.importorskip("torch")
+    options: dict[str, Any] = {"batch_size": 32, "window_bytes": WINDOW, "output": "torch"}
+    total = sum_of_rows
+    mix = Mix([stream(ds, **options, transform=total) for ds in (large, small)])
+    assert sum(mix) == sum(range(LARGE)) + sum(range(SMALL))
+    assert torch
+
+
+def sum_of_rows(batch: Any) -> int:
+    return int(batch["y"].sum())
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_an_abandoned_mix_leaves_no_thread(mixed: Any, prefetch: int) -> None:
+    with mixed(prefetch=prefetch) as found:
+        batches = iter(found)
+        next(batches)
+        assert stream_threads()
+    assert list(batches) == []
+
+
+def test_last_pad_repeats_rows_of_the_last_step(mixed: Any) -> None:
+    ranks = [list(mixed(last="pad", rank=rank, world=4)) for rank in range(4)]
+    assert {len(batch["y"]) for rank in ranks for batch in rank} == {8}
+    assert sum(rank[-1].repeated for rank in ranks) == 32 - (LARGE + SMALL) % 32
+
+
+def test_a_mix_explains_itself(mixed: Any) -> None:
+    explained = mixed({"repeat": [1, 3]}).explain()
+    assert explained.source_rows == (LARGE, 3 * SMALL)
+    assert explained.passes == (1.0, 3.0)
+    assert "source 1: 270 rows an epoch, 3.00 of its own" in str(explained)
+    assert json.dumps(explained.to_dict())
+    assert "2 sources" in repr(mixed())
+
+
+# ------------------------------------------------------------------------------ refusals
+
+
+def test_the_window_is_divided_by_bytes(mixed: Any) -> None:
+    found = mixed({"weights": [3, 1]})
+    windows = [source.plan.window_bytes for source in found.sources]
+    assert sum(windows) <= WINDOW
+    assert 2.5 < windows[0] / windows[1] < 3.5
+
+
+def test_a_mix_of_nothing_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="at least one stream"):
+        Mix([])
+
+
+def test_options_that_differ_are_named(large: Dataset, small: Dataset) -> None:
+    with pytest.raises(InvalidInputError, match=r"batch_size is 8 .* and 9 in source 1"):
+        Mix([stream(large, batch_size=8), stream(small, batch_size=9)])
+
+
+def test_columns_that_differ_are_named(large: Dataset, small: Dataset) -> None:
+    with pytest.raises(InvalidInputError, match=r"same columns: .*\['x'\], source 1 \['y'\]"):
+        Mix(
+            [stream(large, batch_size=8, columns=["x"]), stream(small, batch_size=8, columns=["y"])]
+        )
+
+
+def test_types_that_differ_are_named(large: Dataset) -> None:
+    other = stored(
+        MappedObjects(),
+        Schema.of({"x": Tensor("float32", (99,))}),
+        [{"x": np.zeros((5, 99), np.float32)}],
+    )
+    with pytest.raises(InvalidInputError, match=r"column 'x' is .* source 1"):
+        Mix([stream(ds, batch_size=8, columns=["x"]) for ds in (large, other)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "tensorrepo stream state v1"},
+        {"sources": []},
+        {"shares": [1]},
+        {"position": 10_000},
+        {"rows": -1},
+        {"seed": "1"},
+        {"more": 1},
+    ],
+)
+def test_a_state_of_something_else_is_refused(mixed: Any, change: dict[str, Any]) -> None:
+    found = mixed()
+    with pytest.raises(InvalidInputError):
+        found.load_state_dict(found.state_dict() | change)
+
+
+def test_a_state_of_sources_in_another_order_is_refused(large: Dataset, small: Dataset) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "window_bytes": WINDOW}
+    one, other = (
+        Mix([stream(ds, **options) for ds in both]) for both in ((large, small), (small, large))
+    )
+    with pytest.raises(InvalidInputError, match="belongs to dataset"):
+        other.load_state_dict(one.state_dict())
