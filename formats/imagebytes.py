@@ -6,9 +6,8 @@ its header passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct, error
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -21,9 +20,12 @@ HEAD_BYTES = 32  # enough for `codec_of`
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _MAGICS = {b"\xff\xd8\xff": "jpeg", PNG_MAGIC: "png", b"GIF87a": "gif", b"GIF89a": "gif"}
 _JPEG_LENGTH = Struct(">H")
+_JPEG_SEGMENT = Struct(">BBH")  # 0xFF, marker, length
 _JPEG_FRAME = Struct(">HHB")
 _JPEG_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
+_JPEG_UNUSUAL = _JPEG_STANDALONE | {_JPEG_END, 0xFF}  # before the first scan
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TIFF_CODES = {1: "B", 3: "H", 4: "I", 16: "Q"}  # the integer types of a directory's values
 _TIFF_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
@@ -38,14 +40,14 @@ _TIFF_MODES = {(0, 1): "L", (1, 1): "L", (2, 3): "RGB", (2, 4): "RGBA", (3, 1): 
 _GREY_MODES = {1: "1", 16: "I;16"}  # by bits, where they are not the usual ones
 
 
-@dataclass(frozen=True, slots=True)
-class ImageHeader:
+class ImageHeader(NamedTuple):
     """What an image file says about itself; sizes in pixels, as stored.
 
     `mode` is pillow's word for how a pixel is made ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK",
     "I;16"), None where the header does not tell.
     """
 
+    # A tuple: one is made for each image, and a frozen dataclass takes three times as long.
     codec: str
     height: int
     width: int
@@ -104,17 +106,57 @@ def _read_png(data: Encoded) -> tuple[int, int, str | None]:
 
 
 def _read_jpeg(data: Encoded) -> tuple[int, int, str | None]:
+    places = jpeg_places(data, to_scan=False)
+    if places is not None:
+        return jpeg_frame(data, places[0])
     for marker, at in jpeg_segments(data):
         if marker in _JPEG_FRAMES:
-            height, width, components = _JPEG_FRAME.unpack_from(data, at + 3)
-            return height, width, _JPEG_MODES.get(components)
+            return jpeg_frame(data, at)
     return 0, 0, None
+
+
+def jpeg_frame(data: Encoded, at: int) -> tuple[int, int, str | None]:
+    """Height, width and mode from the frame whose length field lies at `at`; 0: there is none."""
+    if not at:
+        return 0, 0, None
+    height, width, components = _JPEG_FRAME.unpack_from(data, at + 3)
+    return height, width, _JPEG_MODES.get(components)
+
+
+def jpeg_places(data: Encoded, *, to_scan: bool) -> tuple[int, int] | None:
+    """Where the length fields of the first frame (0: none) and of the first scan lie.
+
+    The same walk as `jpeg_segments` in a fifth of the time, over segments such as encoders write.
+
+    Args:
+        data: a JPEG.
+        to_scan: walk to the scan; else to the frame, and the second place is 0.
+
+    Returns:
+        None where anything is unusual: padding, markers without a length, a file cut short.
+    """
+    at, frame = 2, 0
+    unpack = _JPEG_SEGMENT.unpack_from
+    try:
+        while True:
+            lead, marker, length = unpack(data, at)
+            if lead != 0xFF or marker in _JPEG_UNUSUAL or length < 2:
+                return None
+            if marker == _JPEG_SCAN:
+                return frame, at + 2
+            if not frame and marker in _JPEG_FRAMES:
+                frame = at + 2
+                if not to_scan:
+                    return frame, 0
+            at += 2 + length
+    except error:
+        return None
 
 
 def jpeg_segments(data: Encoded) -> Iterator[tuple[int, int]]:
     """(marker, where its length field lies), up to and with the first start of scan."""
     at, marker = 2, 0
-    while marker != 0xDA:
+    while marker != _JPEG_SCAN:
         if data[at] != 0xFF:
             raise InvalidInputError(f"is a jpeg image with no marker at byte {at}")
         while data[at] == 0xFF:  # markers may be padded
@@ -123,7 +165,7 @@ def jpeg_segments(data: Encoded) -> Iterator[tuple[int, int]]:
         at += 1
         if marker in _JPEG_STANDALONE:
             continue
-        if marker == 0xD9:
+        if marker == _JPEG_END:
             raise InvalidInputError("is a jpeg image that ends before its first scan")
         yield marker, at
         (length,) = _JPEG_LENGTH.unpack_from(data, at)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tensorrepo.formats.dataset.columns.defaults import default_row, default_values
 from tensorrepo.formats.dataset.columns.derived import derived_values
+from tensorrepo.formats.dataset.columns.encoded import EncodedImages
 from tensorrepo.formats.dataset.columns.fit import coerce_column, null_values
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -57,7 +58,12 @@ def coerce_batch(schema: Schema, batch: InputBatch, first_row: int = 0) -> list[
         if column.name not in found:
             found[column.name] = default_values(column, rows)
     if given is not schema:
-        found |= derived_values(schema, found)
+        known = {
+            name: values.headers
+            for name, values in columns.items()
+            if isinstance(values, EncodedImages)
+        }
+        found |= derived_values(schema, found, known)
     return [found[column.name] for column in schema.columns]
 
 

@@ -9,7 +9,9 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,27 +27,31 @@ from tensorrepo.formats.imagebytes import ImageHeader, header_of
 from tensorrepo.repo.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from tensorrepo.formats.dataset.columns.schema import Schema
 
 MAX_SIZE = (1 << 32) - 1
 
-Headers = list[ImageHeader | None]
+Headers = Sequence[ImageHeader | None]
 
 
-def derived_values(schema: Schema, given: Mapping[str, ColumnValues]) -> dict[str, ColumnValues]:
+def derived_values(
+    schema: Schema,
+    given: Mapping[str, ColumnValues],
+    known: Mapping[str, Headers] = MappingProxyType({}),
+) -> dict[str, ColumnValues]:
     """The values of every derived column, by name.
 
     Args:
         schema: of the dataset, its columns with their ids.
         given: the values of the columns that they are derived from, by name.
+        known: headers of images that were read before, by the name of their column.
 
     Raises:
         UnsupportedError: a fact that this version cannot compute.
     """
     names = {column.id: column.name for column in schema.columns}
-    headers: dict[str, Headers] = {}
+    ids = {column.name: column.id for column in schema.columns}
+    headers = {ids[name]: each for name, each in known.items()}
     found: dict[str, ColumnValues] = {}
     for column in schema.columns:
         if column.derived is None:

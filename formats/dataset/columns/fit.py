@@ -19,9 +19,12 @@ import pyarrow as pa
 from tensorrepo.formats.dataset.columns.arrow import from_arrow_array
 from tensorrepo.formats.dataset.columns.arrow_types import infer_type
 from tensorrepo.formats.dataset.columns.convert import as_array, convert
+from tensorrepo.formats.dataset.columns.encoded import EncodedImages
 from tensorrepo.formats.dataset.columns.linkvalue import as_link, encode_link
 from tensorrepo.formats.dataset.columns.types import (
+    Bytes,
     ClassLabel,
+    Image,
     Json,
     Layout,
     Link,
@@ -111,6 +114,8 @@ def _small_floats(column: Column, values: pa.Array | pa.ChunkedArray) -> NDArray
 
 def _coerce(column: Column, values: Any, first_row: int) -> ColumnValues:
     layout = column.storage.layout
+    if isinstance(values, EncodedImages) and isinstance(column.type, Image | Bytes):
+        return values.values
     if layout is Layout.FIXED:
         return _check_labels(column, _coerce_fixed(column, values, first_row), first_row)
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):

@@ -13,7 +13,7 @@ import xxhash
 
 from tensorrepo.formats.dataset.columns.schema import Column, Image
 from tensorrepo.formats.exchange.base import BATCH_BYTES, Damage, damage, refusals
-from tensorrepo.formats.exchange.imagery.imagebytes import codec_of, examine
+from tensorrepo.formats.exchange.imagery.imagebytes import codec_of
 from tensorrepo.formats.exchange.imagery.imagewalk import ImageFile, read_head, read_whole
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -73,12 +73,11 @@ def image_batches(
             yield {name: [row[name] for row in held] for name in wanted}
             held, size = [], 0
         try:
-            data = read_whole(file)
-            facts = examine(data)
+            data, header = read_whole(file)
         except InvalidInputError as problem:
             met.meet(file.path, number, problem)
             continue
-        measured = {"width": facts.width, "height": facts.height}
+        measured = {"width": header.width, "height": header.height}
         held.append({**measured, **values, image: data})
         size += file.bytes + taken + 64 * len(wanted)
     if held:

@@ -8,14 +8,16 @@ decoded: damage inside compressed data passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct, error
 from typing import TYPE_CHECKING
 
 from tensorrepo.formats.imagebytes import (
     HEAD_BYTES,
     PNG_MAGIC,
+    ImageHeader,
     codec_of,
+    jpeg_frame,
+    jpeg_places,
     jpeg_segments,
     read_header,
     tiff_fields,
@@ -25,7 +27,7 @@ from tensorrepo.repo.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HEAD_BYTES", "SUFFIXES", "ImageFacts", "codec_of", "examine"]
+__all__ = ["HEAD_BYTES", "SUFFIXES", "codec_of", "examine"]
 
 SUFFIXES = {
     "png": (".png",),
@@ -39,17 +41,8 @@ _PNG_CHUNK = Struct(">I4s")
 _TIFF_EXTENTS = ((273, 279), (324, 325))  # offsets and byte counts of strips, then of tiles
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFacts:
-    """What an image file says about itself; sizes in pixels."""
-
-    codec: str
-    height: int
-    width: int
-
-
-def examine(data: bytes) -> ImageFacts:
-    """Size of one whole image file, its structure checked to the end.
+def examine(data: bytes) -> ImageHeader:
+    """The header of one whole image file, its structure checked to the end.
 
     Raises:
         InvalidInputError: no image format that is known here, cut short, or without pixels.
@@ -60,13 +53,15 @@ def examine(data: bytes) -> ImageFacts:
             f"is no PNG, JPEG, GIF, BMP, TIFF or WebP: it begins with {data[:8]!r}"
         )
     try:
-        header = read_header(codec, data)
-        _CHECKS[codec](data)
+        header = _whole_jpeg(data) if codec == "jpeg" else None
+        if header is None:
+            header = read_header(codec, data)
+            _CHECKS[codec](data)
     except (error, IndexError, OverflowError) as problem:  # a structure that reaches past the end
         raise _short(codec, data) from problem
     if header.height <= 0 or header.width <= 0:
         raise InvalidInputError(f"is a {codec} image of {header.height} x {header.width} pixels")
-    return ImageFacts(codec, header.height, header.width)
+    return header
 
 
 def _short(codec: str, data: bytes) -> InvalidInputError:
@@ -82,11 +77,26 @@ def _check_png(data: bytes) -> None:
         raise _short("png", data)
 
 
+def _whole_jpeg(data: bytes) -> ImageHeader | None:
+    """Header and check in one walk; None for an unusual one, which takes one for each."""
+    places = jpeg_places(data, to_scan=True)
+    if places is None:
+        return None
+    header = ImageHeader("jpeg", *jpeg_frame(data, places[0]))
+    _check_scans(data, places[1])
+    return header
+
+
 def _check_jpeg(data: bytes) -> None:
-    """After the scans begin only the end mark is looked for."""
     for marker, at in jpeg_segments(data):
-        if marker == 0xDA and data.rfind(b"\xff\xd9") < at:
-            raise _short("jpeg", data)
+        if marker == 0xDA:
+            _check_scans(data, at)
+
+
+def _check_scans(data: bytes, at: int) -> None:
+    """After the scans begin only the end mark is looked for."""
+    if data.rfind(b"\xff\xd9") < at:
+        raise _short("jpeg", data)
 
 
 def _check_gif(data: bytes) -> None:

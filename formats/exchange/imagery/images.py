@@ -11,13 +11,19 @@ as the bytes they are. `classes.txt` in the folder, a name a line, fixes the num
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tensorrepo.formats.dataset.columns.encoded import EncodedImages
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Schema, Text
+from tensorrepo.formats.dataset.columns.values import BinaryValues
+from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
@@ -30,7 +36,7 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.ignore import Ignore, read_ignore
 from tensorrepo.formats.exchange.imagery.imagebytes import codec_of
-from tensorrepo.formats.exchange.imagery.imageread import WantedFile, read_ahead
+from tensorrepo.formats.exchange.imagery.imageread import Portion, WantedFile, read_ahead
 from tensorrepo.formats.exchange.imagery.imagewalk import (
     CLASSES_FILE,
     Place,
@@ -51,10 +57,14 @@ from tensorrepo.formats.exchange.imagery.labels import (
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tensorrepo.formats.dataset.columns.schema import Batch
+    from tensorrepo.formats.imagebytes import ImageHeader
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
 _UNSAFE = frozenset('/\\:*?"<>|%\x7f')
+_BATCHES_KEPT = 3  # one that is written, one that is filled, one that somebody looks at
 _SNIFFED = 16  # files of a folder without known suffixes that are looked into
 
 
@@ -252,24 +262,58 @@ def _batches(
     one_split: bool,
 ) -> Iterator[Batch]:
     names = _schema(plan, places, one_split=one_split).names
-    rows: list[dict[str, object]] = []
-    held = 0
-    for file, data in read_ahead(_wanted(path, ignore, damaged, places)):
-        if held + len(data) > BATCH_BYTES and rows:
-            yield {name: [row[name] for row in rows] for name in names}
-            rows, held = [], 0
-        folders = folders_of(file.relative)
-        rows.append(
-            {
-                "image": data,
-                "label": plan.label(folders),
-                "split": plan.split(folders),
-                "file": file.relative,
-            }
-        )
-        held += len(data)
-    if rows:
-        yield {name: [row[name] for row in rows] for name in names}
+    numbers = {each: (plan.label(each), plan.split(each)) for each in places}
+    rows, pool = _Rows(), Pool(_BATCHES_KEPT * BATCH_BYTES)
+    for portion in read_ahead(_wanted(path, ignore, damaged, places)):
+        at = 0
+        while (at := rows.take(portion, at)) < len(portion.files):
+            yield rows.batch(names, numbers, pool)
+            rows = _Rows()
+    if rows.files:
+        yield rows.batch(names, numbers, pool)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows that become a batch; `parts` are their images, `ends` where each of them ends."""
+
+    files: list[WantedFile] = field(default_factory=list)
+    headers: list[ImageHeader] = field(default_factory=list)
+    parts: list[NDArray[np.uint8]] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+
+    def take(self, portion: Portion, at: int) -> int:
+        """Take in images from `at` on while they fit, at least one; where that ends."""
+        held = self.ends[-1] if self.ends else 0
+        start = portion.ends[at - 1] if at else 0
+        stop = bisect_right(portion.ends, start + BATCH_BYTES - held, at)
+        if not self.ends:
+            stop = max(stop, at + 1)
+        if at < stop <= len(portion.files):
+            self.files += portion.files[at:stop]
+            self.headers += portion.headers[at:stop]
+            self.parts.append(portion.data[start : portion.ends[stop - 1]])
+            self.ends += [held + end - start for end in portion.ends[at:stop]]
+        return min(stop, len(portion.files))
+
+    def batch(
+        self,
+        names: Sequence[str],
+        numbers: Mapping[tuple[str, ...], tuple[int | None, int | None]],
+        pool: Pool,
+    ) -> Batch:
+        """Columns of these names; `numbers` are class and split of a folder."""
+        data = pool.array((self.ends[-1],), np.dtype(np.uint8))
+        np.concatenate(self.parts, out=data)
+        images = BinaryValues(np.array([0, *self.ends], np.int64), data)
+        found = [numbers[file.place.folders] for file in self.files]
+        columns = {
+            "image": EncodedImages(images, self.headers),
+            "label": [label for label, _ in found],
+            "split": [split for _, split in found],
+            "file": [file.relative for file in self.files],
+        }
+        return {name: columns[name] for name in names}
 
 
 def _wanted(
@@ -279,13 +323,14 @@ def _wanted(
     places: Mapping[tuple[str, ...], Place],
 ) -> Iterator[WantedFile]:
     """The files that the survey found in `places`, and what else lies there."""
-    for relative, entry in walk_files(path, ignore, []):
-        place = places.get(folders_of(relative))
-        if place is None or relative in damaged or not entry.is_file():
+    for run in walk_files(path, ignore, []):
+        place = places.get(folders_of(run.folder))
+        if place is None:
             continue
-        with refusals(entry.path, "image"):
-            stored = entry.stat().st_size
-        yield WantedFile(unicode_name(path, relative), entry.path, stored, place.codecs)
+        for entry in run.entries:
+            relative = run.folder + entry.name
+            if relative not in damaged and entry.is_file():
+                yield WantedFile(unicode_name(path, relative), entry.path, place)
 
 
 def _notes(

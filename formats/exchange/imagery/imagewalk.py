@@ -7,24 +7,29 @@ Its order is that of paths compared part by part, so that two walks meet the sam
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from tensorrepo.formats.exchange.base import damage, refusals
 from tensorrepo.formats.exchange.ignore import Ignore
 from tensorrepo.formats.exchange.imagery.imagebytes import HEAD_BYTES, SUFFIXES, codec_of, examine
+from tensorrepo.formats.imagebytes import ImageHeader
 from tensorrepo.repo.errors import InvalidInputError
 
 CLASSES_FILE = "classes.txt"
 _SUFFIXES = frozenset(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+RUN_FILES = 64
+_name_of = attrgetter("name")
 _ADVICE = "Mend or remove it, or skip such images: damaged=skip"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFile:
+class ImageFile(NamedTuple):
     """One image file: `relative` to the folder, with slashes, and as the system calls it."""
 
+    # A tuple, as there may be millions of them: see ImageHeader.
     relative: str
     path: str
     bytes: int
@@ -43,6 +48,7 @@ def folders_of(relative: str) -> tuple[str, ...]:
 class Place:
     """What one folder holds itself, without the folders in it."""
 
+    folders: tuple[str, ...] = ()
     rows: int = 0
     bytes: int = 0
     codecs: set[str] = field(default_factory=set)
@@ -60,19 +66,31 @@ class Survey:
     damaged: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some files that follow each other in one folder: `folder` is "" or ends in a slash."""
+
+    folder: str
+    entries: Sequence[os.DirEntry[str]]
+
+
 def survey_folder(path: Path, ignore: Ignore, *, examined: bool) -> Survey:
     """Count the images of every folder; with `examined` read each one to find damaged ones."""
     places: dict[tuple[str, ...], Place] = {}
     passed_over: list[str] = []
     damaged: dict[str, str] = {}
-    for image in walk_images(path, ignore, passed_over, examined=examined):
-        if examined and (problem := _problem(image)):
-            damaged[image.relative] = problem
-            continue
-        place = places.setdefault(image.folders, Place())
-        place.rows += 1
-        place.bytes += image.bytes
-        place.codecs.add(image.codec)
+    for run in walk_files(path, ignore, passed_over):
+        place: Place | None = None
+        for image in _images_of(path, run, passed_over, examined=examined):
+            if examined and (problem := _problem(image)):
+                damaged[image.relative] = problem
+                continue
+            if place is None:
+                folders = folders_of(run.folder)
+                place = places.setdefault(folders, Place(folders))
+            place.rows += 1
+            place.bytes += image.bytes
+            place.codecs.add(image.codec)
     return Survey(places, tuple(passed_over), damaged)
 
 
@@ -84,51 +102,87 @@ def walk_images(
     Unless damaged images are `examined` and passed over, a file that is only called like an image
     is an error: most likely it was cut short before its first byte.
     """
-    for relative, entry in walk_files(path, ignore, passed_over):
-        with refusals(entry.path, "image"):
-            codec = codec_of(read_head(entry.path)) if entry.is_file() else None
-            if codec is None and not examined and is_called_image(relative):
-                raise damage(entry.path, f"is called like an image and is none. {_ADVICE}")
-            if codec is None:
-                passed_over.append(f"{relative} is no image")
-                continue
-            stored = entry.stat().st_size
-        yield ImageFile(unicode_name(path, relative), entry.path, stored, codec)
+    for run in walk_files(path, ignore, passed_over):
+        yield from _images_of(path, run, passed_over, examined=examined)
 
 
-def walk_files(
-    path: Path, ignore: Ignore, passed_over: list[str]
-) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def _images_of(
+    path: Path, run: Run, passed_over: list[str], *, examined: bool
+) -> Iterator[ImageFile]:
+    for entry in run.entries:
+        relative = run.folder + entry.name
+        try:
+            codec, stored = _look_into(entry)
+        except OSError:
+            with refusals(entry.path, "image"):
+                raise
+        if codec is None and not examined and is_called_image(relative):
+            raise damage(entry.path, f"is called like an image and is none. {_ADVICE}")
+        if codec is None:
+            passed_over.append(f"{relative} is no image")
+        else:
+            yield ImageFile(unicode_name(path, relative), entry.path, stored, codec)
+
+
+def _look_into(entry: os.DirEntry[str]) -> tuple[str | None, int]:
+    """The format of an image file, None for others, and its size.
+
+    One `open` and no `stat`: in a folder of small images, finding a file by its name costs more
+    than reading it.
+    """
+    if not entry.is_file():
+        return None, 0
+    file = os.open(entry.path, os.O_RDONLY)
+    try:
+        return codec_of(os.read(file, HEAD_BYTES)), os.lseek(file, 0, os.SEEK_END)
+    finally:
+        os.close(file)
+
+
+def walk_files(path: Path, ignore: Ignore, passed_over: list[str]) -> Iterator[Run]:
     """What may be images below `path`, folder after folder, names in order.
 
     Links to folders could be circles. Only one folder's names are in memory for each level, so a
     walk over millions stays small.
     """
-    stack = [_entries(str(path))]
-    parents = [""]
+    stack = [("", _entries(str(path)))]
     while stack:
-        entry = next(stack[-1], None)
-        if entry is None:
-            stack.pop()
-            parents.pop()
-            continue
-        relative = parents[-1] + entry.name
-        is_folder = entry.is_dir()
-        if entry.name.startswith(".") or ignore.leaves_out(relative, is_folder=is_folder):
-            continue
-        if not is_folder:
-            if relative != CLASSES_FILE:
-                yield relative, entry
-        elif entry.is_symlink():
-            passed_over.append(f"{relative} is a link to a folder, which is not followed")
+        folder, entries = stack[-1]
+        files: list[os.DirEntry[str]] = []
+        below: os.DirEntry[str] | None = None
+        for entry in entries:
+            if not _counts(entry, folder, ignore):
+                continue
+            if entry.is_dir():
+                below = entry
+                break
+            files.append(entry)
+            if len(files) == RUN_FILES:
+                break
+        if files:
+            yield Run(folder, files)
+        if below is None:
+            if len(files) < RUN_FILES:
+                stack.pop()
+        elif below.is_symlink():
+            passed_over.append(f"{folder}{below.name} is a link to a folder, which is not followed")
         else:
-            stack.append(_entries(entry.path))
-            parents.append(f"{relative}/")
+            stack.append((f"{folder}{below.name}/", _entries(below.path)))
+
+
+def _counts(entry: os.DirEntry[str], folder: str, ignore: Ignore) -> bool:
+    """Whether a file or folder is to be looked at: it is not hidden, ignored or our own list."""
+    name = entry.name
+    if name.startswith("."):
+        return False
+    if ignore.rules and ignore.leaves_out(folder + name, is_folder=entry.is_dir()):
+        return False
+    return name != CLASSES_FILE or folder != "" or entry.is_dir()
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
     with refusals(folder, "folder"), os.scandir(folder) as entries:
-        return iter(sorted(entries, key=lambda entry: entry.name))
+        return iter(sorted(entries, key=_name_of))
 
 
 def is_called_image(name: str) -> bool:
@@ -146,6 +200,8 @@ def read_head(path: str) -> bytes:
 
 
 def unicode_name(path: Path, relative: str) -> str:
+    if relative.isascii():
+        return relative
     try:
         relative.encode()
     except UnicodeEncodeError as problem:
@@ -155,32 +211,31 @@ def unicode_name(path: Path, relative: str) -> str:
     return relative
 
 
-def read_whole(image: ImageFile) -> bytes:
-    """The bytes of one image file.
+def read_whole(image: ImageFile) -> tuple[bytes, ImageHeader]:
+    """The bytes of one image file and what they say of themselves.
 
     Raises:
         InvalidInputError: it is cut short, or is no longer in the format that it was found in.
     """
     with refusals(image.path, "image"):
         data = Path(image.path).read_bytes()
-    check_whole(image.path, data, (image.codec,))
-    return data
+    return data, check_whole(image.path, data, (image.codec,))
 
 
-def check_whole(path: str, data: bytes, codecs: Collection[str]) -> str:
-    """The format of an image file that was read, one of `codecs`.
+def check_whole(path: str, data: bytes, codecs: Collection[str]) -> ImageHeader:
+    """The header of an image file that was read, in one of `codecs`.
 
     Raises:
         InvalidInputError: it is cut short, or in none of these formats any more.
     """
     try:
-        codec = examine(data).codec
+        header = examine(data)
     except InvalidInputError as problem:
         raise damage(path, f"{problem}. {_ADVICE}") from problem
-    if codec not in codecs:
+    if header.codec not in codecs:
         found = " or ".join(sorted(codecs))
-        raise damage(path, f"was {found} and became {codec} while it was being read")
-    return codec
+        raise damage(path, f"was {found} and became {header.codec} while it was being read")
+    return header
 
 
 def _problem(image: ImageFile) -> str:

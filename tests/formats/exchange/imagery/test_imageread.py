@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +14,17 @@ from tensorrepo.formats.exchange.imagery.imageread import (
     AHEAD,
     PORTION_BYTES,
     PORTION_FILES,
+    Portion,
     WantedFile,
     read_ahead,
 )
+from tensorrepo.formats.exchange.imagery.imagewalk import Place
+from tensorrepo.formats.imagebytes import header_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support.foreign import png
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 RNG = np.random.default_rng(0)
 
@@ -32,13 +36,25 @@ def image(side: int = 8) -> bytes:
 def wanted(path: Path, data: bytes, *, size: int | None = None) -> WantedFile:
     path.write_bytes(data)
     stored = len(data) if size is None else size
-    return WantedFile(path.name, str(path), stored, frozenset({"png"}))
+    return WantedFile(path.name, str(path), Place(rows=1, bytes=stored, codecs={"png"}))
+
+
+def images_of(files: Iterable[WantedFile]) -> list[tuple[WantedFile, bytes]]:
+    """Every image with its file."""
+    return [pair for portion in read_ahead(files) for pair in _pairs(portion)]
+
+
+def _pairs(portion: Portion) -> Iterator[tuple[WantedFile, bytes]]:
+    bounds = pairwise([0, *portion.ends])
+    images = [portion.data[start:stop].tobytes() for start, stop in bounds]
+    assert portion.headers == list(map(header_of, images))
+    return zip(portion.files, images, strict=True)
 
 
 def test_images_come_in_the_order_in_which_they_were_asked_for(tmp_path: Path) -> None:
     given = [image() for _ in range(3 * AHEAD * PORTION_FILES // 2)]
     files = [wanted(tmp_path / f"{at}.png", data) for at, data in enumerate(given)]
-    found = list(read_ahead(files))
+    found = images_of(files)
     assert [file for file, _ in found] == files
     assert [data for _, data in found] == given
 
@@ -50,26 +66,35 @@ def test_a_large_image_is_read_whole_whatever_its_size_was_before(
     data = image(1100)
     assert len(data) > PORTION_BYTES
     file = wanted(tmp_path / "large.png", data, size=told)
-    assert list(read_ahead([file])) == [(file, data)]
+    assert images_of([file]) == [(file, data)]
 
 
 def test_an_image_that_became_shorter_is_read_as_it_is(tmp_path: Path) -> None:
     data = image()
     file = wanted(tmp_path / "short.png", data, size=2 * len(data))
-    assert list(read_ahead([file])) == [(file, data)]
+    assert images_of([file]) == [(file, data)]
+
+
+def test_a_portion_of_images_larger_than_their_folder_promised_ends_early(tmp_path: Path) -> None:
+    data = [image(700) for _ in range(8)]
+    files = [wanted(tmp_path / f"{at}.png", each, size=100) for at, each in enumerate(data)]
+    portions = list(read_ahead(files))
+    assert [data for portion in portions for _, data in _pairs(portion)] == data
+    assert [file for portion in portions for file in portion.files] == files
+    assert max(portion.data.nbytes for portion in portions) < PORTION_BYTES + len(data[0])
 
 
 @pytest.mark.parametrize("data", [b"", b"a note", bytes(1 << 20)])
 def test_what_is_no_image_is_passed_over(tmp_path: Path, data: bytes) -> None:
     files = [wanted(tmp_path / "note.txt", data), wanted(tmp_path / "1.png", image())]
-    assert [file for file, _ in read_ahead(files)] == files[1:]
+    assert [file for file, _ in images_of(files)] == files[1:]
 
 
 def test_an_image_cut_short_is_refused_after_those_before_it(tmp_path: Path) -> None:
     whole = wanted(tmp_path / "1.png", image())
     others = [wanted(tmp_path / f"{at}.png", image()) for at in range(2, PORTION_FILES + 1)]
     reading = read_ahead([whole, *others, wanted(tmp_path / "cut.png", image()[:-6])])
-    assert [next(reading)[0] for _ in range(PORTION_FILES)] == [whole, *others]
+    assert next(reading).files == [whole, *others]
     with pytest.raises(InvalidInputError, match=r"cut\.png.*cut short"):
         next(reading)
 
@@ -81,7 +106,7 @@ def test_an_image_that_became_another_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_gone_is_told_by_its_name(tmp_path: Path) -> None:
-    gone = WantedFile("gone.png", str(tmp_path / "gone.png"), 100, frozenset({"png"}))
+    gone = WantedFile("gone.png", str(tmp_path / "gone.png"), Place(rows=1, codecs={"png"}))
     with pytest.raises(NotFoundError, match=r"gone\.png"):
         list(read_ahead([gone]))
 
