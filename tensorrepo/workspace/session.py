@@ -93,15 +93,34 @@ class Session:
         return staging.base if staging.entries else self.tip()
 
     def find(self, text: str) -> tuple[Revision, str, Entry]:
-        """The entry that ``[REF:]PATH`` names. `datasets/`, `models/` may be left out."""
+        """The entry that ``[REF:]PATH`` names. `datasets/`, `models/` may be left out.
+
+        Raises:
+            NotFoundError: no such commit, or no entry of that name in it; says so where it is
+                staged, and how to see it.
+        """
         ref, path = split_path(text)
         if path is None:
             ref, path = self.default_ref, text
-        revision = self.resolve(ref)
-        full = full_path(self.repository, revision.commit.tree, path, where=f"in {ref}")
+        try:
+            revision = self.resolve(ref)
+            full = full_path(self.repository, revision.commit.tree, path, where=f"in {ref}")
+        except NotFoundError as error:
+            if ref != self.default_ref or (staged := self._staged_path(path)) is None:
+                raise
+            raise NotFoundError(
+                f"{staged} is staged, and in no commit yet: `tensorrepo cat {path} --staged` shows "
+                "it, `tensorrepo commit` commits it"
+            ) from error
         entry = self.repository.entry(revision.commit.tree, full)
         assert entry is not None, "full_path gives paths that exist"
         return revision, full, entry
+
+    def _staged_path(self, name: str) -> str | None:
+        """The path that is staged, not for removal, under a name."""
+        staged = {} if self.workspace is None else self.workspace.staging().entries
+        paths = (name, *(f"{space}/{name}" for space in SPACES))
+        return next((path for path in paths if path in staged and staged[path].entry), None)
 
 
 def open_session(

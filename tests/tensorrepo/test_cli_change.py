@@ -79,6 +79,28 @@ def test_cat_shows_rows_as_they_are_staged(users: Shell) -> None:
     assert "Rom" not in users("cat", "users")
 
 
+@pytest.mark.parametrize(
+    "words", [("cat", "more"), ("cat", "HEAD:datasets/more"), ("show", "HEAD:more")]
+)
+def test_what_is_staged_alone_says_so_and_how_to_see_it(
+    users: Shell, words: tuple[str, ...]
+) -> None:
+    users("add", "users.csv", "--dataset", "more")
+    told = users.fails(3, *words)
+    assert "datasets/more is staged, and in no commit yet: `tensorrepo cat" in told
+    assert "Ulm" in users("cat", "more", "--staged")
+
+
+def test_a_first_dataset_that_is_staged_says_so_too(shell: Shell) -> None:
+    shell("add", "points.npz", "--dataset", "points")
+    assert "datasets/points is staged" in shell.fails(3, "cat", "points")
+
+
+def test_what_is_staged_is_no_part_of_other_commits(full: Shell) -> None:
+    full("add", "points.npz", "--dataset", "more")
+    assert "no entry 'more' in v1" in full.fails(3, "cat", "v1:more")
+
+
 def test_a_condition_that_no_row_meets_is_told(users: Shell) -> None:
     assert "no row is meant" in users("update", "users", "--where", "id > 7", "--set", "city=Ulm")
 
