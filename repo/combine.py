@@ -48,6 +48,7 @@ def merge(
     *,
     author: str,
     message: str,
+    called: str | None = None,
     strategy: str = "fail",
     fast_forward: bool = True,
     clock: Callable[[], int] = time.time_ns,
@@ -60,6 +61,7 @@ def merge(
         other: the commit to merge.
         author: of the merge commit.
         message: of the merge commit.
+        called: what people call `other`, for messages: the branch that was named.
         strategy: "fail", "ours", "theirs", or one that a kind's merge driver knows.
         fast_forward: only move the branch where it has no commit that `other` lacks.
         clock: UTC in ns.
@@ -81,14 +83,18 @@ def merge(
             return MergeOutcome(forwarded=other)
 
         def compose(onto: Digest | None) -> bytes:
-            return _merged_tree(transaction, onto, other, strategy)
+            return _merged_tree(transaction, onto, other, strategy, called)
 
         attempt = Attempt(transaction, compose, message, author, clock(), others=(other,))
         return MergeOutcome(committed=attempt.run())
 
 
 def _merged_tree(
-    transaction: Transaction, tip: Digest | None, other: Digest, strategy: str
+    transaction: Transaction,
+    tip: Digest | None,
+    other: Digest,
+    strategy: str,
+    called: str | None,
 ) -> bytes:
     objects, drivers = transaction.objects, transaction.repository.drivers
     assert tip is not None, "a merge goes into an existing branch"
@@ -103,10 +109,15 @@ def _merged_tree(
     )
     raise_conflicts(
         merged.conflicts,
-        f"cannot merge {other:.12} into {transaction.branch!r}",
+        f"cannot merge {_named(other, called)} into {transaction.branch!r}",
         "Choose a side with `--strategy ours` or `--strategy theirs`, or change one side first.",
     )
     return merged.root
+
+
+def _named(commit: Digest, called: str | None) -> str:
+    is_digest = called is None or commit.startswith(called)
+    return f"{commit:.12}" if is_digest else f"{called!r} ({commit:.12})"
 
 
 def _forward(

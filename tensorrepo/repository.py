@@ -195,6 +195,7 @@ class Repository:
             other.digest,
             author=self.author,
             message=message or f"Merge {ref} into {into}",
+            called=ref,
             strategy=strategy,
         )
 

@@ -105,6 +105,7 @@ def merge_command(
             session.resolve(ref).digest,
             author=session.author(),
             message=message or f"Merge {ref} into {branch}",
+            called=ref,
             strategy=strategy,
             fast_forward=not commit,
         )

@@ -208,7 +208,9 @@ def test_a_conflict_is_settled_by_a_strategy_or_not_at_all(
     full("switch", "main")
     commit_points(full, 4, "--replace")
     before = full.snapshot()
-    assert "--strategy" in full.fails(4, "merge", "side")
+    told = full.fails(4, "merge", "side")
+    assert "cannot merge 'side' (" in told
+    assert "--strategy" in told
     full.fails(2, "merge", "side", "--strategy", "guess")
     assert full.snapshot() == before
     full("merge", "side", "--strategy", strategy)
