@@ -63,8 +63,10 @@ def add_command(
 ) -> None:
     """Read a file or folder, store it, and stage it for the next commit.
 
-    Datasets: a folder of images (a folder for each class), Parquet, CSV, JSON lines, npy, npz,
-    IDX (as MNIST), Arrow. Models: safetensors, PyTorch checkpoints, npz. A name that exists needs
+    Datasets: a folder of images (a folder for each class, or with a table of labels), COCO, YOLO,
+    Parquet, Arrow, CSV, JSON lines, npy, npz, IDX (as MNIST), HDF5, Lance, Hugging Face datasets,
+    WebDataset, TFRecord, MDS, LMDB, beton, MindRecord. Models: safetensors, PyTorch checkpoints,
+    npz. The format is told by content, or by --format. A name that exists needs
     --append, --sync or --replace. What `checkout` wrote knows its name, and means --sync. A long
     one that was cut off goes on where it was: give the same command again.
 

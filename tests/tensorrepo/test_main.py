@@ -91,6 +91,11 @@ def test_help_of_a_command_ends_in_examples_of_it(empty: Shell, command: str) ->
                for line in examples)  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["COCO", "YOLO", "WebDataset", "TFRecord", "HDF5", "LMDB"])
+def test_the_help_of_add_names_the_formats_that_it_reads(empty: Shell, name: str) -> None:
+    assert name in empty("add", "--help")
+
+
 def test_a_mistyped_command_suggests_the_right_one(empty: Shell) -> None:
     assert "Did you mean commit" in empty.fails(2, "comit")
 
