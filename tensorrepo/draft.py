@@ -76,6 +76,7 @@ class DatasetDraft:
         *,
         on_error: OnError = "raise",
         codec: str = "none",
+        page_bytes: int | str | None = None,
     ) -> Self:
         """Add rows behind those that are there. They are stored at once, in bounded memory.
 
@@ -87,6 +88,8 @@ class DatasetDraft:
                 `misfits` then tells of them.
             codec: "none", "zstd", "shuffle", "bitpack", or "auto", which tries a sample of every
                 page; kept where it saves a quarter.
+            page_bytes: of a full page, such as "64KiB": the least that is read at once. None: 1 MiB,
+                or 256 KiB where rows are under 4 KiB.
 
         Raises:
             InvalidInputError: a row does not fit; names row, column, expected and found. Rows of
@@ -103,6 +106,7 @@ class DatasetDraft:
                 base=stored,
                 misfits=self.misfits,
                 codec=parse_codec(codec),
+                page_bytes=None if page_bytes is None else connect.parse_size(page_bytes),
             )
         )
 

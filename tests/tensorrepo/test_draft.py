@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.formats.dataset.read import column_index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +54,22 @@ def test_verbs_are_chained_and_commit_once(repo: tr.Repository) -> None:
     assert rows[1] == {"called": "n2", "label": 0, "age": 7}
     assert len(repo.log()) == 2
     assert repo.dataset("pets").stored.root.properties == {"source": "shelter"}
+
+
+@pytest.mark.parametrize(("size", "pages"), [(800, 10), ("8KiB", 1), (None, 1)])
+def test_rows_are_appended_in_pages_of_a_size(
+    repo: tr.Repository, size: int | str | None, pages: int
+) -> None:
+    with repo.transaction() as tx:
+        draft = tx.create_dataset("numbers", {"n": "int64"})
+        draft.append({"n": np.arange(1000)}, page_bytes=size)
+    assert column_index(repo.dataset("numbers").stored, "n").pages == pages
+
+
+@pytest.mark.parametrize("size", [0, -1, "many"])
+def test_a_page_size_that_is_none_is_refused(repo: tr.Repository, size: int | str) -> None:
+    with repo.transaction() as tx, pytest.raises(tr.InvalidInputError):
+        tx.dataset("pets").append([{"name": "a", "label": 0, "point": [0, 0]}], page_bytes=size)
 
 
 def test_older_versions_stay_what_they_were(repo: tr.Repository) -> None:

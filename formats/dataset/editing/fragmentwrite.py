@@ -42,6 +42,7 @@ from tensorrepo.formats.dataset.pages.tilewrite import TileStore, tiled_rows
 from tensorrepo.formats.dataset.tree.rowruns import join_runs, runs_of_ids
 from tensorrepo.formats.dataset.tree.spans import ColumnPart, FragmentPart, WaitingPage
 from tensorrepo.formats.dataset.tree.treewrite import Groups, TreeWriter
+from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +76,12 @@ class WriteOptions:
     page_bytes: int | None = None
     codec: CodecChoice = Codec.NONE
     rng: random.Random = _RANDOM
+
+    def __post_init__(self) -> None:
+        if self.page_bytes is not None and self.page_bytes < 1:
+            raise InvalidInputError(
+                f"a page of {self.page_bytes} bytes: expected at least 1, or None for the usual size"
+            )
 
     @property
     def quarter_bytes(self) -> int:
