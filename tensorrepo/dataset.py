@@ -13,6 +13,7 @@ from tensorrepo import connect
 from tensorrepo.formats.dataset.columns.convert import as_torch
 from tensorrepo.formats.dataset.editing.where import find_rows, ids_of_rows, rows_of_ids
 from tensorrepo.formats.dataset.stream import stream as open_stream
+from tensorrepo.formats.dataset.streaming.planning import BUCKET_STEPS, Sampling
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
 from tensorrepo.samples import check_fill, read_samples
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.dataset.stream import Stream as StoredStream
     from tensorrepo.formats.dataset.streaming.batching.outputs import Output
+    from tensorrepo.formats.dataset.streaming.choosing import GivenWeights
     from tensorrepo.formats.dataset.streaming.options import Last, Workers
     from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
     from tensorrepo.repo.ids import Digest
@@ -141,6 +143,14 @@ class Dataset:
         columns: Sequence[str] | None = None,
         shuffle: Shuffle = "pages",
         window: int | str = "512MB",
+        rows: Any = None,
+        where: Where | None = None,
+        weights: GivenWeights | None = None,
+        balance: str | None = None,
+        epoch_rows: int | None = None,
+        pack: int | None = None,
+        bucket: str | None = None,
+        bucket_steps: int = BUCKET_STEPS,
         seed: int = 0,
         epoch: int = 0,
         transform: Callable[[Any], Any] | None = None,
@@ -161,6 +171,16 @@ class Dataset:
             shuffle: "pages" mixes pages within `window`, "global" rows over everything, "buffer"
                 rows within windows; False keeps the order.
             window: decoded bytes to shuffle in, for the whole job.
+            rows: which rows: a slice, row numbers, a mask, or row ids; None means all.
+            where: a predicate that rows must fulfil too, or what else names rows for a draft.
+            weights: how often each row comes in an epoch, on average: a number per row, or the
+                name of a column. 0 means never.
+            balance: a column whose classes come equally often.
+            epoch_rows: how long an epoch is on average, with `weights` or `balance`.
+            pack: cut the one column asked for into items of so many elements; `batch.segments`
+                says which row each element is of. Then steps count items.
+            bucket: a column by whose length, or value, rows that are alike come together.
+            bucket_steps: of so many steps the rows are sorted into buckets.
             seed: of the order; with `epoch` and the dataset it says all of it.
             epoch: the first one; `set_epoch` goes on.
             transform: called with every batch, in order.
@@ -181,6 +201,16 @@ class Dataset:
             "columns": columns,
             "shuffle": shuffle,
             "window_bytes": connect.parse_size(window),
+            "sampling": Sampling(
+                rows=rows,
+                where=where,
+                weights=weights,
+                balance=balance,
+                epoch_rows=epoch_rows,
+                pack=pack,
+                bucket=bucket,
+                bucket_steps=bucket_steps,
+            ),
             "seed": seed,
             "epoch": epoch,
             "transform": transform,

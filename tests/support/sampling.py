@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.columns.schema import Column, ClassLabel, Schema, Tensor, Text
+from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Schema, Tensor, Text
 from tensorrepo.formats.dataset.read import fragment_records
 from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
 from tests.support.changed import edited, patched, without
