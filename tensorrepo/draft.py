@@ -88,8 +88,8 @@ class DatasetDraft:
                 `misfits` then tells of them.
             codec: "none", "zstd", "shuffle", "bitpack", or "auto", which tries a sample of every
                 page; kept where it saves a quarter.
-            page_bytes: of a full page, such as "64KiB": the least that is read at once. None: 1 MiB,
-                or 256 KiB where rows are under 4 KiB.
+            page_bytes: of a full page, such as "64KiB": the least that is read at once. None: 1
+                MiB, or 256 KiB where rows are under 4 KiB.
 
         Raises:
             InvalidInputError: a row does not fit; names row, column, expected and found. Rows of

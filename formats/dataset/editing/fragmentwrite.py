@@ -80,7 +80,7 @@ class WriteOptions:
     def __post_init__(self) -> None:
         if self.page_bytes is not None and self.page_bytes < 1:
             raise InvalidInputError(
-                f"a page of {self.page_bytes} bytes: expected at least 1, or None for the usual size"
+                f"a page of {self.page_bytes} bytes: expected at least 1, or None for the usual"
             )
 
     @property
