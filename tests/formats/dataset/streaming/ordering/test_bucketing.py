@@ -1,0 +1,131 @@
+"""Buckets: rows of like length in one step, wherever one looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorrepo.formats.dataset.streaming.ordering.bucketing import Bucketed, Buckets
+from tensorrepo.formats.dataset.streaming.ordering.items import row_items
+from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key, permutation
+from tensorrepo.formats.dataset.streaming.ordering.keyed import number as keyed
+from tensorrepo.formats.dataset.streaming.ordering.order import (
+    Order,
+    RowOrder,
+    Scattered,
+    paired_lanes,
+)
+from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, shared_rows
+from tests.support.reference_items import bucketed
+from tests.support.reference_order import Lanes
+
+LIVE = [3, 5, 2, 4, 6, 1, 5, 4]
+FIRST = np.concatenate(([0], np.cumsum(LIVE)))
+LENGTHS = [row * 7 % 10 for row in range(30)]
+
+
+def base_of(live: list[int], kind: str, seed: int, epoch: int) -> tuple[Order, list[int]]:
+    """An order, and its rows of the dataset."""
+    first = np.concatenate(([0], np.cumsum(live)))
+    if kind == "lanes":
+        order: Any = paired_lanes(np.array(live), seed=seed, epoch=epoch, lanes=4, bands=2)
+        pairs = Lanes(live, seed, epoch, 4, 2).sequence()
+        return order, [int(first[run]) + row for run, row in pairs]
+    order = RowOrder(first) if kind == "storage" else Scattered(first, seed, epoch)
+    found = order.locate(0, order.rows)
+    return order, (first[found.run] + found.place).tolist()
+
+
+def sorted_order(
+    live: list[int], lengths: list[int], kind: str, batch: int, steps: int, seed: int = 7
+) -> tuple[Bucketed, list[int]]:
+    base, rows = base_of(live, kind, seed, 0)
+    first = np.cumsum(live) - live
+    items = row_items(first, np.array(live), None)
+    found = Bucketed(
+        base,
+        items,
+        np.array(lengths, np.uint32),
+        first,
+        Buckets(batch, steps),
+        seed=seed,
+        epoch=0,
+        lanes=4,
+    )
+    return found, bucketed(rows, lengths, batch, steps, seed, 0)
+
+
+def rows_of(found: Any, live: list[int]) -> list[int]:
+    return ((np.cumsum(live) - live)[found.run] + found.place).tolist()
+
+
+def test_the_example_of_the_spec() -> None:
+    order, expected = sorted_order(LIVE, LENGTHS, "lanes", 4, 3)
+    assert rows_of(order.locate(0, 30), LIVE) == expected
+    assert expected == SPEC
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=24),
+    st.sampled_from(["lanes", "storage", "global"]),
+    st.integers(1, 6),
+    st.integers(2, 5),
+    st.data(),
+)
+def test_any_places_are_those_that_the_spec_says(
+    live: list[int], kind: str, batch: int, steps: int, data: st.DataObject
+) -> None:
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=sum(live), max_size=sum(live)))
+    order, expected = sorted_order(live, lengths, kind, batch, steps)
+    for _ in range(3):  # anywhere, also back
+        start = data.draw(st.integers(0, sum(live)))
+        stop = data.draw(st.integers(start, sum(live) + 3))
+        found = order.locate(start, stop)
+        assert rows_of(found, live) == expected[start:stop]
+        assert found.position.tolist() == list(range(start, min(stop, sum(live))))
+
+
+@given(st.integers(1, 4), st.integers(1, 13), st.integers(0, 30))
+def test_ranks_share_every_step_of_it(world: int, batch_size: int, start: int) -> None:
+    _, expected = sorted_order(LIVE, LENGTHS, "lanes", 4, 3)
+    shares = []
+    for rank in range(world):
+        order, _ = sorted_order(LIVE, LENGTHS, "lanes", 4, 3)
+        share = Share(batch_size, rank, world, start)
+        shares.append(shared_rows(order, share, start, min(start + batch_size, 30)))
+    together = [row for share in shares for row in rows_of(share, LIVE)]
+    assert sorted(together) == sorted(expected[start : start + batch_size])
+    sizes = [share.run.size for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_band_is_looked_up_by_itself() -> None:
+    order, _ = sorted_order(LIVE, LENGTHS, "lanes", 4, 3)
+    every, one = order.locate(3, 25), order.locate(3, 25, range(1, 2))
+    assert rows_of(one, LIVE) == rows_of(every.select(every.band == 1), LIVE)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 11, 12])
+def test_a_short_step_comes_last_and_may_have_any_length(rows: int) -> None:
+    lengths = np.arange(rows, dtype=np.uint32)
+    turns = [Buckets(4, 3).order(0, 0, block, lengths) for block in range(40)]
+    assert all(sorted(turn.tolist()) == list(range(rows)) for turn in turns)
+    whole_steps = [turn[: rows // 4 * 4].reshape(-1, 4) for turn in turns]
+    assert all((np.diff(step, axis=1) == 1).all() for step in whole_steps)
+
+
+def test_the_order_of_steps_is_keyed_by_block() -> None:
+    turn = permutation(keyed(epoch_key(5, 2, Purpose.BUCKETS), 9), 3)
+    found = Buckets(2, 3).order(5, 2, 9, np.arange(6, dtype=np.uint32))
+    assert found.reshape(3, 2)[:, 0].tolist() == (turn * 2).tolist()
+
+
+SPEC = [
+    *[1, 4, 17, 27, 2, 5, 15, 28, 0, 26, 6, 29],
+    *[9, 19, 12, 25, 18, 8, 24, 7, 20, 3, 23, 16],
+    *[10, 13, 22, 21, 11, 14],
+]
