@@ -25,10 +25,18 @@ from typing import TYPE_CHECKING, Any, Self
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, live_rows, row_id_table
 from tensorrepo.formats.dataset.streaming.assemble import Assembler
+from tensorrepo.formats.dataset.streaming.batching.badsamples import BadSamples, OnError, report
 from tensorrepo.formats.dataset.streaming.batching.batch import (
     Batch,
     BatchForm,
+    as_output,
     with_leaves_changed,
+)
+from tensorrepo.formats.dataset.streaming.batching.decode import (
+    Decoder,
+    Images,
+    Meter,
+    chosen_decodes,
 )
 from tensorrepo.formats.dataset.streaming.batching.outputs import Output, numbers_as_jax, pinned
 from tensorrepo.formats.dataset.streaming.batching.process import Made, ProcessItems
@@ -41,6 +49,7 @@ from tensorrepo.formats.dataset.streaming.options import (
     Workers,
 )
 from tensorrepo.formats.dataset.streaming.ordering.items import items_total
+from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.ordering.plan import (
     Explanation,
     Plan,
@@ -48,7 +57,13 @@ from tensorrepo.formats.dataset.streaming.ordering.plan import (
     explain,
 )
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Share
-from tensorrepo.formats.dataset.streaming.pipeline import Items, StreamIterator, items_ahead
+from tensorrepo.formats.dataset.streaming.pipeline import (
+    Decoding,
+    Item,
+    Items,
+    StreamIterator,
+    items_ahead,
+)
 from tensorrepo.formats.dataset.streaming.planning import Sampling, plan_stream
 from tensorrepo.formats.dataset.streaming.state import (
     ItemsState,
@@ -84,6 +99,8 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     last: Last = "short",
     output: Output = "numpy",
     pad: float | None = None,
+    images: Images = None,
+    on_error: OnError = "raise",
     transform: Transform | None = None,
     prefetch: int = 4,
     threads: int | None = None,
@@ -116,6 +133,11 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         output: "numpy" arrays, "torch" tensors or "jax" arrays of the same memory where they can
             be, or "arrow" arrays.
         pad: stack ragged columns into one array, filled up with this value.
+        images: decode image columns: True or a `Decode` for all of them, or one by column.
+        on_error: what happens to rows whose image cannot be decoded or whose page is damaged:
+            "raise", "skip" (counted in `Stream.stats` and named in the log), or called with the
+            error and the row's id, by several threads: gives encoded bytes or pixels to be used
+            instead of an image, or None to skip the row.
         transform: called with every `Batch`, by several threads at once; what it returns is handed
             out instead, in order.
         prefetch: batches made ahead on threads; 0 makes them when asked for.
@@ -133,6 +155,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         InvalidInputError: an option that makes no sense, or a rank that would get no rows.
         NotFoundError: no such column.
     """
+    wanted = dataset.schema.select(columns).names
     options = StreamOptions(
         batch_size=batch_size,
         rank=rank,
@@ -150,8 +173,9 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         pin=pin,
         workers=workers,
         remake=remake,
+        on_error=on_error,
+        images=chosen_decodes(images, dataset.schema, wanted),
     )
-    wanted = dataset.schema.select(columns).names
     if sampling.pack is not None and output == "arrow":
         raise InvalidInputError("packed items are arrays: output is 'numpy', 'torch' or 'jax'")
     plan = plan_stream(
@@ -194,6 +218,7 @@ class Stream:
         self._newest: object = None
         self._stats = StreamStats()
         self._pool = Pool()
+        self._decoder = self._made_decoder()
         self._open: weakref.WeakSet[StreamIterator] = weakref.WeakSet()
 
     @property
@@ -216,10 +241,11 @@ class Stream:
     def __iter__(self) -> StreamIterator:
         return self.in_turn(0, 1)
 
-    def in_turn(self, turn: int, turns: int) -> StreamIterator:
+    def in_turn(self, turn: int, turns: int, *, quiet: bool = False) -> StreamIterator:
         """Iterate over each `turns`-th step, beginning with number `turn` of those that are left.
 
-        So several workers make all steps together, each as the whole stream would.
+        So several workers make all steps together, each as the whole stream would. If `quiet`,
+        somebody else reports what became of bad rows.
         """
         share = self.options.share(self._start, turn, turns)
         self._check_share(share)
@@ -227,7 +253,14 @@ class Stream:
         made_there = self.options.workers == "process"
         items = self._items_of_process(share) if made_there else self._items(share)
         self._start, self._position = 0, share.start
-        iterator = StreamIterator(items, self._moved_to, self.options.clock, self._stats)
+        told = f"epoch {self._epoch} of dataset {self.dataset.digest:.12}"
+        iterator = StreamIterator(
+            items,
+            self._moved_to,
+            self.options.clock,
+            self._stats,
+            None if quiet else partial(report, told, self._stats),
+        )
         self._newest = iterator.token
         self._open.add(iterator)
         return iterator
@@ -306,7 +339,13 @@ class Stream:
 
     def stats(self) -> StreamStats:
         """What the newest iteration did up to now, and what it waited for."""
-        return replace(self._stats)
+        found = self._stats
+        return replace(
+            found,
+            skipped=dict(found.skipped),
+            replaced=dict(found.replaced),
+            bad=list(found.bad),
+        )
 
     def close(self) -> None:
         """Stop every iteration that is still going, and its threads."""
@@ -352,7 +391,13 @@ class Stream:
             loader=RunLoader(self.dataset, self.plan),
             columns=tuple((schema.column(name), planned.index(name)) for name in self.columns),
             nullable=tuple(schema.column(name).nullable for name in planned),
-            form=BatchForm(self.options.output, self.options.pad, self._pool, self._identify),
+            form=BatchForm(
+                self.options.output,
+                self.options.pad,
+                self._pool,
+                self._identify,
+                frozenset(self.options.images),
+            ),
             options=self.options,
             stats=self._stats,
         )
@@ -365,7 +410,42 @@ class Stream:
             prefetch=self.options.prefetch,
             steps_at_once=assembler.steps_at_once,
             threads=self.options.work_threads,
+            decoding=self._decoding(),
         )
+
+    def _made_decoder(self) -> Decoder | None:
+        options = self.options
+        if not options.images:
+            return None
+        share = options.share(0)
+        return Decoder(
+            options.images,
+            partial(as_output, output=options.output),
+            rows=-(-share.batch_size // share.world),
+            prefetch=options.prefetch,
+        )
+
+    def _decoding(self) -> Decoding | None:
+        """How the images of a gathered batch are decoded, before anything else is done to it."""
+        decoder = self._decoder
+        if decoder is None:
+            return None
+        work, bad = self._work(), BadSamples(self.options.on_error, self._stats)
+        key = epoch_key(self._seed, self._epoch, Purpose.IMAGES)
+
+        def finish(batch: Batch) -> Item:
+            return batch.position, batch if work is None else work(batch)
+
+        stats, clock, lock = self._stats, self.options.clock, Lock()
+
+        def spent(seconds: float) -> None:
+            with lock:
+                stats.decode_seconds += seconds
+
+        def begin(batch: Batch) -> list[Callable[[], list[Item]]]:
+            return decoder.begin(batch, key, bad, finish, Meter(clock, spent))
+
+        return Decoding(begin, decoder.portions)
 
     def _items_of_process(self, share: Share) -> Items:
         options, stats = self.options, self._stats
@@ -440,7 +520,7 @@ class _Errand:
         output = "numpy" if self.output == "jax" else self.output
         found = self.remake(workers="thread", output=output, pin=False)
         found.load_state_dict(self.state)
-        with closing(found.in_turn(self.turn, self.turns)) as items:
+        with closing(found.in_turn(self.turn, self.turns, quiet=True)) as items:
             for item in items:
                 yield found.position, item, asdict(found.stats())
 

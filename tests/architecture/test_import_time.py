@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 HEAVY = {
-    "PIL", "blake3", "fsspec", "ml_dtypes", "msgspec", "numpy", "obstore", "pandas", "pyarrow",
-    "rich", "sklearn", "torch", "typer", "xxhash", "zstandard",
+    "PIL", "blake3", "cv2", "fsspec", "ml_dtypes", "msgspec", "numpy", "obstore", "pandas",
+    "pyarrow", "rich", "sklearn", "torch", "typer", "xxhash", "zstandard",
 }  # fmt: skip
 
 

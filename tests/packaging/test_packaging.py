@@ -27,7 +27,7 @@ from tests.support.sources import LAYERS, ROOT, project, sources
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 BUILT = shutil.ignore_patterns("__pycache__", "*.so")
 MODULES = [source.module for source in sources()]
-OPTIONAL = {"torch", "PIL", "simplejpeg", "sklearn"}  # extras: no module may need them to load
+OPTIONAL = {"torch", "PIL", "cv2", "simplejpeg", "sklearn"}  # extras: no module may need them
 
 IMPORT_ALL = """
 import importlib, json, sys

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError
 from tensorrepo.formats.dataset.streaming.batching.batch import Batch
+from tensorrepo.formats.dataset.streaming.batching.decode import Decode
 from tensorrepo.formats.dataset.streaming.batching.outputs import OUTPUTS, Output, pins
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Last, Share
 from tensorrepo.repo.errors import InvalidInputError
@@ -35,6 +37,8 @@ class StreamOptions:
     pin: bool | None = None
     workers: Workers = "thread"
     remake: Callable[..., Any] | None = None
+    on_error: OnError = "raise"
+    images: Mapping[str, Decode] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.output not in OUTPUTS:
@@ -51,6 +55,14 @@ class StreamOptions:
             raise InvalidInputError(
                 "prefetch is at least 0, ahead_bytes and threads are at least 1, got "
                 f"{self.prefetch}, {self.ahead_bytes} and {self.threads}"
+            )
+        if self.on_error not in ("raise", "skip") and not callable(self.on_error):
+            raise InvalidInputError(
+                f"on_error is 'raise', 'skip' or a function, got {self.on_error!r:.80}"
+            )
+        if self.images and self.output == "arrow":
+            raise InvalidInputError(
+                "images are decoded to arrays: output is 'numpy', 'torch' or 'jax'"
             )
         if self.workers not in get_args(Workers):
             raise InvalidInputError(f"workers is 'thread' or 'process', got {self.workers!r}")
@@ -90,8 +102,12 @@ class StreamStats:
         fetch_seconds: that it waited for runs.
         gather_seconds: that it brought rows together.
         idle_seconds: that it waited for the consumer, with `prefetch` batches ready.
-        transform_seconds: in decoding and the transform, of all threads together.
+        decode_seconds: in decoding images, of all threads together.
+        transform_seconds: in the transform, of all threads together.
         waited_seconds: that the consumer waited for batches.
+        skipped: rows that were left out, by what was bad: "image" or "page".
+        replaced: rows for which `on_error` gave something else, likewise.
+        bad: the first few of both: row id, column and reason.
     """
 
     batches: int = 0
@@ -102,5 +118,9 @@ class StreamStats:
     fetch_seconds: float = 0.0
     gather_seconds: float = 0.0
     idle_seconds: float = 0.0
+    decode_seconds: float = 0.0
     transform_seconds: float = 0.0
     waited_seconds: float = 0.0
+    skipped: dict[str, int] = field(default_factory=dict)
+    replaced: dict[str, int] = field(default_factory=dict)
+    bad: list[str] = field(default_factory=list)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tensorrepo.formats.dataset.streaming.batching.stages import Stages
 from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.options import StreamStats
 
 Item = tuple[int, Any]  # a position, and what is handed out for the step that ends there
+
+
+class Decoding(NamedTuple):
+    """How batches are decoded by several threads at once.
+
+    `begin` gives what is to be done for a batch; the call that is done last gives its item, the
+    others none. There are up to `portions` calls.
+    """
+
+    begin: Callable[[Batch], list[Callable[[], list[Item]]]]
+    portions: int
 
 
 class Items(Protocol):
@@ -40,6 +51,7 @@ def items_ahead(
     prefetch: int,
     steps_at_once: int,
     threads: int,
+    decoding: Decoding | None = None,
 ) -> Items:
     """What is handed out for each step, made ahead on threads unless `prefetch` is 0.
 
@@ -49,7 +61,10 @@ def items_ahead(
         prefetch: steps that are made ahead.
         steps_at_once: see `groups`.
         threads: how many work at once.
+        decoding: what is done instead of `work`, and ends with it.
     """
+    if decoding is not None:
+        return _decoded(groups, decoding, prefetch, threads)
     if work is None:
         plain = _plain(groups)
         ahead = -(-prefetch // steps_at_once)
@@ -63,6 +78,37 @@ def items_ahead(
         most=max(prefetch, threads + 1),
         name="tensorrepo-batches",
     )
+
+
+def _decoded(
+    groups: Generator[list[Batch], None, None], decoding: Decoding, prefetch: int, threads: int
+) -> Items:
+    calls = _calls(groups, decoding)
+    if not prefetch:
+        return _called(calls)
+    return Stages(
+        calls,
+        lambda call: call(),
+        threads=threads,
+        most=max(prefetch * decoding.portions, threads + 1),
+        name="tensorrepo-batches",
+    )
+
+
+def _calls(
+    groups: Generator[list[Batch], None, None], decoding: Decoding
+) -> Generator[Callable[[], list[Item]], None, None]:
+    with closing(_single(groups)) as batches:
+        for batch in batches:
+            yield from decoding.begin(batch)
+
+
+def _called(
+    calls: Generator[Callable[[], list[Item]], None, None],
+) -> Generator[list[Item], None, None]:
+    with closing(calls):
+        for call in calls:
+            yield call()
 
 
 def _plain(groups: Generator[list[Batch], None, None]) -> Generator[list[Item], None, None]:
@@ -94,8 +140,12 @@ class StreamIterator:
         moved_to: Callable[[int, object], None],
         clock: Callable[[], float],
         stats: StreamStats,
+        report: Callable[[], None] | None = None,
     ) -> None:
-        """Made by iterating over a stream, whose `moved_to` is told how far its rows were used."""
+        """Made by iterating over a stream, whose `moved_to` is told how far its rows were used.
+
+        `report` is called once, when this ends.
+        """
         self.token = object()  # says which iterator this is without keeping it alive
         self._items = items
         self._moved_to = moved_to
@@ -103,7 +153,7 @@ class StreamIterator:
         self._clock = clock
         self._ready: Iterator[Item] = iter(())
         # The threads know nothing of this object, so it can be collected while they run.
-        self._finalizer = weakref.finalize(self, _close, items)
+        self._finalizer = weakref.finalize(self, _close, items, report)
 
     def __iter__(self) -> StreamIterator:
         return self
@@ -124,13 +174,17 @@ class StreamIterator:
     def _next_items(self) -> Item:
         began = self._clock()
         try:
-            self._ready = iter(next(self._items))
+            while not (found := next(self._items)):  # a part of a batch was done
+                pass
         except BaseException:  # the end, a failure, or Ctrl-C: nothing follows
             self.close()
             raise
         self._stats.waited_seconds += self._clock() - began
+        self._ready = iter(found)
         return next(self._ready)
 
 
-def _close(items: Items) -> None:
+def _close(items: Items, report: Callable[[], None] | None) -> None:
     items.close()
+    if report is not None:
+        report()

@@ -66,6 +66,21 @@ class Batch(dict[str, Any]):
         self.source: NDArray[np.int64] | None = None
         self._identify = identify
 
+    def part(self, places: NDArray[np.int64]) -> Batch:
+        """The rows at these places, ascending; a copy."""
+        found = Batch(
+            {name: _taken(values, places) for name, values in self.items()},
+            position=self.position,
+            rows=self.rows[places],
+            identify=self._identify,
+        )
+        found.valid = {name: _taken(values, places) for name, values in self.valid.items()}
+        found.lengths = {name: _taken(values, places) for name, values in self.lengths.items()}
+        found.segments = {name: _taken(values, places) for name, values in self.segments.items()}
+        found.repeated = int((places >= len(self.rows) - self.repeated).sum())
+        found.source = None if self.source is None else self.source[places]
+        return found
+
     @property
     def row_ids(self) -> NDArray[Any]:
         """The id of each row, ``fragment`` and ``offset``: kept when the dataset grows."""
@@ -75,6 +90,15 @@ class Batch(dict[str, Any]):
         known = self.position, self.rows, self.row_ids
         told = self.valid, self.lengths, self.repeated, self.source, self.segments
         return _restored, (dict(self), *known, told)
+
+
+def _taken(values: Any, places: NDArray[np.int64]) -> Any:
+    if isinstance(values, list):
+        return [values[at] for at in places.tolist()]
+    taken = getattr(values, "take", None)
+    if taken is not None and not isinstance(values, np.ndarray) and hasattr(values, "to_pylist"):
+        return taken(places)  # of Arrow
+    return values[places]
 
 
 def _restored(
@@ -91,12 +115,16 @@ def _restored(
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """In which form values are handed out; `pad` is None where ragged columns stay lists."""
+    """In which form values are handed out; `pad` is None where ragged columns stay lists.
+
+    Columns that are `encoded` stay `BinaryValues`, for a decoder.
+    """
 
     output: Output
     pad: float | None
     pool: Pool
     identify: Identify
+    encoded: frozenset[str] = frozenset()
 
     def batch(
         self,
@@ -111,7 +139,9 @@ class BatchForm:
             name = column.name
             if not isinstance(values, PackedValues) and values.valid is not None:
                 batch.valid[name] = self._array(values.valid)
-            if isinstance(values, PackedValues):
+            if name in self.encoded:
+                batch[name] = values
+            elif isinstance(values, PackedValues):
                 batch.rows = values.rows
                 batch[name] = self._array(values.values)
                 batch.segments[name] = self._array(values.segments)
@@ -136,9 +166,14 @@ class BatchForm:
         return [None if row is None else self._array(row) for row in rows]
 
     def _array(self, array: NDArray[Any]) -> Any:
-        if self.output == "torch":
-            return as_torch(array)
-        return as_jax(array) if self.output == "jax" else array
+        return as_output(array, self.output)
+
+
+def as_output(array: NDArray[Any], output: Output) -> Any:
+    """`array` as what is handed out, of the same memory where it can be."""
+    if output == "torch":
+        return as_torch(array)
+    return as_jax(array) if output == "jax" else array
 
 
 def with_leaves_changed(item: Any, change: Callable[[Any], Any]) -> Any:

@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     MIX = 5
     WEIGHTS = 6
     BUCKETS = 7
+    IMAGES = 8
 
 
 def number(key: int, x: int) -> int:
