@@ -292,7 +292,7 @@ static copy_summed *copy_and_sum; /* set once, when the module is loaded */
 typedef struct {
     const int64_t *from;    /* address of each row */
     const int64_t *lengths; /* of each row; NULL: all are row_bytes long */
-    const int64_t *sums;    /* address of each row's sum; NULL: nothing is compared */
+    const int64_t *sums;    /* address of each row's sum, at most 0 where there is none; or NULL */
     size_t row_bytes;
     size_t first, last; /* rows [first, last) */
     uint8_t *to;        /* of row `first` */
@@ -315,7 +315,7 @@ static void copy_equal(job *job)
         if (row + ahead < job->last)
             next = pointer(job->from[row + ahead]);
         bool around = job->around && (uintptr_t)to % 16 == 0;
-        if (!job->sums) {
+        if (!job->sums || job->sums[row] <= 0) {
             copy_one(to, from, length, next, around);
             continue;
         }
@@ -412,12 +412,12 @@ static Py_ssize_t items(const Py_buffer *buffer, const char *name)
     return buffer->len / (Py_ssize_t)sizeof(int64_t);
 }
 
-/* Rows that are closed have addresses far below zero, and nothing lies in the first page. */
-static bool are_addresses(const int64_t *addresses, Py_ssize_t count)
+/* Nothing lies in the first page. With `or_none`, 0 and less stand for what is not there. */
+static bool are_addresses(const int64_t *addresses, Py_ssize_t count, bool or_none)
 {
     bool fine = true;
     for (Py_ssize_t at = 0; at < count; at++)
-        fine &= addresses[at] >= 4096;
+        fine &= addresses[at] >= 4096 || (or_none && addresses[at] <= 0);
     if (!fine)
         PyErr_SetString(PyExc_ValueError, "a row has no address");
     return fine;
@@ -449,8 +449,8 @@ static PyObject *rows_checked(const Py_buffer *from, Py_ssize_t row_bytes, const
                             row_bytes, summed_rows, out->len);
     if (sums->obj && row_bytes < LEAST_SUMMED)
         return PyErr_Format(PyExc_ValueError, "rows of %zd bytes have no sums", row_bytes);
-    if (!are_addresses(from->buf, row_bytes ? rows : 0) ||
-        (sums->obj && !are_addresses(sums->buf, rows)))
+    if (!are_addresses(from->buf, row_bytes ? rows : 0, false) ||
+        (sums->obj && !are_addresses(sums->buf, rows, true)))
         return NULL;
     job job = {.from = from->buf, .sums = sums->obj ? sums->buf : NULL,
                .row_bytes = (size_t)row_bytes, .last = (size_t)rows, .to = out->buf};

@@ -49,8 +49,8 @@ class RowCopier(Protocol):
             addresses: of the rows, int64 ``(rows,)``.
             row_bytes: of each; at least LEAST_SUMMED_BYTES when there are sums.
             out: ``rows * row_bytes`` bytes, contiguous; rows are written one after the other.
-            sums_at: address of each row's sum, the low half of its xxh3 as u32; None: rows are not
-                compared with anything.
+            sums_at: address of each row's sum, the low half of its xxh3 as u32; at most 0 where a
+                row has none and is not compared with anything. None: no row has one.
 
         Returns:
             The first row whose bytes in `out` are not what its sum says, or -1. What `out` holds
@@ -194,7 +194,7 @@ def _bytes_of(out: NDArray[Any]) -> NDArray[np.uint8]:
     """`out` as bytes; never a copy."""
     if not out.flags.c_contiguous:
         raise ValueError("rows are written to contiguous arrays only")
-    return np.ndarray((out.nbytes,), np.uint8, out.data) if out.size else np.empty(0, np.uint8)
+    return out.reshape(-1).view(np.uint8)
 
 
 def _check_addresses(addresses: NDArray[np.int64]) -> None:
@@ -215,11 +215,13 @@ def _copy_one_by_one(
 
 
 def _first_wrong(rows: NDArray[np.uint8], sums_at: NDArray[np.int64]) -> int:
-    _check_addresses(sums_at)
-    found = np.fromiter(map(xxh3_64_intdigest, rows), np.uint64, len(rows)).astype(np.uint32)
-    expected = _memory(4)[sums_at - _FIRST_ADDRESS].view(np.uint32)
-    wrong = np.flatnonzero(found != expected)
-    return int(wrong[0]) if wrong.size else -1
+    summed = np.flatnonzero(sums_at > 0)
+    places = sums_at[summed]
+    _check_addresses(places)
+    found = np.fromiter(map(xxh3_64_intdigest, rows[summed]), np.uint64, summed.size)
+    expected = _memory(4)[places - _FIRST_ADDRESS].view(np.uint32)
+    wrong = np.flatnonzero(found.astype(np.uint32) != expected)
+    return int(summed[wrong[0]]) if wrong.size else -1
 
 
 @lru_cache(maxsize=256)

@@ -87,6 +87,8 @@ class PageReader:
         self.objects = objects
         self.cache = cache
         self.verified = np.zeros(index.pages, np.bool_)  # of pages in memory
+        # xxh3 of the row sums of pages in memory that a stream has proved; 0: not yet.
+        self.proved_sums = np.zeros(index.pages, np.uint64)
         self.patches: PageReader | None = None
         if index.patches is not None:
             self.patches = PageReader(objects, index.patches.pages, name, cache, foreign)

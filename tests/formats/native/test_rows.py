@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -122,6 +123,15 @@ def test_what_is_no_address_is_refused_before_anything_is_read(
 
 
 @EVERY
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.bool_, np.complex128])
+def test_rows_may_have_any_type(copier: RowCopier, dtype: type) -> None:
+    out = np.empty((2, 8), dtype)
+    copier.copy_rows(np.array([BASE + 5, BASE]), 8 * out.itemsize, out)
+    wanted = rows_at(np.array([5, 0]), 8 * out.itemsize)
+    assert np.array_equal(out.view(np.uint8).reshape(-1), wanted)
+
+
+@EVERY
 def test_arrays_with_gaps_are_not_written_to(copier: RowCopier) -> None:
     with pytest.raises(ValueError, match="contiguous"):
         copier.copy_rows(np.array([BASE, BASE]), 3, np.empty((2, 6), np.uint8)[:, :3])
@@ -168,6 +178,30 @@ def test_damage_anywhere_in_a_row_is_noticed(copier: RowCopier, at: int) -> None
     damaged[at] ^= 0x10
     address = np.array([damaged.__array_interface__["data"][0]])
     assert copier.copy_rows(address, 3072, np.empty(3072, np.uint8), addresses_of(sums)) == 0
+
+
+@EVERY
+@given(
+    places=PLACES,
+    summed=st.lists(st.booleans(), min_size=40, max_size=40),
+    none=st.integers(-(1 << 62), 0),
+)
+def test_rows_without_a_sum_are_copied_as_they_are(
+    copier: RowCopier, places: NDArray[np.int64], summed: list[bool], none: int
+) -> None:
+    sums = sums_of(places, 300)
+    has_sum = np.array(summed[: places.size], bool)
+    sums[~has_sum] ^= 1
+    out = np.empty(places.size * 300, np.uint8)
+    sums_at = np.where(has_sum, addresses_of(sums), none)
+    assert copier.copy_rows(BASE + places, 300, out, sums_at) == -1
+    assert np.array_equal(out, rows_at(places, 300))
+
+
+@EVERY
+def test_a_sum_is_not_read_from_where_nothing_lies(copier: RowCopier) -> None:
+    with pytest.raises(ValueError, match="no address"):
+        copier.copy_rows(np.array([BASE]), 300, np.empty(300, np.uint8), np.array([4095]))
 
 
 @EVERY

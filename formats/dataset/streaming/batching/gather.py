@@ -1,8 +1,8 @@
 """How are the rows of a batch, which lie in hundreds of pages, brought together at once?
 
-numpy takes many rows out of *one* array per call. So a row is named by its address in memory,
-whatever page, map or buffer that belongs to, and one fancy index over the whole address space
-copies them all: no Python per row, and no alignment is asked for.
+A row is named by its address in memory, whatever page, map or buffer that belongs to, and one call
+copies all of them (`native.rows`): no Python per row, and no alignment is asked for. Where a page
+has sums of its rows, each row is compared with its sum as it is copied.
 
 That is safe because addresses are made in one place only, `InMemory`, which keeps alive what they
 point into, and because every row asked for is checked to be one of it.
@@ -10,7 +10,6 @@ point into, and because every row asked for is checked to be one of it.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,28 +23,22 @@ from tensorrepo.formats.dataset.columns.values import (
     offsets_of,
     valid_rows,
 )
+from tensorrepo.formats.native.rows import BEST, RowCopier
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.pages.pool import Pool
 
-COPIED_ALONE_BYTES = 32 << 10  # from here on one memcpy a row is faster
 _OFFSET_BYTES = 8
-_CLOSED = -(1 << 62)  # address of the rows of runs that are not open: below zero with any offset
-_FIRST_ADDRESS = 64  # numpy takes an address of 0 for "allocate"
-_ADDRESSES = 1 << 48  # times the longest gathered row it must stay below 2^63
-# Up to here numpy gathers into an array of its own: the allocator keeps memory of such sizes ready,
-# and nothing is copied twice. Beyond, memory comes from the kernel page by page, and pools pay.
-_OWN_ARRAY_BYTES = 16 << 20
+_SUM_BYTES = 4
+# Address of the rows, or sums, of runs that are not open or have none: below 0 with any offset.
+_CLOSED = -(1 << 62)
 # glibc returns large blocks to the kernel until it has seen a block of that size freed once; then
 # it keeps up to twice as much. 32 MiB is the most that it learns.
 _LESSON_BYTES = 31 << 20
-# What goes to a pool is gathered in portions that stay in cache on their way. Smaller ones would
-# even more, but let go of the interpreter lock once each, and getting it back costs more.
-_AT_ONCE_BYTES = 512 << 10
 
 
 def teach_allocator() -> None:
@@ -63,8 +56,11 @@ class InMemory(NamedTuple):
         items_at: address of the items that offsets count.
         dims_at: address of the first row's dimensions, where they are stored.
         valid_at: address of the first row's validity, one byte a row, in nullable columns.
-        owners: per run, what keeps all of that alive; its decoded values come first, unless they
-            are fixed rows of fewer than COPIED_ALONE_BYTES.
+        owners: per run, what keeps all of that alive; of ragged and binary rows the decoded values
+            come first.
+        sums_at: address of the sum of each first row, u32 a row; where they are to be compared.
+        prove: called with the place of a run in `runs` and a row of it that is not what its sum
+            says; raises a CorruptError that names both.
     """
 
     runs: NDArray[np.int64]
@@ -74,6 +70,8 @@ class InMemory(NamedTuple):
     dims_at: NDArray[np.int64] | None
     valid_at: NDArray[np.int64] | None
     owners: Sequence[Sequence[Any]]
+    sums_at: NDArray[np.int64] | None = None
+    prove: Callable[[int, int], None] | None = None
 
 
 def in_memory(run: int, values: ColumnValues, *, nullable: bool) -> InMemory:
@@ -113,9 +111,17 @@ class RunValues:
     Not thread-safe: one thread opens, closes and gathers.
     """
 
-    def __init__(self, live: NDArray[np.int64], storage: Storage, *, nullable: bool) -> None:
+    def __init__(
+        self,
+        live: NDArray[np.int64],
+        storage: Storage,
+        *,
+        nullable: bool,
+        copier: RowCopier = BEST,
+    ) -> None:
         """Prepare for runs of `live` rows each."""
         self._live = live
+        self._copier = copier
         self._storage = storage
         self._nullable = nullable
         self._row_bytes, self._row_shape = storage.row_bytes, storage.row_shape
@@ -126,6 +132,8 @@ class RunValues:
         self._items_at = np.zeros(live.size, dtype=np.int64)
         self._dims_at = np.zeros(live.size, dtype=np.int64)
         self._valid_at = np.zeros(live.size, dtype=np.int64)
+        self._sums_at: NDArray[np.int64] | None = None  # made when there is one
+        self._prove: dict[int, tuple[Callable[[int, int], None], int]] = {}
 
     def open(self, where: InMemory) -> None:
         """From now on the rows of these runs can be gathered."""
@@ -140,12 +148,20 @@ class RunValues:
             self._dims_at[runs] = where.dims_at
         if where.valid_at is not None:
             self._valid_at[runs] = where.valid_at
+        if where.sums_at is not None and where.prove is not None:
+            if self._sums_at is None:
+                self._sums_at = np.full(self._live.size, _CLOSED, dtype=np.int64)
+            self._sums_at[runs] = where.sums_at
+            self._prove.update((run, (where.prove, at)) for at, run in enumerate(runs.tolist()))
 
     def close(self, runs: NDArray[np.int64]) -> None:
         """The rows of these runs are not needed any more."""
         self._values_at[runs] = _CLOSED
+        if self._sums_at is not None:
+            self._sums_at[runs] = _CLOSED
         for run in runs.tolist():
             del self._owners[run]
+            self._prove.pop(run, None)
 
     def want(self, run: NDArray[np.int64], row: NDArray[np.int64]) -> Wanted:
         """Check that these are rows of these runs. Thousands at once cost least."""
@@ -155,7 +171,11 @@ class RunValues:
         return Wanted(run, row, row * self._step_bytes)
 
     def gather(self, wanted: Wanted, pool: Pool) -> ColumnValues:
-        """These rows, in that order, copied into new arrays or some of `pool`."""
+        """These rows, in that order, copied into arrays of `pool`.
+
+        Raises:
+            CorruptError: a row is not what its sum says.
+        """
         # Few calls: each lets go of the interpreter lock and has to wait for it.
         addresses = self._values_at[wanted.run]
         addresses += wanted.offset
@@ -164,7 +184,7 @@ class RunValues:
         valid = None
         if self._nullable:
             valid = pool.array(wanted.row.shape, np.dtype(np.bool_))
-            _copy(self._valid_at[wanted.run] + wanted.row, 1, valid)
+            self._copier.copy_rows(self._valid_at[wanted.run] + wanted.row, 1, valid)
         if self._storage.layout is Layout.FIXED:
             return FixedValues(self._fixed(wanted, addresses, pool), valid)
         starts, ends = self._bounds(addresses)
@@ -174,24 +194,23 @@ class RunValues:
         return RaggedValues(offsets, items, self._storage.shape, self._dims(wanted), valid)
 
     def _fixed(self, wanted: Wanted, addresses: NDArray[np.int64], pool: Pool) -> NDArray[Any]:
-        row_bytes, shape = self._row_bytes, (addresses.size, *self._row_shape)
-        if 0 < row_bytes < COPIED_ALONE_BYTES:
-            if addresses.size * row_bytes <= _OWN_ARRAY_BYTES:
-                return _gathered(addresses, row_bytes).view(self._element).reshape(shape)
-            _copy(addresses, row_bytes, out := pool.array(shape, self._element))
-            return out
-        out = pool.array(shape, self._element)
-        places = zip(wanted.run.tolist(), wanted.row.tolist(), strict=True)
-        for at, (run, row) in enumerate(places):
-            values = self._owners[run][0]
-            assert isinstance(values, FixedValues), "the storage says so"
-            out[at] = values.values[row]
+        out = pool.array((addresses.size, *self._row_shape), self._element)
+        sums_at = None
+        if self._sums_at is not None:
+            sums_at = self._sums_at[wanted.run]
+            sums_at += wanted.row * _SUM_BYTES
+        wrong = self._copier.copy_rows(addresses, self._row_bytes, out, sums_at)
+        if wrong >= 0:
+            prove, at = self._prove[wanted.run.item(wrong)]
+            prove(at, wanted.row.item(wrong))
+            raise AssertionError("whoever proves a damaged row raises")
         return out
 
     def _bounds(self, addresses: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where each row's items start and end in its run's items."""
         bounds = np.empty((addresses.size, 2), dtype=np.int64)
-        _copy(addresses, 2 * _OFFSET_BYTES, bounds)  # two offsets that follow each other
+        # Two offsets that follow each other.
+        self._copier.copy_rows(addresses, 2 * _OFFSET_BYTES, bounds)
         return bounds[:, 0], bounds[:, 1]
 
     def _items(
@@ -204,17 +223,9 @@ class RunValues:
         item_bytes = self._element.itemsize
         lengths = ends - starts
         offsets = offsets_of(lengths)
-        total = int(offsets[-1])
-        out = pool.array((total,), self._element)
-        if total < _COPIED_ALONE_ITEMS * len(lengths):
-            # One address an item costs 8 bytes, but no Python per row.
-            first = self._items_at[run] + (starts - offsets[:-1]) * item_bytes
-            addresses = np.repeat(first, lengths) + np.arange(total) * item_bytes
-            _copy(addresses, item_bytes, out)
-            return offsets, out
-        bounds = zip(starts.tolist(), ends.tolist(), offsets.tolist(), strict=False)
-        for one, (start, end, at) in zip(run.tolist(), bounds, strict=True):
-            out[at : at + end - start] = _items_of(self._owners[one][0])[start:end]
+        out = pool.array((int(offsets[-1]),), self._element)
+        addresses = self._items_at[run] + starts * item_bytes
+        self._copier.copy_spans(addresses, lengths * item_bytes, out)
         return offsets, out
 
     def _dims(self, wanted: Wanted) -> NDArray[np.uint32] | None:
@@ -222,11 +233,9 @@ class RunValues:
             return None
         dims = np.empty((wanted.row.size, self._storage.unknown_dims), dtype=np.uint32)
         row_bytes = 4 * self._storage.unknown_dims
-        _copy(self._dims_at[wanted.run] + wanted.row * row_bytes, row_bytes, dims)
+        addresses = self._dims_at[wanted.run] + wanted.row * row_bytes
+        self._copier.copy_rows(addresses, row_bytes, dims)
         return dims
-
-
-_COPIED_ALONE_ITEMS = 256  # longer ragged rows are copied one by one
 
 
 def _items_of(values: ColumnValues) -> NDArray[Any]:
@@ -244,39 +253,3 @@ def _address(array: NDArray[Any], owner: list[Any]) -> NDArray[np.int64]:
     array = np.ascontiguousarray(array)
     owner.append(array)
     return np.array([address_of(array)])
-
-
-def _gathered(addresses: NDArray[np.int64], row_bytes: int) -> NDArray[np.void]:
-    """The `row_bytes` bytes at each address, in a new array."""
-    return _memory(row_bytes)[addresses - _FIRST_ADDRESS]
-
-
-def _copy(addresses: NDArray[np.int64], row_bytes: int, out: NDArray[Any]) -> None:
-    """Copy `row_bytes` bytes from each address to the rows of `out`, which is contiguous."""
-    if not row_bytes or not addresses.size:
-        return
-    rows = np.ndarray((len(addresses),), f"V{row_bytes}", out.reshape(-1).view(np.uint8).data)
-    memory = _memory(row_bytes)
-    places = addresses - _FIRST_ADDRESS
-    at_once = max(1, _AT_ONCE_BYTES // row_bytes)
-    for start in range(0, len(rows), at_once):
-        rows[start : start + at_once] = memory[places[start : start + at_once]]
-
-
-@lru_cache(maxsize=256)
-def _memory(row_bytes: int) -> NDArray[np.void]:
-    """This process's memory as overlapping rows, one beginning at every byte."""
-    return np.asarray(_Memory(row_bytes))
-
-
-class _Memory:
-    """Tells numpy about an array without one; numpy reads nothing until it is indexed."""
-
-    def __init__(self, row_bytes: int) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": (_ADDRESSES,),
-            "typestr": f"|V{row_bytes}",
-            "strides": (1,),
-            "data": (_FIRST_ADDRESS, True),
-        }

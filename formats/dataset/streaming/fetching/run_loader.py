@@ -13,25 +13,20 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
-from xxhash import xxh3_64_intdigest
 
-from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.columns.types import Layout
 from tensorrepo.formats.dataset.columns.values import ColumnValues, FixedValues, concat
 from tensorrepo.formats.dataset.pages.page import (
-    DIRECTORY,
     PAGE_COMPRESSED,
-    PAGE_PLAIN,
     decode_page,
     verify_page,
 )
 from tensorrepo.formats.dataset.read import live_rows, page_bytes, page_reader
 from tensorrepo.formats.dataset.streaming.batching.gather import (
-    COPIED_ALONE_BYTES,
     InMemory,
     address_of,
     in_memory,
 )
+from tensorrepo.formats.dataset.streaming.fetching.mapped import MappedPages
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects import Link
 
@@ -93,12 +88,13 @@ class _ColumnLoader:
         chunks = plan.index.chunks
         stored = next((chunk for chunk in chunks if isinstance(chunk, Link)), None)
         self.is_local = stored is None or dataset.objects.map(stored) is not None
-        self._maps: dict[int, tuple[memoryview, int]] = {}
         self._row_bytes = plan.index.storage.row_bytes
         entries = plan.index.entries
         self._offset, self._stored_bytes = entries["offset"], entries["stored_bytes"]
         self._checksum = entries["checksum"]
-        self._used_in_place = self._pages_used_in_place()
+        self._mapped = MappedPages(self._reader, self._located)
+        in_place = self.is_local and not nullable
+        self._used_in_place = self._mapped.usable() & np.bool_(in_place)
 
     @property
     def is_in_place(self) -> bool:
@@ -112,7 +108,8 @@ class _ColumnLoader:
         if self._plan.reading == "resident":
             return self._resident(runs, pages)
         if self._plan.reading != "page" and self._used_in_place[pages].all():
-            return [self._in_place(runs, pages)]
+            rows = self._stop[runs] - self._start[runs]
+            return [self._mapped.values(runs, rows, pages)]
         return [self._copied(run) for run in runs.tolist()]
 
     def _copied(self, run: int) -> InMemory:
@@ -150,60 +147,6 @@ class _ColumnLoader:
         values = concat(self._reader.range(start, stop))
         alive = None if self._deleted is None else self._deleted.alive(start, stop)
         return values if alive is None else values.take(alive)
-
-    # ------------------------------------------------------------------ pages of one run
-
-    def _pages_used_in_place(self) -> NDArray[np.bool_]:
-        """Mapped pages of fixed rows, uncompressed and without nulls: their values begin at 64."""
-        index = self._plan.index
-        if (
-            not self.is_local
-            or self._nullable
-            or index.storage.layout is not Layout.FIXED
-            or not 0 < self._row_bytes < COPIED_ALONE_BYTES
-        ):
-            return np.zeros(index.pages, dtype=np.bool_)
-        entries = index.entries
-        found: NDArray[np.bool_] = (entries["codec"] == PAGE_PLAIN) & (entries["nulls"] == 0)
-        return found
-
-    def _in_place(self, runs: NDArray[np.int64], pages: NDArray[np.int64]) -> InMemory:
-        rows = self._stop[runs] - self._start[runs]
-        starts = self._offset[pages].astype(np.int64)
-        stops = starts + self._stored_bytes[pages].astype(np.int64)
-        maps = [self._map(chunk) for chunk in self._plan.index.chunk[pages].tolist()]
-        stored = [
-            payload[start:stop]
-            for (payload, _), start, stop in zip(maps, starts.tolist(), stops.tolist(), strict=True)
-        ]
-        wanted = zip(
-            pages.tolist(), stored, self._checksum[pages].tolist(), rows.tolist(), strict=True
-        )
-        for page, data, checksum, page_rows in wanted:
-            if xxh3_64_intdigest(data) != checksum:
-                self._decoded(page, data)  # says what is wrong
-            self._check_plain(page, data, page_rows * self._row_bytes)
-        values_at = np.array([address for _, address in maps]) + starts + DIRECTORY.size
-        return InMemory(runs, rows, values_at, None, None, None, [(data,) for data in stored])
-
-    def _check_plain(self, page: int, data: memoryview, values_bytes: int) -> None:
-        """The page is nothing but its directory and so many bytes of values, where they must be."""
-        if len(data) >= DIRECTORY.size + values_bytes:
-            fields = DIRECTORY.unpack_from(data)
-            if not fields[0] and fields[5:7] == (values_bytes, Codec.NONE):
-                return
-        raise self._located(page, CorruptError("its directory contradicts its entry"))
-
-    def _map(self, chunk: int) -> tuple[memoryview, int]:
-        """The payload of a chunk on a local disk or in the metadata, and its address."""
-        found = self._maps.get(chunk)
-        if found is None:
-            payload = self._reader.payload(chunk)
-            assert payload is not None, "the store maps all chunks or none"
-            payload = payload.toreadonly()
-            found = payload, address_of(np.frombuffer(payload, np.uint8))
-            self._maps[chunk] = found
-        return found
 
     # ------------------------------------------------------------------ pages of several runs
 

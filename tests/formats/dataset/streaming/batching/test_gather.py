@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.dataset.columns.types import Layout, Storage
 from tensorrepo.formats.dataset.columns.values import (
@@ -17,10 +18,14 @@ from tensorrepo.formats.dataset.columns.values import (
 )
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.streaming.batching.gather import (
-    COPIED_ALONE_BYTES,
+    InMemory,
     RunValues,
+    address_of,
     in_memory,
 )
+from tensorrepo.formats.native.rows import BEST, NumpyRows, RowCopier
+from tensorrepo.repo.errors import CorruptError
+from tests.support.native import COPIERS
 
 RUNS, ROWS = 5, 7
 BYTE = np.dtype("u1")
@@ -34,8 +39,8 @@ def fixed(row_shape: tuple[int, ...], dtype: str) -> tuple[Storage, list[FixedVa
     return storage, [FixedValues(values) for values in runs]
 
 
-def opened(storage: Storage, runs: list[FixedValues]) -> RunValues:
-    found = RunValues(np.full(RUNS, ROWS), storage, nullable=False)
+def opened(storage: Storage, runs: list[FixedValues], copier: RowCopier = BEST) -> RunValues:
+    found = RunValues(np.full(RUNS, ROWS), storage, nullable=False, copier=copier)
     for run, values in enumerate(runs):
         found.open(in_memory(run, values, nullable=False))
     return found
@@ -56,17 +61,18 @@ PLACES = st.lists(st.tuples(st.integers(0, RUNS - 1), st.integers(0, ROWS - 1)),
         ((2, 5), "float32"),
         ((7,), "complex128"),
         ((0, 3), "int16"),
-        ((COPIED_ALONE_BYTES - 1,), "uint8"),
-        ((COPIED_ALONE_BYTES,), "uint8"),
+        ((NumpyRows.copied_alone_bytes - 1,), "uint8"),
+        ((NumpyRows.copied_alone_bytes,), "uint8"),
     ],
 )
+@pytest.mark.parametrize("copier", COPIERS)
 @given(places=PLACES)
 def test_fixed_rows_are_those_of_their_runs(
-    shape: tuple[int, ...], dtype: str, places: list[tuple[int, int]]
+    copier: RowCopier, shape: tuple[int, ...], dtype: str, places: list[tuple[int, int]]
 ) -> None:
     storage, runs = fixed(shape, dtype)
     run, row = np.array(places, dtype=np.int64).reshape(-1, 2).T
-    found = rows_from(opened(storage, runs), run, row)
+    found = rows_from(opened(storage, runs, copier), run, row)
     expected = [runs[one].values[at] for one, at in places]
     assert isinstance(found, FixedValues)
     assert found.values.dtype == storage.element
@@ -74,9 +80,10 @@ def test_fixed_rows_are_those_of_their_runs(
 
 
 @pytest.mark.parametrize("longest", [0, 5, 2000])
+@pytest.mark.parametrize("copier", COPIERS)
 @given(places=PLACES)
 def test_rows_of_any_length_are_those_of_their_runs(
-    longest: int, places: list[tuple[int, int]]
+    copier: RowCopier, longest: int, places: list[tuple[int, int]]
 ) -> None:
     rng = np.random.default_rng(1)
     runs = []
@@ -84,7 +91,8 @@ def test_rows_of_any_length_are_those_of_their_runs(
         lengths = rng.integers(0, longest + 1, ROWS)
         data = rng.integers(0, 255, int(lengths.sum()), dtype=np.uint8)
         runs.append(BinaryValues(offsets_of(lengths), data))
-    values = RunValues(np.full(RUNS, ROWS), Storage(Layout.BINARY, "uint8", ()), nullable=False)
+    storage = Storage(Layout.BINARY, "uint8", ())
+    values = RunValues(np.full(RUNS, ROWS), storage, nullable=False, copier=copier)
     for run, each in enumerate(runs):
         values.open(in_memory(run, each, nullable=False))
     run, row = np.array(places, dtype=np.int64).reshape(-1, 2).T
@@ -96,17 +104,20 @@ def test_rows_of_any_length_are_those_of_their_runs(
         assert np.array_equal(found.data[low:high], runs[one].data[start:stop])
 
 
-def test_parts_of_pages_are_gathered_from_where_they_begin() -> None:
+@pytest.mark.parametrize("copier", COPIERS)
+def test_parts_of_pages_are_gathered_from_where_they_begin(copier: RowCopier) -> None:
     lengths = np.array([1, 2, 3, 4])
     page = RaggedValues(offsets_of(lengths), np.arange(10, dtype=np.int32), (None,))
-    values = RunValues(np.array([2]), Storage(Layout.RAGGED, "int32", (None,)), nullable=False)
+    storage = Storage(Layout.RAGGED, "int32", (None,))
+    values = RunValues(np.array([2]), storage, nullable=False, copier=copier)
     values.open(in_memory(0, page.slice(2, 4), nullable=False))
     found = rows_from(values, np.array([0, 0]), np.array([1, 0]))
     assert isinstance(found, RaggedValues)
     assert [found.row(at).tolist() for at in range(2)] == [[6, 7, 8, 9], [3, 4, 5]]
 
 
-def test_validity_and_dimensions_come_with_their_rows() -> None:
+@pytest.mark.parametrize("copier", COPIERS)
+def test_validity_and_dimensions_come_with_their_rows(copier: RowCopier) -> None:
     dims = np.array([[1, 2], [3, 1]], dtype=np.uint32)
     page = RaggedValues(
         offsets_of(np.array([2, 3])),
@@ -115,7 +126,8 @@ def test_validity_and_dimensions_come_with_their_rows() -> None:
         dims,
         np.array([True, False]),
     )
-    values = RunValues(np.array([2]), Storage(Layout.RAGGED, "uint8", (None, None)), nullable=True)
+    storage = Storage(Layout.RAGGED, "uint8", (None, None))
+    values = RunValues(np.array([2]), storage, nullable=True, copier=copier)
     values.open(in_memory(0, page, nullable=True))
     found = rows_from(values, np.array([0, 0, 0]), np.array([1, 0, 1]))
     assert isinstance(found, RaggedValues)
@@ -155,6 +167,39 @@ def test_a_run_with_other_rows_than_planned_is_refused() -> None:
     values = RunValues(np.full(RUNS, ROWS + 1), storage, nullable=False)
     with pytest.raises(AssertionError, match="other rows"):
         values.open(in_memory(0, runs[0], nullable=False))
+
+
+# ------------------------------------------------------------------------------ row sums
+
+
+def summed(run: int, rows: np.ndarray, said: list[tuple[int, int]]) -> InMemory:
+    """A run whose rows have sums; `said` gets the place and the row that were not what they say."""
+    sums = np.array([xxh3_64_intdigest(row) & 0xFFFFFFFF for row in rows], np.uint32)
+
+    def prove(place: int, row: int) -> None:
+        said.append((place, row))
+        raise CorruptError("damaged")
+
+    place = in_memory(run, FixedValues(rows), nullable=False)
+    return place._replace(owners=[(rows, sums)], sums_at=np.array([address_of(sums)]), prove=prove)
+
+
+@pytest.mark.parametrize("copier", COPIERS)
+def test_a_row_that_is_not_what_its_sum_says_is_not_handed_out(copier: RowCopier) -> None:
+    storage = Storage(Layout.FIXED, "uint8", (300,))
+    rows = np.random.default_rng(0).integers(0, 256, (2, 3, 300), np.uint8)
+    values = RunValues(np.array([3, 3]), storage, nullable=False, copier=copier)
+    said: list[tuple[int, int]] = []
+    values.open(summed(0, rows[0], said))
+    values.open(in_memory(1, FixedValues(rows[1]), nullable=False))  # without sums
+    rows[:, 1, 77] ^= 1
+    run, row = np.array([1, 0, 1, 0]), np.array([0, 2, 1, 0])
+    found = rows_from(values, run, row)
+    assert isinstance(found, FixedValues)
+    assert np.array_equal(found.values, rows[run, row])
+    with pytest.raises(CorruptError):
+        rows_from(values, np.array([1, 0]), np.array([1, 1]))
+    assert said == [(0, 1)]
 
 
 # ------------------------------------------------------------------------------ pool
