@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tensorrepo.repo.pagecache import PageCache
+
 WINDOW_BYTES = 512 << 20
 AHEAD_BYTES = 64 << 20
 EVERY_ROW = Sampling()
@@ -109,6 +111,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     pin: bool | None = None,
     workers: Workers = "thread",
     remake: Callable[..., Stream] | None = None,
+    page_cache: PageCache | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Stream:
     """Stream `dataset` in whole batches.
@@ -149,6 +152,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
             its own, which pays when the transform holds the interpreter lock for long.
         remake: makes this stream again in another process: called there with `workers`, `output`
             and `pin`, and passed there as `multiprocessing` does.
+        page_cache: keeps a part of what is read from a store on this machine's disk.
         clock: seconds, for `Stream.stats`.
 
     Raises:
@@ -175,6 +179,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         remake=remake,
         on_error=on_error,
         images=chosen_decodes(images, dataset.schema, wanted),
+        page_cache=page_cache,
     )
     if sampling.pack is not None and output == "arrow":
         raise InvalidInputError("packed items are arrays: output is 'numpy', 'torch' or 'jax'")

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.types import Storage
     from tensorrepo.formats.dataset.rows.pageread import PageReader
 
+_SUM_BYTES = 4
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsOfPage:
@@ -198,6 +200,38 @@ def _fixed_rows(storage: Storage, items: NDArray[Any], sums: NDArray[np.uint32])
     zero = ~items.view(np.uint8).reshape(len(sums), -1).any(axis=1)
     null = zero & (sums != sum_of_zeros)
     return FixedValues(values, ~null if null.any() else None)
+
+
+# ------------------------------------------------------------------------------ rows in a row
+
+
+def rows_at(
+    entry: NDArray[Any], storage: Storage, first: int, stop: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where rows ``[first, stop)`` of an uncompressed, fixed page with sums lie, and their sums.
+
+    Bytes ``[start, stop)`` of the chunk's payload each.
+    """
+    starts = buffer_starts(expected_bytes(entry, storage))
+    values_at = int(entry["offset"]) + starts[TABLE]
+    sums_at = int(entry["offset"]) + starts[SUMS]
+    size = storage.row_bytes
+    return (
+        (values_at + first * size, values_at + stop * size),
+        (sums_at + first * _SUM_BYTES, sums_at + stop * _SUM_BYTES),
+    )
+
+
+def proved_rows(storage: Storage, data: memoryview, sums: memoryview) -> FixedValues:
+    """The rows whose bytes and sums were found where `rows_at` says.
+
+    Raises:
+        CorruptError: they don't belong together.
+    """
+    expected = np.frombuffer(sums, "<u4")
+    values = _fixed_rows(storage, np.frombuffer(data, storage.element), expected)
+    check_rows(values, expected)
+    return values
 
 
 # ------------------------------------------------------------------------------ where things lie

@@ -9,7 +9,7 @@ is shared by all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from tensorrepo.formats.dataset.streaming.batching.gather import (
 )
 from tensorrepo.formats.dataset.streaming.batching.packed import PackedRuns
 from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead, Fetcher
+from tensorrepo.formats.dataset.streaming.fetching.downloads import Downloads
+from tensorrepo.formats.dataset.streaming.fetching.means import means_of
 from tensorrepo.formats.dataset.streaming.ordering.items import placed
 from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.ordering.packing import PackedItems
@@ -32,7 +34,7 @@ from tensorrepo.formats.dataset.streaming.ordering.schedule import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -44,10 +46,27 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.ordering.plan import Plan
 
 _LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
-_IN_PLACE_THREADS, _LOCAL_THREADS, _REMOTE_THREADS = 1, 4, 16
+_IN_PLACE_THREADS, _LOCAL_THREADS = 1, 4
 _AT_ONCE_BYTES = 8 << 20  # of steps that are gathered together, at most
 _AT_ONCE_ROWS = 16384
 _FIRST_ROWS = 2048  # of the first stretch
+
+
+_MOST_STRETCH_ROWS = 1 << 18
+
+
+class RunSource(Protocol):
+    """Loads runs ahead, in the order in which they will be taken."""
+
+    def expect(self, runs: Sequence[int]) -> None:
+        """These will be taken next, after those expected before."""
+        ...
+
+    def take(self, runs: Sequence[int]) -> list[list[list[InMemory]]]:
+        """Those expected first; runs that were loaded together come together."""
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +86,7 @@ class Assembler:
 
     def groups(self, share: Share, seed: int, epoch: int) -> Generator[list[Batch], None, None]:
         """Every step of the share, some at a time. Closing this ends the threads behind it."""
-        local = self.loader.is_local
-        fetcher = Fetcher(
-            self.loader.load,
-            self.plan.run_bytes.item,
-            threads=self.options.threads or self._usual_threads,
-            ahead_bytes=self.options.ahead_bytes,
-            group_bytes=_LOCAL_GROUP_BYTES if local else 0,
-        )
+        fetcher = self._fetcher()
         teach_allocator()
         items = self.plan.items(seed, epoch)
         walk = _Walk(self, fetcher, items)
@@ -93,6 +105,10 @@ class Assembler:
         spread = 2 * (chosen.lanes + chosen.block_rows)
         least = max(_FIRST_ROWS, spread, chosen.window_rows // 4)
         most = max(STRETCH_ROWS, least)
+        if not self.loader.is_local:
+            # The next stretch is known at half of this one: enough for all that may be fetched.
+            known = 2 * self.options.ahead_bytes // max(1, plan.item_bytes)
+            most = max(most, min(known, _MOST_STRETCH_ROWS))
         if chosen.kind == "global" and not self.loader.is_local:
             # Rows of a full shuffle share no pages, so what two stretches need is the window.
             least = most = max(1, plan.window_bytes // max(1, 2 * int(plan.run_bytes.mean())))
@@ -107,11 +123,25 @@ class Assembler:
         )
         return (placed(stretch, items) for stretch in found)
 
-    @property
-    def _usual_threads(self) -> int:
-        if self.loader.is_in_place:
-            return _IN_PLACE_THREADS  # one thread verifies faster than another gathers
-        return _LOCAL_THREADS if self.loader.is_local else _REMOTE_THREADS
+    def _fetcher(self) -> RunSource:
+        loader, options = self.loader, self.options
+        if not loader.is_local:
+            means = means_of(
+                loader.objects,
+                clock=options.clock,
+                cache=options.page_cache,
+                threads=options.threads,
+            )
+            return Downloads(loader, means, self.stats, ahead_bytes=options.ahead_bytes)
+        # One thread verifies what lies in place faster than another gathers.
+        usual_threads = _IN_PLACE_THREADS if loader.is_in_place else _LOCAL_THREADS
+        return Fetcher(
+            loader.load,
+            loader.size_of,
+            threads=options.threads or usual_threads,
+            ahead_bytes=options.ahead_bytes,
+            group_bytes=_LOCAL_GROUP_BYTES,
+        )
 
     @property
     def steps_at_once(self) -> int:
@@ -134,9 +164,7 @@ class _Prepared:
 class _Walk:
     """One pass over the stretches of an epoch. One thread walks, another may prepare."""
 
-    def __init__(
-        self, assembler: Assembler, fetcher: Fetcher[list[list[InMemory]]], items: Items
-    ) -> None:
+    def __init__(self, assembler: Assembler, fetcher: RunSource, items: Items) -> None:
         self._assembler = assembler
         self._fetcher = fetcher
         self._stats = assembler.stats

@@ -10,8 +10,10 @@ from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError
 from tensorrepo.formats.dataset.streaming.batching.batch import Batch
 from tensorrepo.formats.dataset.streaming.batching.decode import Decode
 from tensorrepo.formats.dataset.streaming.batching.outputs import OUTPUTS, Output, pins
+from tensorrepo.formats.dataset.streaming.fetching.fetchstats import FetchStats
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Last, Share
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.pagecache import PageCache
 
 Transform = Callable[[Batch], Any]
 Workers = Literal["thread", "process"]
@@ -39,6 +41,7 @@ class StreamOptions:
     remake: Callable[..., Any] | None = None
     on_error: OnError = "raise"
     images: Mapping[str, Decode] = field(default_factory=dict)
+    page_cache: PageCache | None = None
 
     def __post_init__(self) -> None:
         if self.output not in OUTPUTS:
@@ -90,8 +93,10 @@ class StreamOptions:
 
 
 @dataclass(slots=True)
-class StreamStats:
-    """What an iteration did up to now. Each number is written by one thread.
+class StreamStats(FetchStats):
+    """What an iteration did up to now, and what it asked of a store (see `FetchStats`).
+
+    Each number is written by one thread, or behind a lock.
 
     Attributes:
         batches: made.

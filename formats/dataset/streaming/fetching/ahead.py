@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from threading import Condition, Lock, Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_JOIN_SECONDS = 10.0  # a read that hangs longer is left to its daemon thread
+_JOIN_SECONDS = 10.0  # reads that hang longer are left to their daemon threads
 
 
 class Fetcher(Generic[T]):
@@ -102,8 +103,7 @@ class Fetcher(Generic[T]):
             self._expected.clear()
             self._room.notify_all()
             self._arrived.notify_all()
-        for thread in self._threads:
-            join(thread)
+        join_all(self._threads)
         self._results.clear()
 
     def _work(self) -> None:
@@ -215,7 +215,14 @@ class Ahead(Generic[T]):
             return True
 
 
+def join_all(threads: Sequence[Thread]) -> None:
+    """Wait for threads to end, for as long as it makes sense for all of them together."""
+    until = monotonic() + _JOIN_SECONDS
+    for thread in threads:
+        if thread.ident is not None:  # an interrupt may have come before it was started
+            thread.join(max(0.0, until - monotonic()))
+
+
 def join(thread: Thread) -> None:
-    """Wait for a thread to end, for as long as it makes sense."""
-    if thread.ident is not None:  # an interrupt may have come before it was started
-        thread.join(_JOIN_SECONDS)
+    """Wait for one thread likewise."""
+    join_all([thread])

@@ -7,7 +7,6 @@ needs to be, so that many are on their way side by side.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,14 +28,15 @@ class Piece(NamedTuple):
     """Payload bytes ``[start, stop)`` of a chunk.
 
     Attributes:
-        key: what it is called among the pieces of a plan; one that several runs need has one key.
+        key: what it is called among the pieces of a plan, beginning with the place of the column;
+            one that several runs need has one key.
         link: the chunk.
         start: first byte.
         stop: first byte behind it.
         tag: proves the bytes; None where whoever uses them holds the sums.
     """
 
-    key: Hashable
+    key: tuple[int, ...]
     link: Link
     start: int
     stop: int

@@ -1,15 +1,18 @@
 """How do the bytes of a run become rows in memory, verified?
 
 One run is loaded as a whole: its rows of every requested column. Pages that a local disk or the
-metadata holds are compared with their xxh3 every time a run is opened, so in every epoch; pages of
-a store with their truncated BLAKE3, as they arrive. Uncompressed pages of a local disk are used
-where the map shows them.
+metadata holds are compared with their xxh3 every time a run is opened, so in every epoch.
+Uncompressed ones are used where the map shows them. What a run needs of a store is told by `pieces`
+to whoever fetches, and given back proved when the run is loaded.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,21 +24,29 @@ from tensorrepo.formats.dataset.pages.page import (
     verify_page,
 )
 from tensorrepo.formats.dataset.read import live_rows, page_bytes, page_reader
+from tensorrepo.formats.dataset.rows.exactread import proved_rows, rows_at
 from tensorrepo.formats.dataset.streaming.batching.gather import (
     InMemory,
     address_of,
     in_memory,
 )
 from tensorrepo.formats.dataset.streaming.fetching.mapped import MappedPages
+from tensorrepo.formats.dataset.streaming.fetching.pieces import Piece
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects import Link
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.formats.dataset.streaming.ordering.plan import ColumnPlan, Plan
 
+# Pieces by key: (place of the column in the plan, page), or for rows without the rest of their page
+# (place, page, run, 0 for the rows and 1 for their sums).
+Fetched = Mapping[tuple[int, ...], memoryview]
+NOTHING: Fetched = MappingProxyType({})
 _PAGES_KEPT = 8  # of a column whose pages hold rows of several runs
 
 
@@ -43,14 +54,17 @@ class RunLoader:
     """Loads the runs of a plan. Thread-safe."""
 
     def __init__(self, dataset: Dataset, plan: Plan) -> None:
+        self.objects = dataset.objects
+        self._run_bytes = plan.run_bytes
         self._columns = [
             _ColumnLoader(
                 dataset,
                 column,
                 plan,
+                place,
                 nullable=dataset.schema.column(column.name).nullable,
             )
-            for column in plan.columns
+            for place, column in enumerate(plan.columns)
         ]
 
     @property
@@ -63,25 +77,58 @@ class RunLoader:
         """Whether loading is little more than verifying."""
         return all(column.is_in_place for column in self._columns)
 
-    def load(self, runs: list[int]) -> list[list[InMemory]]:
+    def size_of(self, run: int) -> int:
+        """Decoded bytes of a run."""
+        return self._run_bytes.item(run)
+
+    def pieces(self, run: int) -> list[Piece]:
+        """What loading a run needs of the store, but for what is there already."""
+        return [piece for column in self._columns for piece in column.pieces(run)]
+
+    def reads_more(self, run: int) -> bool:
+        """Whether loading a run reads from the store more than its pieces."""
+        return any(column.reads_more(run) for column in self._columns)
+
+    def arrived(self, piece: Piece, data: memoryview) -> None:
+        """A piece is there, proved as far as its tag can tell; called on any thread."""
+        self._columns[_column_of(piece)].arrived(piece, data)
+
+    def damaged(self, piece: Piece, error: CorruptError) -> CorruptError:
+        """What is to be raised when a piece stays damaged."""
+        return self._columns[_column_of(piece)].damaged(piece, error)
+
+    def load(self, runs: list[int], fetched: Fetched = NOTHING) -> list[list[InMemory]]:
         """All rows of some runs, column by column in the order of the plan.
+
+        Args:
+            runs: their numbers.
+            fetched: the pieces of all of them, by key, where they lie in a store.
 
         Raises:
             CorruptError: a page is not what its entry says; the message names it.
             StorageError, NotFoundError: it could not be read.
         """
-        return [column.load(np.array(runs)) for column in self._columns]
+        return [column.load(np.array(runs), fetched) for column in self._columns]
+
+
+def _column_of(piece: Piece) -> int:
+    return piece.key[0]
 
 
 class _ColumnLoader:
-    def __init__(self, dataset: Dataset, plan: ColumnPlan, runs: Plan, *, nullable: bool) -> None:
+    def __init__(
+        self, dataset: Dataset, plan: ColumnPlan, runs: Plan, place: int, *, nullable: bool
+    ) -> None:
         self._dataset = dataset
         self._plan = plan
+        self._place = place
         self._start, self._stop = runs.start, runs.stop
         self._nullable = nullable
         self._deleted = live_rows(dataset)
         self._reader = page_reader(dataset, plan.name)
-        self._changed = self._runs_that_changed(runs)
+        self._cut: NDArray[np.bool_] = runs.live != runs.stop - runs.start
+        self._odd = self._odd_runs(runs)
+        self._changed = self._cut | self._odd
         self._most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
         self._kept: OrderedDict[int, tuple[ColumnValues, int]] = OrderedDict()
         self._lock = Lock()
@@ -92,6 +139,7 @@ class _ColumnLoader:
         entries = plan.index.entries
         self._offset, self._stored_bytes = entries["offset"], entries["stored_bytes"]
         self._checksum = entries["checksum"]
+        self._tags = plan.index.tags
         self._mapped = MappedPages(self._reader, self._located)
         in_place = self.is_local and not nullable
         self._used_in_place = self._mapped.usable() & np.bool_(in_place)
@@ -100,37 +148,108 @@ class _ColumnLoader:
     def is_in_place(self) -> bool:
         return self._plan.reading == "resident" or bool(self._used_in_place.all())
 
-    def load(self, runs: NDArray[np.int64]) -> list[InMemory]:
+    def load(self, runs: NDArray[np.int64], fetched: Fetched) -> list[InMemory]:
         """The rows of `runs` in this column."""
         pages = self._plan.first_page[runs]
         if not (self._plan.stop_page[runs] == pages + 1).all() or self._changed[runs].any():
-            return [self._copied(run) for run in runs.tolist()]
+            return [self._copied(run, fetched) for run in runs.tolist()]
         if self._plan.reading == "resident":
-            return self._resident(runs, pages)
+            return self._resident(runs, pages, fetched)
         if self._plan.reading != "page" and self._used_in_place[pages].all():
             rows = self._stop[runs] - self._start[runs]
             return [self._mapped.values(runs, rows, pages)]
-        return [self._copied(run) for run in runs.tolist()]
+        return [self._copied(run, fetched) for run in runs.tolist()]
 
-    def _copied(self, run: int) -> InMemory:
+    def _copied(self, run: int, fetched: Fetched) -> InMemory:
         """One run, decoded, or put together from parts of pages."""
         start, stop = self._start.item(run), self._stop.item(run)
-        if self._changed[run]:
-            return in_memory(run, self._live_values(start, stop), nullable=self._nullable)
-        pages = range(self._plan.first_page.item(run), self._plan.stop_page.item(run))
-        if self._plan.reading in ("leading", "whole"):
-            parts = [self._page(page) for page in pages]
+        if self._odd[run]:
+            values = concat(self._reader.range(start, stop))
         else:
-            # Copies, so that a few rows do not keep pages that nobody else needs.
-            parts = [self._part(page, start, stop).copy() for page in pages]
-        return in_memory(run, concat(parts), nullable=self._nullable)
+            values = concat(self._parts(run, start, stop, fetched))
+        if self._cut[run] and self._deleted is not None:
+            values = values.take(self._deleted.alive(start, stop))
+        return in_memory(run, values, nullable=self._nullable)
+
+    def _parts(self, run: int, start: int, stop: int, fetched: Fetched) -> list[ColumnValues]:
+        pages = self._pages_of(run)
+        if self._plan.reading in ("leading", "whole"):
+            return [self._page(page, fetched) for page in pages]
+        if self._plan.reading == "rows":
+            return [self._rows_of(page, run, fetched) for page in pages]
+        # Copies, so that a few rows do not keep pages that nobody else needs.
+        return [self._part(page, start, stop, fetched).copy() for page in pages]
+
+    def _pages_of(self, run: int) -> range:
+        return range(self._plan.first_page.item(run), self._plan.stop_page.item(run))
+
+    # ------------------------------------------------------------------ pieces of a store
+
+    def pieces(self, run: int) -> Iterator[Piece]:
+        """What a run needs of the store and is not there."""
+        if self._odd[run]:
+            return
+        for page in self._pages_of(run):
+            link = self._link(page)
+            if self._plan.reading == "rows" and link is not None:
+                yield from self._pieces_of_rows(page, run, link)
+            elif link is not None and not self._is_kept(page):
+                start = self._offset.item(page)
+                stop = start + self._stored_bytes.item(page)
+                yield Piece((self._place, page), link, start, stop, self._tags[page].tobytes())
+
+    def reads_more(self, run: int) -> bool:
+        return bool(self._odd[run])
+
+    def arrived(self, piece: Piece, data: memoryview) -> None:
+        """Decode what several runs share, once, before any of them is loaded."""
+        if self._is_shared:
+            self._shared_page(piece.key[1], {piece.key: data})
+
+    def damaged(self, piece: Piece, error: CorruptError) -> CorruptError:
+        return self._located(piece.key[1], error)
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._plan.reading in ("resident", "page")
+
+    def _is_kept(self, page: int) -> bool:
+        # Without the lock, which is held while a page is decoded. A page that is let go of before
+        # it is used is read again.
+        return self._is_shared and page in self._kept
+
+    def _link(self, page: int) -> Link | None:
+        chunk = self._plan.index.chunks[self._plan.index.chunk.item(page)]
+        return chunk if isinstance(chunk, Link) else None
+
+    # ------------------------------------------------------------------ rows without their page
+
+    def _within(self, page: int, run: int) -> tuple[int, int]:
+        """Rows ``[first, stop)`` of a page, counted within it, that are of a run."""
+        first, end = self._plan.index.first_row[page : page + 2].tolist()
+        start, stop = self._start.item(run), self._stop.item(run)
+        return max(start, first) - first, min(stop, end) - first
+
+    def _pieces_of_rows(self, page: int, run: int, link: Link) -> Iterator[Piece]:
+        entry, storage = self._plan.index.entries[page], self._plan.index.storage
+        for what, (start, stop) in enumerate(rows_at(entry, storage, *self._within(page, run))):
+            yield Piece((self._place, page, run, what), link, start, stop, None)
+
+    def _rows_of(self, page: int, run: int, fetched: Fetched) -> ColumnValues:
+        """The rows of a page that are of a run: proved by their sums, else from the whole page."""
+        first, stop = self._within(page, run)
+        values, sums = (fetched.get((self._place, page, run, what)) for what in (0, 1))
+        if values is not None and sums is not None:
+            with suppress(CorruptError):
+                return proved_rows(self._plan.index.storage, values, sums)
+        return self._page(page, NOTHING).slice(first, stop).copy()
 
     # ------------------------------------------------------------------ runs that changed
 
-    def _runs_that_changed(self, runs: Plan) -> NDArray[np.bool_]:
-        """Runs whose rows are not just those of their pages."""
+    def _odd_runs(self, runs: Plan) -> NDArray[np.bool_]:
+        """Runs whose rows are patched, or not just those of pages in the form of the schema."""
         index = self._plan.index
-        changed: NDArray[np.bool_] = runs.live != runs.stop - runs.start
+        changed: NDArray[np.bool_] = np.zeros(runs.start.size, np.bool_)
         if index.patches is not None:
             bounds = np.searchsorted(index.patches.rows, np.stack([runs.start, runs.stop]))
             changed |= bounds[0] < bounds[1]
@@ -142,18 +261,14 @@ class _ColumnLoader:
             changed |= odd_before[stop_page] > odd_before[first_page]
         return changed
 
-    def _live_values(self, start: int, stop: int) -> ColumnValues:
-        """Rows as readers see them: patched, converted, without the deleted ones."""
-        values = concat(self._reader.range(start, stop))
-        alive = None if self._deleted is None else self._deleted.alive(start, stop)
-        return values if alive is None else values.take(alive)
-
     # ------------------------------------------------------------------ pages of several runs
 
-    def _resident(self, runs: NDArray[np.int64], pages: NDArray[np.int64]) -> list[InMemory]:
+    def _resident(
+        self, runs: NDArray[np.int64], pages: NDArray[np.int64], fetched: Fetched
+    ) -> list[InMemory]:
         index, rows = self._plan.index, self._stop[runs] - self._start[runs]
         first = self._start[runs] - index.first_row[pages]
-        shared = [self._shared_page(page) for page in pages.tolist()]
+        shared = [self._shared_page(page, fetched) for page in pages.tolist()]
         if all(address for _, address in shared):
             at = np.array([address for _, address in shared]) + first * self._row_bytes
             return [InMemory(runs, rows, at, None, None, None, [(values,) for values, _ in shared])]
@@ -163,16 +278,16 @@ class _ColumnLoader:
             for run, (values, _), start, count in bounds
         ]
 
-    def _part(self, page: int, start: int, stop: int) -> ColumnValues:
+    def _part(self, page: int, start: int, stop: int, fetched: Fetched) -> ColumnValues:
         before = self._plan.index.first_row.item(page)
-        return self._shared_page(page)[0].slice(max(start - before, 0), stop - before)
+        return self._shared_page(page, fetched)[0].slice(max(start - before, 0), stop - before)
 
-    def _shared_page(self, page: int) -> tuple[ColumnValues, int]:
+    def _shared_page(self, page: int, fetched: Fetched) -> tuple[ColumnValues, int]:
         """A page, and the address of its values when that is all there is to know of them."""
         with self._lock:  # also while it loads: others that want it wait instead of reading it too
             found = self._kept.get(page)
             if found is None:
-                values, address = self._page(page), 0
+                values, address = self._page(page, fetched), 0
                 if isinstance(values, FixedValues) and not self._nullable and values.nbytes:
                     values = FixedValues(np.ascontiguousarray(values.values))
                     address = address_of(values.values)
@@ -183,8 +298,11 @@ class _ColumnLoader:
 
     # ------------------------------------------------------------------ one page
 
-    def _page(self, page: int) -> ColumnValues:
-        return self._decoded(page, page_bytes(self._dataset, self._plan.index, page))
+    def _page(self, page: int, fetched: Fetched) -> ColumnValues:
+        stored = fetched.get((self._place, page))
+        if stored is None:
+            stored = page_bytes(self._dataset, self._plan.index, page)
+        return self._decoded(page, stored)
 
     def _decoded(self, page: int, stored: memoryview) -> ColumnValues:
         entry = self._plan.index.entries[page]
