@@ -45,6 +45,11 @@ class Stream:
         """Which pass over the data is read next."""
         return self.stored.epoch
 
+    @property
+    def rows(self) -> int:
+        """Rows of this epoch, or packed items: what `batch_size` and positions count."""
+        return self.stored.rows
+
     def set_epoch(self, epoch: int) -> None:
         """Begin another pass over the data, in another order."""
         self.stored.set_epoch(epoch)
