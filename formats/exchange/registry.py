@@ -315,9 +315,10 @@ def _names(folder: Path) -> Iterator[PurePath]:
             and not ignore.leaves_out((here / name).as_posix(), is_folder=True)
         ]
         for name in sorted(files):
-            left_out = ignore.leaves_out((here / name).as_posix(), is_folder=False)
+            path = here / name
+            left_out = ignore.rules and ignore.leaves_out(path.as_posix(), is_folder=False)
             if not name.startswith(".") and not left_out:
-                yield here / name
+                yield path
 
 
 def _inner_head(path: Path) -> bytes:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.exchange.base import refusals
-from tensorrepo.formats.exchange.imagery.imagebytes import HEAD_BYTES, codec_of
+from tensorrepo.formats.exchange.imagery.imagebytes import HEAD_BYTES, Examiner, codec_of
 from tensorrepo.formats.exchange.imagery.imagewalk import Place, check_whole
 
 if TYPE_CHECKING:
@@ -62,10 +62,11 @@ class Portion:
     rest: Sequence[WantedFile]
 
 
-def read_ahead(files: Iterable[WantedFile]) -> Generator[Portion]:
-    """The images among `files`, whole and in order.
+def read_ahead(runs: Iterable[Sequence[WantedFile]]) -> Generator[Portion]:
+    """The images among the files, whole and in order.
 
-    In memory are no more than `AHEAD` portions, each of a MiB and a file.
+    The files of one run have one place. In memory are no more than `AHEAD` portions, each of a MiB
+    and a file.
 
     Raises:
         InvalidInputError: an image is cut short, or in a format that it was not in before.
@@ -81,7 +82,7 @@ def read_ahead(files: Iterable[WantedFile]) -> Generator[Portion]:
         return portion
 
     try:
-        for wanted in _portions(files):
+        for wanted in _portions(runs):
             reading.append(threads.submit(_read_portion, wanted, pool))
             while len(reading) >= AHEAD:
                 yield first()
@@ -91,21 +92,25 @@ def read_ahead(files: Iterable[WantedFile]) -> Generator[Portion]:
         threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _portions(files: Iterable[WantedFile]) -> Iterator[list[WantedFile]]:
+def _portions(runs: Iterable[Sequence[WantedFile]]) -> Iterator[list[WantedFile]]:
     portion: list[WantedFile] = []
     room = PORTION_BYTES
-    for file in files:
-        portion.append(file)
-        room -= _about_bytes(file.place)
-        if room <= 0 or len(portion) == PORTION_FILES:
-            yield portion
-            portion, room = [], PORTION_BYTES
+    for run in runs:
+        at = 0
+        while at < len(run):
+            each = _about_bytes(run[at].place)
+            fit = min(PORTION_FILES - len(portion), -(-room // each))
+            portion += run[at : at + fit]
+            at, room = at + fit, room - fit * each
+            if room <= 0 or len(portion) >= PORTION_FILES:
+                yield portion
+                portion, room = [], PORTION_BYTES
     if portion:
         yield portion
 
 
 def _about_bytes(place: Place) -> int:
-    return place.bytes // place.rows if place.rows else 0
+    return max(1, place.bytes // max(1, place.rows))
 
 
 def _read_portion(files: Sequence[WantedFile], pool: Pool) -> Portion:
@@ -113,13 +118,14 @@ def _read_portion(files: Sequence[WantedFile], pool: Pool) -> Portion:
     read: list[WantedFile] = []
     ends: list[int] = []
     headers: list[ImageHeader] = []
+    look = Examiner().examine
     end = tried = 0
     for file in files:
         tried += 1
         data = _read_image(file)
         if data is None:
             continue
-        headers.append(check_whole(file.path, data, file.place.codecs))
+        headers.append(check_whole(file.path, data, file.place.codecs, look))
         start, end = end, end + len(data)
         if end > len(block):
             block = np.concatenate([block[:start], np.empty(len(data), np.uint8)])

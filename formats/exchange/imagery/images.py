@@ -321,16 +321,16 @@ def _wanted(
     ignore: Ignore,
     damaged: Mapping[str, str],
     places: Mapping[tuple[str, ...], Place],
-) -> Iterator[WantedFile]:
+) -> Iterator[list[WantedFile]]:
     """The files that the survey found in `places`, and what else lies there."""
     for run in walk_files(path, ignore, []):
         place = places.get(folders_of(run.folder))
-        if place is None:
-            continue
-        for entry in run.entries:
-            relative = run.folder + entry.name
-            if relative not in damaged and entry.is_file():
-                yield WantedFile(unicode_name(path, relative), entry.path, place)
+        if place is not None:
+            yield [
+                WantedFile(unicode_name(path, relative), entry.path, place)
+                for entry in run.entries
+                if (relative := run.folder + entry.name) not in damaged and entry.is_file()
+            ]
 
 
 def _notes(

@@ -7,10 +7,10 @@ Its order is that of paths compared part by part, so that two walks meet the sam
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NamedTuple
 
 from tensorrepo.formats.exchange.base import damage, refusals
@@ -145,48 +145,63 @@ def walk_files(path: Path, ignore: Ignore, passed_over: list[str]) -> Iterator[R
     Links to folders could be circles. Only one folder's names are in memory for each level, so a
     walk over millions stays small.
     """
-    stack = [("", _entries(str(path)))]
+    stack = [_Level.of("", str(path), ignore)]
     while stack:
-        folder, entries = stack[-1]
-        files: list[os.DirEntry[str]] = []
-        below: os.DirEntry[str] | None = None
-        for entry in entries:
-            if not _counts(entry, folder, ignore):
-                continue
-            if entry.is_dir():
-                below = entry
-                break
-            files.append(entry)
-            if len(files) == RUN_FILES:
-                break
-        if files:
-            yield Run(folder, files)
+        level = stack[-1]
+        yield from level.files()
+        below = level.enter()
         if below is None:
-            if len(files) < RUN_FILES:
-                stack.pop()
+            stack.pop()
         elif below.is_symlink():
-            passed_over.append(f"{folder}{below.name} is a link to a folder, which is not followed")
+            passed_over.append(
+                f"{level.folder}{below.name} is a link to a folder, which is not followed"
+            )
         else:
-            stack.append((f"{folder}{below.name}/", _entries(below.path)))
+            stack.append(_Level.of(f"{level.folder}{below.name}/", below.path, ignore))
 
 
-def _counts(entry: os.DirEntry[str], folder: str, ignore: Ignore) -> bool:
-    """Whether a file or folder is to be looked at: it is not hidden, ignored or our own list."""
-    name = entry.name
-    if name.startswith("."):
-        return False
-    if ignore.rules and ignore.leaves_out(folder + name, is_folder=entry.is_dir()):
-        return False
-    return name != CLASSES_FILE or folder != "" or entry.is_dir()
+@dataclass(slots=True)
+class _Level:
+    """A folder that is being walked: `at` is how far, `folders` where folders lie behind that."""
 
+    folder: str
+    entries: list[os.DirEntry[str]]
+    folders: Iterator[int]
+    at: int = 0
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    with refusals(folder, "folder"), os.scandir(folder) as entries:
-        return iter(sorted(entries, key=_name_of))
+    @classmethod
+    def of(cls, folder: str, path: str, ignore: Ignore) -> _Level:
+        with refusals(path, "folder"), os.scandir(path) as found:
+            entries = [entry for entry in found if not entry.name.startswith(".")]
+        entries.sort(key=_name_of)
+        if ignore.rules:
+            entries = [
+                entry
+                for entry in entries
+                if not ignore.leaves_out(folder + entry.name, is_folder=entry.is_dir())
+            ]
+        if not folder:
+            entries = [each for each in entries if each.name != CLASSES_FILE or each.is_dir()]
+        return cls(folder, entries, iter([at for at, e in enumerate(entries) if e.is_dir()]))
+
+    def files(self) -> Iterator[Run]:
+        """The files up to the next folder, which is where `at` is then."""
+        start, self.at = self.at, next(self.folders, len(self.entries))
+        for first in range(start, self.at, RUN_FILES):
+            yield Run(self.folder, self.entries[first : min(first + RUN_FILES, self.at)])
+
+    def enter(self) -> os.DirEntry[str] | None:
+        """The folder that is next; None when there is no more."""
+        if self.at == len(self.entries):
+            return None
+        self.at += 1
+        return self.entries[self.at - 1]
 
 
 def is_called_image(name: str) -> bool:
-    return PurePath(name).suffix.lower() in _SUFFIXES
+    file = name.rpartition("/")[2]
+    at = file.rfind(".")
+    return at > 0 and file[at:].lower() in _SUFFIXES
 
 
 def read_head(path: str) -> bytes:
@@ -222,14 +237,16 @@ def read_whole(image: ImageFile) -> tuple[bytes, ImageHeader]:
     return data, check_whole(image.path, data, (image.codec,))
 
 
-def check_whole(path: str, data: bytes, codecs: Collection[str]) -> ImageHeader:
-    """The header of an image file that was read, in one of `codecs`.
+def check_whole(
+    path: str, data: bytes, codecs: Collection[str], look: Callable[[bytes], ImageHeader] = examine
+) -> ImageHeader:
+    """The header of an image file that was read, in one of `codecs`; `look` examines it.
 
     Raises:
         InvalidInputError: it is cut short, or in none of these formats any more.
     """
     try:
-        header = examine(data)
+        header = look(data)
     except InvalidInputError as problem:
         raise damage(path, f"{problem}. {_ADVICE}") from problem
     if header.codec not in codecs:

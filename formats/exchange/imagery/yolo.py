@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -134,10 +135,10 @@ def matches_yolo(candidate: Candidate) -> bool:
     """A folder with an image and a text file that lies where that image's labels do."""
     if not candidate.is_folder:
         return candidate.path.name in YAML_FILES
-    images = [name for name in candidate.names if is_called_image(name.name)]
+    images = (name for name in candidate.names if is_called_image(name.name))
     return any(
         (file := candidate.path / _label_name(name.as_posix())).is_file() and _is_label(file)
-        for name in images[:_LOOKED_INTO]
+        for name in islice(images, _LOOKED_INTO)
     )
 
 

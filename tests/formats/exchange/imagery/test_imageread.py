@@ -41,7 +41,7 @@ def wanted(path: Path, data: bytes, *, size: int | None = None) -> WantedFile:
 
 def images_of(files: Iterable[WantedFile]) -> list[tuple[WantedFile, bytes]]:
     """Every image with its file."""
-    return [pair for portion in read_ahead(files) for pair in _pairs(portion)]
+    return [pair for portion in read_ahead([files]) for pair in _pairs(portion)]
 
 
 def _pairs(portion: Portion) -> Iterator[tuple[WantedFile, bytes]]:
@@ -78,7 +78,7 @@ def test_an_image_that_became_shorter_is_read_as_it_is(tmp_path: Path) -> None:
 def test_a_portion_of_images_larger_than_their_folder_promised_ends_early(tmp_path: Path) -> None:
     data = [image(700) for _ in range(8)]
     files = [wanted(tmp_path / f"{at}.png", each, size=100) for at, each in enumerate(data)]
-    portions = list(read_ahead(files))
+    portions = list(read_ahead([files]))
     assert [data for portion in portions for _, data in _pairs(portion)] == data
     assert [file for portion in portions for file in portion.files] == files
     assert max(portion.data.nbytes for portion in portions) < PORTION_BYTES + len(data[0])
@@ -93,7 +93,7 @@ def test_what_is_no_image_is_passed_over(tmp_path: Path, data: bytes) -> None:
 def test_an_image_cut_short_is_refused_after_those_before_it(tmp_path: Path) -> None:
     whole = wanted(tmp_path / "1.png", image())
     others = [wanted(tmp_path / f"{at}.png", image()) for at in range(2, PORTION_FILES + 1)]
-    reading = read_ahead([whole, *others, wanted(tmp_path / "cut.png", image()[:-6])])
+    reading = read_ahead([[whole, *others, wanted(tmp_path / "cut.png", image()[:-6])]])
     assert next(reading).files == [whole, *others]
     with pytest.raises(InvalidInputError, match=r"cut\.png.*cut short"):
         next(reading)
@@ -102,13 +102,13 @@ def test_an_image_cut_short_is_refused_after_those_before_it(tmp_path: Path) -> 
 def test_an_image_that_became_another_format_is_refused(tmp_path: Path) -> None:
     changed = wanted(tmp_path / "1.png", b"GIF89a" + bytes([1, 0, 1, 0, 0, 0, 0, 0x3B]))
     with pytest.raises(InvalidInputError, match="was png and became gif"):
-        list(read_ahead([changed]))
+        list(read_ahead([[changed]]))
 
 
 def test_a_file_that_is_gone_is_told_by_its_name(tmp_path: Path) -> None:
     gone = WantedFile("gone.png", str(tmp_path / "gone.png"), Place(rows=1, codecs={"png"}))
     with pytest.raises(NotFoundError, match=r"gone\.png"):
-        list(read_ahead([gone]))
+        list(read_ahead([[gone]]))
 
 
 def test_no_more_is_asked_for_than_may_wait_in_memory(tmp_path: Path) -> None:
@@ -116,11 +116,11 @@ def test_no_more_is_asked_for_than_may_wait_in_memory(tmp_path: Path) -> None:
     one = wanted(path, image())
     asked = 0
 
-    def endless() -> Iterator[WantedFile]:
+    def endless() -> Iterator[list[WantedFile]]:
         nonlocal asked
         while True:
             asked += 1
-            yield one
+            yield [one]
 
     reading = read_ahead(endless())
     next(reading)
@@ -130,7 +130,7 @@ def test_no_more_is_asked_for_than_may_wait_in_memory(tmp_path: Path) -> None:
 
 def test_no_thread_stays_when_reading_is_given_up(tmp_path: Path) -> None:
     files = [wanted(tmp_path / f"{at}.png", image()) for at in range(4 * PORTION_FILES)]
-    reading = read_ahead(files)
+    reading = read_ahead([files])
     next(reading)
     reading.close()
     assert not [thread for thread in threading.enumerate() if "read-image" in thread.name]
