@@ -306,6 +306,8 @@ class Stream:
             lanes=chosen.lanes,
             bands=chosen.bands,
             window_rows=chosen.window_rows,
+            group_rows=chosen.group_rows,
+            run_rows=chosen.run_rows,
             items=self._items_state(),
             seed=self._seed,
             epoch=self._epoch,

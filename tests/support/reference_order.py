@@ -67,6 +67,13 @@ class Lanes:
         f = ((i * 0x9E3779B97F4A7C15) & MASK) >> 33
         return a + ((e - a) * f >> 32) - self.cut[i]
 
+    def run_and_place(self, x: int) -> tuple[int, int]:
+        g = bisect_right(self.start, x) - 1
+        return self.pi[g], x - self.start[g]
+
+    def row_order(self, run: int) -> list[int]:
+        return perm(number(key(self.seed, self.epoch, 2), run), self.live[run])
+
     def lanes_of_block(self, b: int) -> list[int]:
         per_band = self.lanes // self.bands
         stride = max(1, self.bands * 2654435769 >> 32)
@@ -97,14 +104,48 @@ class Lanes:
         i = lane // 2
         step = self.s[i] + b if lane % 2 == 0 else self.s[i] - 1 - b
         x = self.cut[i] + step % self.n[i]
-        g = bisect_right(self.start, x) - 1
-        run = self.pi[g]
-        return run, perm(number(key(self.seed, self.epoch, 2), run), self.live[run])[
-            x - self.start[g]
-        ]
+        run, place = self.run_and_place(x)
+        return run, self.row_order(run)[place]
 
     def sequence(self) -> list[tuple[int, int]]:
         return [self.row_at(t) for t in range(self.rows)]
+
+
+class GroupedLanes(Lanes):
+    """Paired lanes over groups of runs; `groups` holds the live rows of the runs of each."""
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[int]],
+        seed: int,
+        epoch: int,
+        lanes: int,
+        bands: int,
+        run_rows: int,
+    ) -> None:
+        self.groups, self.run_rows = groups, run_rows
+        super().__init__([sum(group) for group in groups], seed, epoch, lanes, bands)
+
+    def _first(self, i: int) -> int:
+        f = ((i * 0x9E3779B97F4A7C15) & MASK) >> 33
+        return min(self.n[i] // 2 + (self.run_rows * f >> 32), self.n[i] - 1)
+
+    def run_and_place(self, x: int) -> tuple[int, int]:
+        group, place = super().run_and_place(x)
+        counts = self.groups[group]
+        for run in perm(number(key(self.seed, self.epoch, 9), group), len(counts)):
+            if place < counts[run]:
+                return sum(len(before) for before in self.groups[:group]) + run, place
+            place -= counts[run]
+        raise AssertionError("a place beyond its group")
+
+    def row_order(self, run: int) -> list[int]:
+        group = 0
+        while run >= len(self.groups[group]):
+            run -= len(self.groups[group])
+            group += 1
+        a_key = number(key(self.seed, self.epoch, 2), group << 32 | run)
+        return perm(a_key, self.groups[group][run])
 
 
 def taken(shares: Sequence[int], slots: int) -> list[int]:

@@ -19,7 +19,7 @@ from tensorrepo.repo.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-FORMAT = "tensorrepo stream state v1"
+FORMAT = "tensorrepo stream state v2"
 
 
 class ItemsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -61,6 +61,8 @@ class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     seed: int
     epoch: int
     position: int
+    group_rows: int = 0
+    run_rows: int = 0
     items: ItemsState = ItemsState()
     format: str = FORMAT
 
@@ -73,6 +75,8 @@ class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             self.window_rows,
             self.items.bucket_rows,
             self.items.bucket_steps,
+            self.group_rows,
+            self.run_rows,
         )
 
 
@@ -142,6 +146,8 @@ def _check_numbers(state: StreamState, length: Callable[[int, int], int]) -> Non
         and (state.order != "pages" or (lanes_fit and 0 < state.bands <= state.lanes))
         and (state.order != "pages" or state.lanes % state.bands == 0)
         and (state.order != "buffer" or state.window_rows > 0)
+        and (state.group_rows > 0) == (state.run_rows > 0)
+        and min(state.group_rows, state.run_rows) >= 0
         and bucketed == (bool(state.items.bucket),) * 2
     )
     if not sound:

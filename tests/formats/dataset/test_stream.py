@@ -249,6 +249,20 @@ def test_reading_resumes_with_another_batch_size_and_world(dataset: Dataset) -> 
     assert steps == [sorted(rest[start : start + 50]) for start in range(0, len(rest), 50)]
 
 
+def test_grouped_runs_resume_and_have_every_row_once(dataset: Dataset) -> None:
+    options = {"batch_size": 32, "window_bytes": WINDOW}
+    grouped = {"group_rows": 100, "run_rows": 19}
+    first = stream(dataset, **options)
+    first.load_state_dict(first.state_dict() | grouped)
+    assert first.state_dict().items() >= grouped.items()
+    rows = row_numbers(list(first))
+    assert sorted(row for step in rows for row in step) == list(range(COUNT))
+    assert rows != row_numbers(list(stream(dataset, **options)))
+    resumed = stream(dataset, **options)
+    resumed.load_state_dict(first.state_dict(position=320))
+    assert row_numbers(list(resumed)) == rows[10:]
+
+
 def test_the_state_follows_the_batches_handed_out_and_not_those_made_ahead(
     dataset: Dataset,
 ) -> None:

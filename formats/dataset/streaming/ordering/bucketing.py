@@ -22,7 +22,7 @@ from tensorrepo.formats.dataset.streaming.ordering.keyed import (
     permutation,
 )
 from tensorrepo.formats.dataset.streaming.ordering.order import Located, joined
-from tensorrepo.formats.dataset.streaming.ordering.schedule import RunRows
+from tensorrepo.formats.dataset.streaming.ordering.schedule import run_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,9 +100,8 @@ class Bucketed:
         self._buckets = buckets
         self._seed, self._epoch = seed, epoch
         self.rows, self.bands = base.rows, base.bands
-        self._shuffled = None
-        if base.permuted:
-            self._shuffled = RunRows(epoch_key(seed, epoch, Purpose.ROWS), items.counts)
+        key = epoch_key(seed, epoch, Purpose.ROWS)
+        self._shuffled = run_rows(base, key, items.counts)
         self._kept_blocks = 1 + -(-2 * lanes // buckets.rows)
         self._used = np.full(len(items.counts), -1, np.int64)  # the block that used a run last
         self._newest: tuple[int, Located] | None = None

@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     WEIGHTS = 6
     BUCKETS = 7
     IMAGES = 8
+    GROUPS = 9
 
 
 def number(key: int, x: int) -> int:

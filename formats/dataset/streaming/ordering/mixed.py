@@ -23,7 +23,7 @@ from tensorrepo.formats.dataset.streaming.ordering.mixing import (
     rank_turns,
 )
 from tensorrepo.formats.dataset.streaming.ordering.order import Located, stride_of
-from tensorrepo.formats.dataset.streaming.ordering.schedule import RunRows, Share, Stretch
+from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, Stretch, run_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -74,10 +74,8 @@ class _Pass:
         self._number = np.full(source.runs, -1, dtype=np.int64)
         self._number[items.runs] = np.arange(items.runs.size)
         self._known = np.zeros(items.runs.size, dtype=np.bool_)
-        self._shuffled: RunRows | None = None
-        if self.order.permuted:
-            key = epoch_key(source.seed, source.epoch + epoch, Purpose.ROWS)
-            self._shuffled = RunRows(key, items.counts)
+        key = epoch_key(source.seed, source.epoch + epoch, Purpose.ROWS)
+        self._shuffled = run_rows(self.order, key, items.counts)
         self._until = np.full(items.runs.size, _NEVER if source.keep else 0, dtype=np.int64)
         if not source.keep:
             low = share.rank * self.order.bands // share.world

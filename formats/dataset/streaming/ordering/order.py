@@ -149,8 +149,17 @@ class PairedLanes:
             raise IndexError(f"position {position} of an order of {self.rows} rows")
         found = self.locate(position, position + 1)
         run = int(found.run[0])
-        key = number(epoch_key(self.seed, self.epoch, Purpose.ROWS), run)
-        return run, int(permutation(key, int(self.live[run]))[found.place[0]])
+        name = int(self.row_names(found.run)[0])
+        key = number(epoch_key(self.seed, self.epoch, Purpose.ROWS), name)
+        return run, int(permutation(key, self.row_count(run))[found.place[0]])
+
+    def row_names(self, runs: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The numbers by which the rows of these runs are shuffled."""
+        return runs.view(np.uint64)
+
+    def row_count(self, run: int) -> int:
+        """Live rows of one run."""
+        return int(self.live[run])
 
     def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
         """The rows at positions ``[start, stop)``, of these bands only."""
@@ -241,6 +250,10 @@ class PairedLanes:
         np.add(at, size, out=at, where=at < 0)
         np.subtract(at, size, out=at, where=at >= size)
         at += self.cut[ring]
+        return self._runs_at(at)
+
+    def _runs_at(self, at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Run and place of each row of the line."""
         index = np.searchsorted(self.start, at, side="right") - 1
         return self.pi[index], at - self.start[index]
 
@@ -279,6 +292,38 @@ class PairedLanes:
         return np.maximum(forward, backward)
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What runs, or groups of them, make of an epoch: see the fields of `PairedLanes`.
+
+    `fraction` is one of 2^32 per ring, in [0, 1/2): the golden ratio spreads them evenly.
+    """
+
+    pi: NDArray[np.int64]
+    start: NDArray[np.int64]
+    cut: NDArray[np.int64]
+    length: NDArray[np.int64]
+    fraction: NDArray[np.int64]
+
+
+def lay_out(live: NDArray[np.int64], *, seed: int, epoch: int, lanes: int, bands: int) -> Layout:
+    """The line of shuffled runs and its rings; raises as `paired_lanes` does."""
+    if lanes < 2 or lanes % 2 or bands < 1 or lanes % bands:
+        raise ValueError(
+            f"an order needs even lanes and bands that divide them, got {lanes, bands}"
+        )
+    if live.size == 0 or int(live.min()) < 1:
+        raise ValueError("an order is made of runs that have rows")
+    pi = permutation(epoch_key(seed, epoch, Purpose.RUNS), live.size)
+    start = np.concatenate(([0], np.cumsum(live[pi])))
+    rings = lanes // 2
+    cut = np.array([ring * int(start[-1]) // rings for ring in range(rings + 1)])
+    size = np.diff(cut)
+    length = np.column_stack(((size + 1) // 2, size // 2)).ravel()
+    fraction = np.arange(rings, dtype=np.uint64) * np.uint64(GOLDEN) >> np.uint64(33)
+    return Layout(pi, start, cut, length, fraction.view(np.int64))
+
+
 def paired_lanes(
     live: NDArray[np.int64], *, seed: int, epoch: int, lanes: int, bands: int
 ) -> PairedLanes:
@@ -294,27 +339,17 @@ def paired_lanes(
     Raises:
         ValueError: lanes are odd, bands do not divide them, or a run has no rows.
     """
-    if lanes < 2 or lanes % 2 or bands < 1 or lanes % bands:
-        raise ValueError(
-            f"an order needs even lanes and bands that divide them, got {lanes, bands}"
-        )
-    if live.size == 0 or int(live.min()) < 1:
-        raise ValueError("an order is made of runs that have rows")
-    pi = permutation(epoch_key(seed, epoch, Purpose.RUNS), live.size)
-    start = np.concatenate(([0], np.cumsum(live[pi])))
-    rings = lanes // 2
-    cut = np.array([ring * int(start[-1]) // rings for ring in range(rings + 1)])
+    laid = lay_out(live, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+    start, cut = laid.start, laid.cut
     size = np.diff(cut)
     # The start lies in the run of the middle row, at a fraction in [0, 1/2) of what the ring has
-    # of it: the golden ratio spreads the fractions, so run changes are spread evenly in time.
+    # of it: so run changes are spread evenly in time.
     middle = np.searchsorted(start, cut[:-1] + size // 2, side="right") - 1
     middle = np.minimum(middle, live.size - 1)  # rings without rows, when rows are few
     low = np.maximum(start[middle], cut[:-1])
     high = np.maximum(np.minimum(start[middle + 1], cut[1:]), low)
-    fraction = np.arange(rings, dtype=np.uint64) * np.uint64(GOLDEN) >> np.uint64(33)
-    first = low + ((high - low) * fraction.view(np.int64) >> 32) - cut[:-1]
-    length = np.column_stack(((size + 1) // 2, size // 2)).ravel()
-    return PairedLanes(seed, epoch, lanes, bands, live, pi, start, cut, first, length)
+    first = low + ((high - low) * laid.fraction >> 32) - cut[:-1]
+    return PairedLanes(seed, epoch, lanes, bands, live, laid.pi, start, cut, first, laid.length)
 
 
 def _last_step(

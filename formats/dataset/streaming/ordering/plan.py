@@ -16,6 +16,11 @@ import numpy as np
 
 from tensorrepo.formats.dataset.columns.values import offsets_of
 from tensorrepo.formats.dataset.streaming.ordering.bucketing import Bucketed, Buckets
+from tensorrepo.formats.dataset.streaming.ordering.grouped import (
+    GROUP_RUNS,
+    grouped_lanes,
+    grouping,
+)
 from tensorrepo.formats.dataset.streaming.ordering.items import items_total, row_items
 from tensorrepo.formats.dataset.streaming.ordering.order import (
     Buffered,
@@ -44,6 +49,7 @@ Reading = Literal["leading", "whole", "resident", "page"]
 
 KINDS: tuple[Kind, ...] = ("pages", "resident", "global", "buffer", "storage")
 _MOST_WINDOW_ROWS = 1 << 22  # a window is shuffled in memory, 8 bytes a row
+MOST_RUNS = 4 << 20  # that are shuffled one by one
 _RESIDENT_SHARE = 4  # columns of up to this part of the window stay loaded
 
 
@@ -57,6 +63,8 @@ class Arrangement:
     window_rows: int = 0
     bucket_rows: int = 0  # of a step of the stream that chose; 0 without buckets
     bucket_steps: int = 0
+    group_rows: int = 0  # rows, deleted ones counted, of a group of runs; 0: runs are not grouped
+    run_rows: int = 0  # about how many a run has, where they are grouped
 
     @property
     def block_rows(self) -> int:
@@ -159,7 +167,7 @@ class Plan:
     def order(self, seed: int, epoch: int, items: Items | None = None) -> Order:
         """The order of one epoch, over `items` of it: those that `items` gives."""
         found = self.items(seed, epoch) if items is None else items
-        base, chosen = self._shuffled(found.counts, seed, epoch), self.arrangement
+        base, chosen = self._shuffled(found, seed, epoch), self.arrangement
         if not chosen.bucket_steps or not base.rows:
             return base
         assert self.lengths is not None, "buckets are made of lengths"
@@ -174,25 +182,34 @@ class Plan:
             lanes=chosen.lanes,
         )
 
-    def _shuffled(self, counts: NDArray[np.int64], seed: int, epoch: int) -> Order:
-        chosen = self.arrangement
+    def _shuffled(self, items: Items, seed: int, epoch: int) -> Order:
+        chosen, counts = self.arrangement, items.counts
+        if chosen.kind == "pages" and len(counts):
+            lanes, bands = chosen.lanes, chosen.bands
+            if not chosen.group_rows:
+                return paired_lanes(counts, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+            groups = grouping(counts, self._groups(items.runs), chosen.run_rows)
+            return grouped_lanes(groups, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
         first_item = offsets_of(counts)
         if not len(counts):
             return RowOrder(first_item)
         match chosen.kind:
-            case "pages":
-                return paired_lanes(
-                    counts, seed=seed, epoch=epoch, lanes=chosen.lanes, bands=chosen.bands
-                )
             case "resident" | "global":
                 return Scattered(first_item, seed, epoch)
             case "buffer":
                 return Buffered(first_item, seed, epoch, chosen.window_rows)
-            case "storage":
+            case _:
                 return RowOrder(first_item)
 
+    def _groups(self, runs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The group of each run: that in which its fragment begins."""
+        entries = self.leading.index.entries["first_row"]
+        inside = entries[self.leading.first_page[runs]].astype(np.int64)
+        page_starts = self.leading.index.first_row[self.leading.first_page[runs]]
+        return (page_starts - inside) // self.arrangement.group_rows
 
-def make_plan(
+
+def make_plan(  # noqa: PLR0913  all that decides what is read in which order
     columns: Sequence[tuple[str, ColumnIndex]],
     *,
     batch_size: int,
@@ -204,6 +221,7 @@ def make_plan(
     packing: Packing | None = None,
     lengths: RowLengths | None = None,
     bucket_steps: int = 0,
+    most_runs: int = MOST_RUNS,
 ) -> Plan:
     """Plan to stream `columns`.
 
@@ -219,6 +237,7 @@ def make_plan(
         packing: makes items of the elements of the one column; None: items are rows.
         lengths: of every live row of the dataset, for buckets.
         bucket_steps: so many steps make a block of buckets; 0: no buckets.
+        most_runs: of more runs, groups are shuffled first and then the runs in them.
 
     Raises:
         InvalidInputError: no columns, an unknown shuffle, a window or batch below 1.
@@ -254,7 +273,7 @@ def make_plan(
     )
     if arrangement is not None:
         return plan
-    chosen = _arrange(plan, batch_size, shuffle)
+    chosen = _arrange(plan, batch_size, shuffle, most_runs)
     if bucket_steps:
         chosen = replace(chosen, bucket_rows=batch_size, bucket_steps=bucket_steps)
     return replace(plan, arrangement=chosen)
@@ -285,7 +304,14 @@ def arranged(plan: Plan, *, batch_size: int, window_bytes: int) -> Plan:
     return replace(sized, arrangement=_arrange(sized, batch_size, shuffle))
 
 
-def _arrange(plan: Plan, batch_size: int, shuffle: Shuffle) -> Arrangement:
+def _grouped(plan: Plan, chosen: Arrangement) -> Arrangement:
+    run_rows = max(1, plan.rows // plan.runs)
+    return replace(chosen, group_rows=GROUP_RUNS * run_rows, run_rows=run_rows)
+
+
+def _arrange(
+    plan: Plan, batch_size: int, shuffle: Shuffle, most_runs: int = MOST_RUNS
+) -> Arrangement:
     index, runs, window_bytes = plan.columns[0].index, plan.runs, plan.window_bytes
     decoded_bytes = sum(column.index.raw_bytes for column in plan.columns)
     if index.rows:  # those of the runs that are left
@@ -293,7 +319,10 @@ def _arrange(plan: Plan, batch_size: int, shuffle: Shuffle) -> Arrangement:
     if shuffle is True or shuffle == "pages":
         run_bytes = max(1, decoded_bytes // max(1, runs))
         lanes, bands = choose_lanes(window_bytes, run_bytes, batch_size)
-        return Arrangement("pages", lanes, bands) if runs > lanes else Arrangement("resident")
+        if runs <= lanes:
+            return Arrangement("resident")
+        chosen = Arrangement("pages", lanes, bands)
+        return _grouped(plan, chosen) if runs > most_runs else chosen
     if shuffle == "global":
         return Arrangement("global")
     if shuffle == "buffer":

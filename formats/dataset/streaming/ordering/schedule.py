@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tensorrepo.formats.dataset.streaming.ordering.keyed import low_bits_of, numbers, permutations
-from tensorrepo.formats.dataset.streaming.ordering.order import joined
+from tensorrepo.formats.dataset.streaming.ordering.order import PairedLanes, joined
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.streaming.ordering.order import Located, Order
+
+    Names = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 
 Last = Literal["short", "drop", "pad"]
 
@@ -145,7 +147,7 @@ def stretches(
             needed for a whole stretch is closed, and read again later: two blocks are enough.
         first_rows: of the first stretch, so that the first batch comes soon; the others grow.
     """
-    shuffled = RunRows(key, live) if order.permuted else None
+    shuffled = run_rows(order, key, live)
     uses = _Uses(live.size, *order.returning(share.bands(order.bands)))
     pieces = _in_turn(_pieces(order, share, first_rows or stretch_rows, stretch_rows), share)
     piece = next(pieces, None)
@@ -287,15 +289,25 @@ class _Uses:
         return done
 
 
+def run_rows(order: Order, key: int, live: NDArray[np.int64]) -> RunRows | None:
+    """The shuffled rows of runs that have `live` rows each; None where the order is of rows."""
+    if not order.permuted:
+        return None
+    assert isinstance(order, PairedLanes), "no other order leaves rows to their runs"
+    return RunRows(key, live, order.row_names)
+
+
 class RunRows:
     """The shuffled rows of the open runs, looked up for many places at once.
 
     All permutations lie in one array, in slots whose size is a power of two.
     """
 
-    def __init__(self, key: int, live: NDArray[np.int64]) -> None:
+    def __init__(self, key: int, live: NDArray[np.int64], names: Names) -> None:
+        """Prepare for runs of `live` rows; `names` gives the numbers that shuffle them."""
         self._key = key
         self._live = live
+        self._names = names
         self._slot = np.zeros(live.size, dtype=np.int64)
         self._rows = np.zeros(0, dtype=np.uint32)
         self._used = 0
@@ -325,7 +337,7 @@ class RunRows:
             yield rows, runs[slot_rows == rows]
 
     def _open_alike(self, runs: NDArray[np.int64], slot_rows: int) -> None:
-        keys = numbers(self._key, runs.astype(np.uint64))
+        keys = numbers(self._key, self._names(runs))
         shuffled = permutations(keys, self._live[runs])
         slots = self._slots(runs.size, slot_rows)
         self._slot[runs] = slots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.types import Layout, Storage
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
+from tensorrepo.formats.dataset.streaming.ordering.grouped import GroupedLanes
 from tensorrepo.formats.dataset.streaming.ordering.order import PairedLanes, RowOrder
 from tensorrepo.formats.dataset.streaming.ordering.plan import (
     Arrangement,
@@ -145,6 +147,25 @@ def test_a_saved_arrangement_decides() -> None:
     assert found.arrangement == saved
     assert isinstance(order, PairedLanes)
     assert (order.lanes, order.bands) == (6, 3)
+
+
+def test_more_runs_than_are_shuffled_one_by_one_are_grouped() -> None:
+    found = plan([("a", HEAVY)], most_runs=99)
+    assert found.arrangement == Arrangement("pages", 8, 4, group_rows=10240, run_rows=10)
+    smaller = replace(found, arrangement=replace(found.arrangement, group_rows=100))
+    order = smaller.order(0, 0)
+    assert isinstance(order, GroupedLanes)
+    assert order.groups.first_run.tolist() == list(range(0, 101, 10))
+    assert plan([("a", HEAVY)], most_runs=100).arrangement.group_rows == 0
+
+
+def test_a_fragment_belongs_to_the_group_in_which_it_begins() -> None:
+    heavy = index([10] * 12, 1000)
+    heavy.entries["first_row"] = [0, 10, 20, 0, 10, 20, 30, 0, 10, 0, 0, 0]  # six fragments
+    saved = Arrangement("pages", 2, 2, group_rows=50, run_rows=10)
+    order = plan([("a", heavy)], arrangement=saved).order(0, 0)
+    assert isinstance(order, GroupedLanes)
+    assert order.groups.first_run.tolist() == [0, 7, 10, 12]
 
 
 def test_a_plan_without_rows_has_an_order_without_rows() -> None:
