@@ -78,7 +78,8 @@ def choose(
         NotFoundError: no such row, row id or column.
     """
     if isinstance(weights, Mapping):
-        weights, balance = None, _balance(weights, balance)
+        balance = _balance(weights, balance)
+        weights = None
     _check(weights, balance, epoch_rows)
     chosen, texts = _chosen(dataset, rows, where)
     weighted = None
