@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.columns.values import ColumnValues, concat
 from tensorrepo.formats.dataset.elsewhere.foreignread import ForeignReader
 from tensorrepo.formats.dataset.elsewhere.links import read_links
 from tensorrepo.formats.dataset.elsewhere.outside import Nothing
+from tensorrepo.formats.dataset.rows.absent import check_absent
 from tensorrepo.formats.dataset.rows.pageread import READ_THREADS, PageCache, PageReader
 from tensorrepo.formats.dataset.rows.rowread import read_columns, region_of
 from tensorrepo.formats.dataset.tree.deletions import unpack_deletions
@@ -153,8 +154,13 @@ class Dataset:
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def to_arrow(self, columns: Iterable[str] | None = None) -> pa.Table:
-        """All rows as one table; without a copy where pages lie on a local disk."""
+        """All rows as one table; without a copy where pages lie on a local disk.
+
+        Raises:
+            InvalidInputError: more rows without values than are made at once; see `to_batches`.
+        """
         chosen = self.schema.select(columns)
+        check_absent(_indexes(self, chosen.names), range(self.root.rows))
         return pa.Table.from_batches(self.to_batches(chosen.names), chosen.to_arrow())
 
     def to_numpy(self, columns: Iterable[str] | None = None) -> dict[str, Presented]:
@@ -380,23 +386,30 @@ def read_live(
     readers = [page_reader(dataset, name) for name in names]
     live = live_rows(dataset)
     if isinstance(rows, range) and rows.step == 1 and len(rows):
-        start, stop, alive = _physical_range(live, rows)
+        start, stop = _physical_range(live, rows)
+        check_absent(_indexes(dataset, names), range(start, stop))
+        alive = None if live is None else live.alive(start, stop)
         if alive is None:
             return read_columns(readers, range(start, stop))
         return read_columns(readers, start + alive)
-    numbers = np.arange(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows
-    return read_columns(readers, numbers if live is None else live.physical(numbers))
+    if isinstance(rows, range):
+        check_absent(_indexes(dataset, names), rows)  # before there is a number for each
+        rows = np.arange(rows.start, rows.stop, rows.step)
+    physical = rows if live is None else live.physical(rows)
+    check_absent(_indexes(dataset, names), physical)
+    return read_columns(readers, physical)
 
 
-def _physical_range(
-    live: LiveRows | None, rows: range
-) -> tuple[int, int, NDArray[np.int64] | None]:
-    """The physical rows that hold the live ones of `rows`, and which of them are alive."""
+def _indexes(dataset: Dataset, names: Iterable[str]) -> dict[str, ColumnIndex]:
+    return {name: column_index(dataset, name) for name in names}
+
+
+def _physical_range(live: LiveRows | None, rows: range) -> tuple[int, int]:
+    """The physical rows that hold the live ones of `rows`."""
     if live is None:
-        return rows.start, rows.stop, None
+        return rows.start, rows.stop
     ends = live.physical(np.array([rows.start, rows.stop - 1]))
-    start, stop = int(ends[0]), int(ends[1]) + 1
-    return start, stop, live.alive(start, stop)
+    return int(ends[0]), int(ends[1]) + 1
 
 
 def resolve_rows(key: Rows | range, rows: int) -> range | NDArray[np.int64]:
@@ -473,7 +486,7 @@ def scan(
     while start < stop:
         end = min(stop, *(cursor.stop_of(start) for cursor in cursors.values()))
         row_bytes = sum(cursor.row_bytes for cursor in cursors.values())
-        step = max(1, int(max_bytes / max(row_bytes, 1e-9)))
+        step = max(1, int(max_bytes / max(row_bytes, 1.0)))
         for low in range(start, end, step):
             high = min(end, low + step)
             alive = None if live is None else live.alive(low, high)
