@@ -112,8 +112,9 @@ class Downloads(Generic[T]):
         self._later: list[tuple[float, int, _Read]] = []
         self._sequence = 0
         self._flying: list[_Read] = []
-        self._reading = self._busy = self._idle = 0
+        self._reading = self._busy = self._idle = self._watching = 0
         self._marked = 0.0
+        self._mistake: BaseException | None = None
         self._closed = False
         lock = Lock()
         self._work_there, self._arrived = Condition(lock), Condition(lock)
@@ -134,6 +135,8 @@ class Downloads(Generic[T]):
             for run in runs:
                 self._awaited = run
                 while run not in self._results:
+                    if self._mistake is not None:
+                        raise self._mistake
                     if self._closed:
                         raise RuntimeError("taken from downloads that are closed")
                     self._arrived.wait()
@@ -210,8 +213,17 @@ class Downloads(Generic[T]):
         reads = min(len(self._reads), self._concurrency.limit - self._reading)
         wanted = max(0, local) + max(0, reads)
         self._work_there.notify(wanted)
-        most = self._concurrency.limit + means.local_threads + 1
-        for _ in range(min(wanted - self._idle, most - len(self._threads))):
+        self._grow(wanted - self._idle)
+
+    def _watch(self) -> None:
+        """See to it that one thread wakes up when a request becomes late."""
+        if not self._watching:
+            self._work_there.notify()
+            self._grow(1 - self._idle)
+
+    def _grow(self, threads: int) -> None:
+        most = self._concurrency.limit + self._means.local_threads + 1
+        for _ in range(min(threads, most - len(self._threads))):
             name = f"tensorrepo-fetch-{len(self._threads)}"
             thread = Thread(target=self._work, name=name, daemon=True)
             self._threads.append(thread)
@@ -220,13 +232,18 @@ class Downloads(Generic[T]):
     # ------------------------------------------------------------------ threads
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
-            if isinstance(job, _Read):
-                self._read(job)
-            elif isinstance(job, _Look):
-                self._look(job)
-            else:
-                self._load(job)
+        try:
+            while (job := self._next()) is not None:
+                if isinstance(job, _Read):
+                    self._read(job)
+                elif isinstance(job, _Look):
+                    self._look(job)
+                else:
+                    self._load(job)
+        except BaseException as error:  # noqa: BLE001  a mistake of ours must not hang whoever waits
+            with self._arrived:
+                self._mistake = self._mistake or error
+                self._arrived.notify_all()
 
     def _next(self) -> _Job | None:
         with self._work_there:
@@ -235,8 +252,11 @@ class Downloads(Generic[T]):
                 job = self._startable(now)
                 if job is not None:
                     return job
+                seconds = self._until_next(now)
                 self._idle += 1
-                self._work_there.wait(self._until_next(now))
+                self._watching += seconds is not None
+                self._work_there.wait(seconds)
+                self._watching -= seconds is not None
                 self._idle -= 1
         return None
 
@@ -273,6 +293,7 @@ class Downloads(Generic[T]):
         read.began = now
         self._stats.requests += 1
         self._fly(now)
+        self._watch()
         return read
 
     def _late(self, now: float) -> _Read | None:
@@ -410,7 +431,7 @@ class Downloads(Generic[T]):
                 self._sequence += 1
                 pause = self._pause_seconds(read.failures)
                 heapq.heappush(self._later, (now + pause, self._sequence, read))
-                self._work_there.notify()  # somebody must wait for just so long
+                self._watch()
                 self._wake()
                 return
             read.answered = True
@@ -450,7 +471,7 @@ class Downloads(Generic[T]):
         if self._means.cache is not None:
             for piece in span.pieces:
                 if piece.tag is not None:
-                    self._means.cache.put(piece.name, span.part(data, piece))
+                    self._means.cache.put(piece.name, (span.part(data, piece),))
 
     # ------------------------------------------------------------------ decoding
 
