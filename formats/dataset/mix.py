@@ -21,7 +21,7 @@ import numpy as np
 
 from tensorrepo.formats.dataset.stream import Stream
 from tensorrepo.formats.dataset.streaming.assemble import Assembler
-from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm
+from tensorrepo.formats.dataset.streaming.fetching.mix_loader import MixLoader
 from tensorrepo.formats.dataset.streaming.mixstate import (
     MixState,
     decode_mix_state,
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.columns.values import ColumnValues
-    from tensorrepo.formats.dataset.streaming.batching.gather import InMemory
-    from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
+    from tensorrepo.formats.dataset.pages.pool import Pool
+    from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm
     from tensorrepo.formats.dataset.streaming.ordering.items import Items
     from tensorrepo.formats.dataset.streaming.ordering.plan import Explanation
     from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, Stretch
@@ -189,27 +189,25 @@ class Mix(Stream):
             for source in self.sources
         ]
         schema = self.dataset.schema
-        return _MixAssembler(
-            plan=self.plan,
-            loader=_MixLoader([part.loader for part in parts], places, bounds),  # type: ignore[arg-type]  # loads the same
-            columns=tuple((schema.column(name), names.index(name)) for name in self.columns),
-            nullable=tuple(
+        made: dict[str, Any] = {
+            "plan": self.plan,
+            "loader": MixLoader([part.loader for part in parts], places, bounds),
+            "columns": tuple((schema.column(name), names.index(name)) for name in self.columns),
+            "nullable": tuple(
                 any(source.dataset.schema.column(name).nullable for source in self.sources)
                 for name in names
             ),
-            form=_MixForm(
-                self.options.output,
-                self.options.pad,
-                self._pool,
-                self._identify,
+            "form": _MixForm(
+                replace(parts[0].form, pool=self._pool),
                 row_bounds,
                 tuple(part.form for part in parts),
             ),
-            options=self.options,
-            stats=self._stats,
-            sources=tuple(map(_mix_source, self.sources, bounds.tolist())),
-            blend=self.blend,
-        )
+            "stats": self._stats,
+            "sources": tuple(map(_mix_source, self.sources, bounds.tolist())),
+            "blend": self.blend,
+        }
+        same = {each.name: getattr(parts[0], each.name) for each in fields(parts[0])}
+        return _MixAssembler(**(same | made))
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +349,7 @@ def _bounds(counts: Iterable[int]) -> NDArray[np.int64]:
 # ------------------------------------------------------------------------------ reading
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _MixAssembler(Assembler):
     """Makes the batches of an iteration over a mix."""
 
@@ -370,41 +368,17 @@ class _MixAssembler(Assembler):
         )
 
 
-class _MixLoader:
-    """Loads runs of all sources by their own loaders. Thread-safe."""
-
-    def __init__(
-        self, loaders: Sequence[RunLoader], places: Sequence[Sequence[int]], bounds: NDArray[Any]
-    ) -> None:
-        self._loaders, self._places, self._bounds = loaders, places, bounds
-
-    @property
-    def is_local(self) -> bool:
-        return all(loader.is_local for loader in self._loaders)
-
-    @property
-    def is_in_place(self) -> bool:
-        return all(loader.is_in_place for loader in self._loaders)
-
-    def load(self, runs: list[int]) -> list[list[InMemory]]:
-        """All rows of some runs, column by column in the order of the mix's plan."""
-        numbers = np.array(runs)
-        source = np.searchsorted(self._bounds, numbers, side="right") - 1
-        found: list[list[InMemory]] = [[] for _ in self._places[0]]
-        for each in np.unique(source).tolist():
-            first = int(self._bounds[each])
-            loaded = self._loaders[each].load((numbers[source == each] - first).tolist())
-            for column, place in zip(found, self._places[each], strict=True):
-                column += [one._replace(runs=one.runs + first) for one in loaded[place]]
-        return found
-
-
 @dataclass(frozen=True, slots=True)
-class _MixForm(BatchForm):
+class _MixForm:
     """Makes batches that know the sources of their rows."""
 
+    base: BatchForm
     bounds: NDArray[np.int64]
     forms: tuple[BatchForm, ...]
+
+    @property
+    def pool(self) -> Pool:
+        return self.base.pool
 
     def batch(
         self,
@@ -416,8 +390,8 @@ class _MixForm(BatchForm):
         """The batch of these values; `rows` counts those of all sources."""
         source = np.searchsorted(self.bounds, rows, side="right") - 1
         own = rows - self.bounds[source]
-        form = replace(self, identify=partial(_identify, self.forms, source))
-        batch = BatchForm.batch(form, columns, position=position, rows=own)
+        form = replace(self.base, identify=partial(_identify, self.forms, source))
+        batch = form.batch(columns, position=position, rows=own)
         batch.source = source
         return batch
 
