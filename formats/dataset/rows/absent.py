@@ -51,7 +51,7 @@ def check_absent(
     raise InvalidInputError(
         f"column {name!r} stores no values for {found[name]:,} of these {len(rows):,} rows: their "
         f"defaults or nulls take {sizes[name]:,} bytes, {sum(sizes.values()):,} in all columns, "
-        f"and {limit_bytes:,} are made at once. Read fewer rows, ds[a:b], fewer columns, or batches: "
+        f"and {limit_bytes:,} are made at once. Read fewer rows, ds[a:b], or columns, or batches: "
         "to_batches(), stream()."
     )
 
