@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.torch_stream import TorchStream, torch_stream
 
 if TYPE_CHECKING:
@@ -68,7 +69,17 @@ class Stream:
         Raises:
             InvalidInputError: the state is of other data or another order.
         """
-        self.stored.load_state_dict({key: value for key, value in state.items() if key != "commit"})
+        if not isinstance(state, dict):
+            raise InvalidInputError(f"not a 'tensorrepo stream state': {state!r:.120}")
+        plain = dict(state)
+        saved = plain.pop("commit", None)
+        if saved is not None and plain.get("dataset") not in (None, self.stored.dataset.digest):
+            raise InvalidInputError(
+                f"the state was saved at commit {saved:.12}, whose data differ from those of "
+                f"{self.dataset.name} at commit {self.dataset.commit:.12}. Stream the commit that "
+                "it was saved at, or start a new epoch without the state."
+            )
+        self.stored.load_state_dict(plain)
 
     def explain(self) -> Any:
         """How it will read: order, resident bytes, requests. Reads nothing."""

@@ -56,10 +56,12 @@ class TorchStream:
 
     def __len__(self) -> int:
         """Steps that are left of this epoch, of all workers together."""
+        self._notice()
         return len(self.stream)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin another pass over the data, in another order."""
+        self._notice()
         self.stream.set_epoch(epoch)
         self._shared[_EPOCH] = epoch
 
@@ -127,6 +129,12 @@ class TorchStream:
     def __repr__(self) -> str:
         return f"<torch dataset: {self.stream!r}>"
 
+    def _notice(self) -> None:
+        """Outside of workers: the place that was loaded is used up once some began there."""
+        if self._shared[_CLAIM] and _torch().utils.data.get_worker_info() is None:
+            self.stream.stored.rewind()
+            self._turns = 0
+
     def _claimed(self, loop: int) -> bool:
         """Whether the place that was loaded is for the workers of this `loop` over a loader.
 
@@ -139,7 +147,7 @@ class TorchStream:
 
     def _steps(self, turn: int, turns: int) -> Iterator[Any]:
         stored = self.stream.stored
-        start, batch_size, rows = stored.start, stored.options.batch_size, stored.plan.rows
+        start, batch_size, rows = stored.start, stored.options.batch_size, stored.rows
         self._turns = 0
         self._next = min(start + turn * batch_size, rows)
         return self._counted(iter(stored.in_turn(turn, turns)), turns * batch_size, rows)

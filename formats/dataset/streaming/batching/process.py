@@ -21,6 +21,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -137,34 +138,25 @@ class ProcessItems:
             block.close()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
         if multiprocessing.current_process().daemon:
             raise InvalidInputError(
                 "workers='process' was asked for inside of a worker process, which must not start "
                 "others: use workers='thread' there."
             )
+        errand = _packed(self._errand)
+        context = multiprocessing.get_context("spawn")
         self._results, results = context.Pipe(duplex=False)
         returns, self._returns = context.Pipe(duplex=False)
         self._blocks = [SharedBlock() for _ in range(_BLOCKS)]
-        self._process = context.Process(
+        process = context.Process(
             target=_serve,
-            args=(self._errand, self._blocks, results, returns),
+            args=(errand, self._blocks, results, returns),
             name="tensorrepo-stream",
             daemon=True,
         )
         try:
-            self._process.start()
-        except Exception as error:
-            self._closed = True
-            for block in self._blocks:
-                block.close()
-            if isinstance(error, RuntimeError):  # multiprocessing explains what a script needs
-                raise
-            raise InvalidInputError(
-                f"workers='process' could not pass the work to a process: {error}. Functions, such "
-                "as the transform, must be found by name in a module: no lambda, nothing defined "
-                "inside of a function. Or use workers='thread'."
-            ) from error
+            process.start()
+            self._process = process
         finally:
             results.close()
             returns.close()
@@ -236,14 +228,14 @@ class _Free:
 
 
 def _serve(
-    errand: Errand, blocks: list[SharedBlock], results: Connection, returns: Connection
+    errand: bytes, blocks: list[SharedBlock], results: Connection, returns: Connection
 ) -> None:
     """The life of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both: the parent decides
     free = _Free(len(blocks))
     Thread(target=_listen, args=(returns, free, os.getppid()), daemon=True).start()
     try:
-        made = errand()
+        made = ForkingPickler.loads(errand)()  # here, so that what fails in it is told
         try:
             for one in made:
                 number = free.take()
@@ -282,6 +274,18 @@ def _listen(returns: Connection, free: _Free, parent: int) -> None:
                 free.give(message)
     except (EOFError, OSError):
         os._exit(1)
+
+
+def _packed(errand: Errand) -> bytes:
+    """The errand as `multiprocessing` passes it on, names instead of code."""
+    try:
+        return bytes(ForkingPickler.dumps(errand))
+    except Exception as error:
+        raise InvalidInputError(
+            f"workers='process' could not pass the work to a process: {error}. Functions, such as "
+            "the transform, must be found by name in a module: no lambda, nothing defined inside "
+            "of a function. Or use workers='thread'."
+        ) from error
 
 
 def _decoded(message: bytes) -> _Message:

@@ -60,6 +60,7 @@ class SharedBlock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        self._memory = np.empty(0, np.uint8)
 
     def __getstate__(self) -> Any:
         return DupFd(self._fd)

@@ -72,6 +72,9 @@ class Stages(Generic[S, T]):
             result, failure = self._results.pop(self._taken)
             self._taken += 1
             self._room.notify()
+        if isinstance(failure, StopIteration):  # passed on, it would end the loop unseen
+            message = "the work on an item raised StopIteration"
+            raise RuntimeError(message) from failure  # noqa: TRY004
         if failure is not None:
             raise failure
         return result  # type: ignore[return-value]  # there is a result where nothing failed

@@ -111,3 +111,13 @@ def test_nothing_begins_before_it_is_asked_for() -> None:
     assert stream_threads() == []
     found.close()
     assert list(found) == []
+
+
+def test_work_that_raises_stop_iteration_does_not_end_the_loop_unseen() -> None:
+    def stop(item: int) -> int:
+        raise StopIteration(item)
+
+    results = Stages(iter(range(5)), stop, threads=1, most=2, name="tensorrepo-test")
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        next(results)
+    results.close()

@@ -1,0 +1,1 @@
+"""Ranks as real processes: killed, and resumed as another number of them."""

@@ -1,0 +1,114 @@
+"""A job of any number of ranks, killed and resumed as another one, reads what one rank reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tensorrepo as tr
+from tests.support.ranks import notes, run_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = 500  # steps of 24, and a last one of 20
+STEPS = 21
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
+    repo = tr.init(tmp_path_factory.mktemp("store") / "r", author="Ada <ada@example.org>")
+    columns = {"x": tr.Tensor("float32", (16,)), "y": "int64"}
+    with repo.transaction("main") as tx:
+        tx.create_dataset("points", columns).append(
+            {"x": np.zeros((ROWS, 16), "f4"), "y": np.arange(ROWS)}, page_bytes=1024
+        )
+    return repo
+
+
+def alone(repo: tr.Repository) -> list[tuple[int, list[int]]]:
+    """Epoch and rows of each step of three epochs, read by one rank without a stop."""
+    stream = repo.dataset("points").stream(batch_size=24, window="4kB", seed=5)
+    found = []
+    for epoch in range(3):
+        stream.set_epoch(epoch)
+        found += [(epoch, sorted(batch["y"].tolist())) for batch in stream]
+    return found
+
+
+def together(step: dict[str, Any]) -> tuple[int, list[int]]:
+    return step["epoch"], sorted(row for rank in step["ranks"] for row in rank)
+
+
+def test_ranks_that_are_killed_and_resumed_as_others_read_the_same_steps(
+    repo: tr.Repository, tmp_path: Path
+) -> None:
+    run_job(tmp_path, repo.url, 3, steps=4, killed=1)
+    run_job(tmp_path, repo.url, 5, steps=11, killed=4)
+    run_job(tmp_path, repo.url, 1, steps=8, killed=0)  # over the end of the first epoch
+    run_job(tmp_path, repo.url, 2, steps=13, killed=0)
+    run_job(tmp_path, repo.url, 4, steps=3 * STEPS - 36, killed=None)  # to the end of the third
+    steps = notes(tmp_path)
+    assert [together(step) for step in steps] == alone(repo)
+    assert [len(step["ranks"]) for step in steps] == [3] * 4 + [5] * 11 + [1] * 8 + [2] * 13 + (
+        [4] * 27
+    )
+    for epoch in range(3):
+        rows = Counter(row for each in steps if each["epoch"] == epoch for row in together(each)[1])
+        assert rows == Counter(range(ROWS))
+
+
+def test_shares_of_a_step_differ_by_at_most_one_row(repo: tr.Repository, tmp_path: Path) -> None:
+    run_job(tmp_path, repo.url, 5, steps=3, killed=None)
+    sizes = [[len(rank) for rank in step["ranks"]] for step in notes(tmp_path)]
+    assert sizes == [[4, 5, 5, 5, 5]] * 3
+    assert together(notes(tmp_path)[0])[1] == alone(repo)[0][1]
+
+
+# ------------------------------------------------------------------------------ refused
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> tr.Repository:
+    repo = tr.init(tmp_path / "r", author="Ada <ada@example.org>")
+    with repo.transaction("main") as tx:
+        tx.create_dataset("points", {"x": "float32", "y": "int64"}).append(
+            {"x": np.zeros(10), "y": np.arange(10)}
+        )
+    with repo.transaction("main") as tx:
+        tx.dataset("points").append({"x": np.zeros(3), "y": np.arange(3)})
+    with repo.transaction("main") as tx:
+        tx.save_file("notes.txt", b"nothing of the data changes")
+    return repo
+
+
+def test_a_state_of_other_data_is_refused_and_both_commits_are_named(grown: tr.Repository) -> None:
+    old, new = grown.dataset("points", "main~2"), grown.dataset("points")
+    state = old.stream(batch_size=4).state_dict()
+    with pytest.raises(tr.InvalidInputError) as raised:
+        new.stream(batch_size=4).load_state_dict(state)
+    assert old.commit[:12] in str(raised.value)
+    assert new.commit[:12] in str(raised.value)
+
+
+def test_equal_data_of_another_commit_resumes(grown: tr.Repository) -> None:
+    state = grown.dataset("points", "main~1").stream(batch_size=4).state_dict(position=8)
+    stream = grown.dataset("points").stream(batch_size=4)
+    stream.load_state_dict(state)
+    assert [batch.position for batch in stream] == [12, 13]
+
+
+def test_a_state_of_other_columns_is_refused(grown: tr.Repository) -> None:
+    ds = grown.dataset("points")
+    state = ds.stream(batch_size=4, columns=["y"]).state_dict()
+    with pytest.raises(tr.InvalidInputError, match=r"\['y'\], these are \['x', 'y'\]"):
+        ds.stream(batch_size=4).load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": 3}, {"format": "something else"}, "text"], ids=str)
+def test_what_is_no_state_is_refused(grown: tr.Repository, state: Any) -> None:
+    with pytest.raises(tr.InvalidInputError, match="not a 'tensorrepo stream state"):
+        grown.dataset("points").stream(batch_size=4).load_state_dict(state)

@@ -1,0 +1,253 @@
+"""Streams whose batches a process of its own makes: the same, and nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+
+import tensorrepo as tr
+from tests.support.sources import ROOT
+from tests.support.transforms import (
+    doubled,
+    ending,
+    failing,
+    killed,
+    sleepy,
+    unsendable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WAITED = 30.0
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> tr.Dataset:
+    repo = tr.init(tmp_path_factory.mktemp("store") / "r", author="Ada <ada@example.org>")
+    columns = (
+        tr.Column("point", tr.Tensor("float32", (2,))),
+        tr.Column("label", tr.ClassLabel(("low", "high")), nullable=True),
+        tr.Column("text", tr.Text()),
+        tr.Column("ragged", tr.Tensor("int16", (None,))),
+    )
+    with repo.transaction("main") as tx:
+        tx.create_dataset("points", tr.Schema(columns)).append(
+            [
+                {
+                    "point": np.array([at, -at], "f4"),
+                    "label": None if at % 5 == 0 else at % 2,
+                    "text": f"row {at}",
+                    "ragged": np.arange(at % 4, dtype=np.int16),
+                }
+                for at in range(100)
+            ]
+        )
+    return repo.dataset("points")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    before = open_files()
+    yield
+    assert multiprocessing.active_children() == []
+    gc.collect()
+    assert open_files() <= before
+
+
+def open_files() -> int:
+    """How many blocks of shared memory this process has open."""
+    links = (os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
+    return sum("memfd:tensorrepo" in link for link in links)
+
+
+def seen(batches: Any) -> list[Any]:
+    return [
+        (
+            batch.position,
+            batch.rows.tolist(),
+            batch.row_ids.tolist(),
+            batch["point"].tolist(),
+            np.ma.getdata(batch["label"]).tolist(),
+            batch.valid["label"].tolist(),
+            batch["text"],
+            [row.tolist() for row in batch["ragged"]],
+        )
+        for batch in batches
+    ]
+
+
+def test_batches_and_states_are_those_of_threads(ds: tr.Dataset) -> None:
+    threads, process = ds.stream(batch_size=8), ds.stream(batch_size=8, workers="process")
+    whole = seen(threads)
+    assert seen(list(process)) == whole  # kept ones are never overwritten
+    assert process.state_dict() == threads.state_dict()
+    assert (process.stats().rows, process.stats().runs) == (100, threads.stats().runs)
+
+
+def test_reading_resumes_in_a_process_and_out_of_one(ds: tr.Dataset) -> None:
+    whole = seen(ds.stream(batch_size=10, seed=3))
+    process = ds.stream(batch_size=10, seed=3, workers="process")
+    assert seen(islice(process, 4)) == whole[:4]
+    rest = ds.stream(batch_size=10)
+    rest.load_state_dict(process.state_dict())
+    assert seen(rest) == whole[4:]
+    process.load_state_dict(process.state_dict(position=70))
+    assert seen(process) == whole[7:]
+
+
+def test_batches_outlive_their_stream(ds: tr.Dataset) -> None:
+    stream = ds.stream(batch_size=10, workers="process")
+    batches = list(islice(stream, 2))
+    stream.close()
+    del stream
+    assert seen(batches) == seen(islice(ds.stream(batch_size=10), 2))
+
+
+def test_memory_goes_round_without_being_copied(ds: tr.Dataset) -> None:
+    places = {
+        batch["point"].__array_interface__["data"][0]
+        for batch in ds.stream(batch_size=2, workers="process", columns=["point"])
+    }
+    assert len(places) <= 6
+
+
+@pytest.mark.parametrize("output", ["torch", "jax", "arrow"])
+def test_every_output_comes_from_a_process(ds: tr.Dataset, output: Any) -> None:
+    columns = ["point", "text"]
+    for plain, batch in zip(
+        ds.stream(batch_size=40, output=output, columns=columns),
+        ds.stream(batch_size=40, output=output, columns=columns, workers="process"),
+        strict=True,
+    ):
+        assert type(batch["point"]) is type(plain["point"])
+        assert batch["point"].tolist() == plain["point"].tolist()
+        assert list(batch["text"]) == list(plain["text"])
+
+
+def test_a_transform_runs_in_the_other_process(ds: tr.Dataset) -> None:
+    plain = list(ds.stream(batch_size=30, transform=doubled))
+    there = list(ds.stream(batch_size=30, transform=doubled, workers="process"))
+    assert {item["made"].pop("by") for item in plain} == {os.getpid()}
+    assert os.getpid() not in {item["made"].pop("by") for item in there}
+    assert [item["made"] for item in there] == [item["made"] for item in plain]
+    assert all(map(np.array_equal, [i["twice"] for i in there], [i["twice"] for i in plain]))
+
+
+def test_what_a_transform_raises_is_raised_here_with_its_traceback(ds: tr.Dataset) -> None:
+    batches = iter(ds.stream(batch_size=10, transform=failing, workers="process"))
+    assert [next(batches).position, next(batches).position] == [10, 20]
+    with pytest.raises(LookupError, match="no sense in 30") as raised:
+        next(batches)
+    assert "transforms.py" in "".join(raised.value.__notes__)
+    assert list(batches) == []
+
+
+def test_a_transform_cannot_end_the_loop_by_accident(ds: tr.Dataset) -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(ds.stream(batch_size=10, transform=ending, workers="process"))
+
+
+def test_what_cannot_be_handed_over_is_named(ds: tr.Dataset) -> None:
+    with pytest.raises(tr.InvalidInputError, match=r"\['batch'\]\[1\]\['what'\] is a set"):
+        list(ds.stream(batch_size=10, transform=unsendable, workers="process"))
+
+
+def test_a_transform_without_a_name_is_refused(ds: tr.Dataset) -> None:
+    with pytest.raises(tr.InvalidInputError, match="no lambda"):
+        list(ds.stream(batch_size=10, transform=lambda batch: batch, workers="process"))
+
+
+def test_a_repository_in_this_processs_memory_is_not_found_there() -> None:
+    repo = tr.init("memory://alone", author="Ada <ada@example.org>")
+    with repo.transaction("main") as tx:
+        tx.create_dataset("d", {"x": "int64"}).append({"x": np.arange(10)})
+    with pytest.raises(tr.NotFoundError, match="no tensorrepo repository"):
+        list(repo.dataset("d").stream(batch_size=5, workers="process"))
+
+
+def test_a_killed_process_is_an_error_and_no_wait(ds: tr.Dataset) -> None:
+    with pytest.raises(tr.Error, match="killed by signal 9"):
+        list(ds.stream(batch_size=10, transform=killed, workers="process"))
+
+
+@pytest.mark.parametrize("transform", [None, sleepy], ids=["between batches", "amid a transform"])
+def test_an_iterator_that_is_dropped_leaves_nothing(
+    ds: tr.Dataset, transform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorrepo.formats.dataset.streaming.batching.process._END_SECONDS", 0.5)
+    batches = iter(ds.stream(batch_size=10, transform=transform, workers="process"))
+    assert next(batches).position == 10
+    (child,) = multiprocessing.active_children()
+    assert child.is_alive()
+    del batches
+
+
+PARENT = """
+import sys, time
+import tensorrepo as tr
+from multiprocessing import active_children
+from tests.support.transforms import sleepy
+
+if __name__ == "__main__":
+    ds = tr.open(sys.argv[1]).dataset("points")
+    stream = ds.stream(batch_size=10, transform=sleepy, workers="process")
+    for batch in stream:
+        print(active_children()[0].pid, flush=True)
+"""
+
+
+@pytest.fixture
+def parent(ds: tr.Dataset, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A program whose stream waits for a transform, and the process that transforms."""
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    with subprocess.Popen(
+        [sys.executable, str(script), ds.repository.url],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as program:
+        assert program.stdout is not None
+        child = int(program.stdout.readline())
+        program.stdout.readline()
+        yield program, child
+        program.kill()
+
+
+def gone(pid: int) -> bool:
+    until = time.monotonic() + WAITED
+    while psutil.pid_exists(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not psutil.pid_exists(pid)
+
+
+def test_the_process_ends_when_its_parent_is_killed(
+    parent: tuple[subprocess.Popen[str], int],
+) -> None:
+    program, child = parent
+    program.kill()
+    assert gone(child)
+
+
+def test_ctrl_c_ends_both_with_one_traceback(parent: tuple[subprocess.Popen[str], int]) -> None:
+    program, child = parent
+    os.killpg(program.pid, signal.SIGINT)
+    _, said = program.communicate(timeout=WAITED)
+    assert program.returncode != 0
+    assert said.count("KeyboardInterrupt") == 1
+    assert gone(child)

@@ -1,0 +1,192 @@
+"""Streams in torch's own loaders: the same batches in the same order with any workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import tensorrepo as tr
+from tests.support.servers import s3_on_ours
+from tests.support.transforms import doubled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tensorrepo.torch_stream import TorchStream
+
+# One worker is no more than this machine suggests; torch warns of more than there are cores.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+ROWS, BATCH = 100, 8
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> tr.Dataset:
+    return filled(str(tmp_path_factory.mktemp("store") / "r"))
+
+
+def filled(url: str, **options: Any) -> tr.Dataset:
+    repo = tr.init(url, author="Ada <ada@example.org>", **options)
+    columns = (
+        tr.Column("x", tr.Tensor("float32", (4,))),
+        tr.Column("y", tr.ClassLabel(("low", "high")), nullable=True),
+    )
+    with repo.transaction("main") as tx:
+        tx.create_dataset("points", tr.Schema(columns)).append(
+            [
+                {"x": np.full(4, at, "f4"), "y": None if at % 5 == 0 else at % 2}
+                for at in range(ROWS)
+            ]
+        )
+    return repo.dataset("points")
+
+
+def stream(ds: tr.Dataset, **options: Any) -> tr.Stream:
+    return ds.stream(batch_size=BATCH, window="1kB", seed=7, output="torch", **options)
+
+
+def loader(torched: TorchStream, workers: int, **options: Any) -> DataLoader[Any]:
+    return DataLoader(torched, batch_size=None, num_workers=workers, **options)  # type: ignore[arg-type]
+
+
+def seen(batches: Any) -> list[Any]:
+    return [
+        (batch.position, batch["x"][:, 0].tolist(), batch.valid["y"].tolist()) for batch in batches
+    ]
+
+
+@pytest.mark.parametrize(("workers", "start"), [(0, None), (1, "fork"), (2, "fork"), (3, "fork")])
+def test_a_loader_gives_the_streams_batches_with_any_workers(
+    ds: tr.Dataset, workers: int, start: str | None
+) -> None:
+    torched = stream(ds).torch()
+    assert isinstance(torched, IterableDataset)
+    made = loader(torched, workers, multiprocessing_context=start)
+    assert len(made) == 13
+    assert seen(made) == seen(stream(ds))
+
+
+def test_each_rank_has_its_loader(ds: tr.Dataset) -> None:
+    ranks = [
+        seen(loader(stream(ds, rank=rank, world_size=2).torch(), workers))
+        for rank, workers in ((0, 2), (1, 0))
+    ]
+    together = [sorted(one[1] + two[1]) for one, two in zip(*ranks, strict=True)]
+    assert together == [sorted(batch[1]) for batch in seen(stream(ds))]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 3)])
+def test_reading_resumes_with_another_number_of_workers(
+    ds: tr.Dataset, before: int, after: int
+) -> None:
+    whole = seen(stream(ds))
+    first = stream(ds).torch()
+    used = list(islice(loader(first, before), 5))
+    state = json.loads(json.dumps(first.state_dict(position=used[-1].position)))
+    again = stream(ds).torch()
+    again.load_state_dict(state)
+    resumed = loader(again, after)
+    assert len(resumed) == 8
+    assert seen(resumed) == whole[5:]
+    assert len(resumed) == 13  # the place counts once
+    assert seen(resumed) == whole
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_another_epoch_reaches_workers_that_persist(ds: tr.Dataset, persistent: bool) -> None:
+    torched = stream(ds).torch()
+    made = loader(torched, 2, persistent_workers=persistent)
+    epochs = []
+    for epoch in range(3):
+        torched.set_epoch(epoch)
+        epochs.append(seen(made))
+    plain = stream(ds)
+    for epoch, batches in enumerate(epochs):
+        plain.set_epoch(epoch)
+        assert batches == seen(plain)
+
+
+def test_a_place_is_asked_for_where_workers_read_ahead(ds: tr.Dataset) -> None:
+    torched = stream(ds).torch()
+    batches = iter(loader(torched, 1))
+    next(batches)
+    with pytest.raises(tr.InvalidInputError, match=r"position=batch\.position"):
+        torched.state_dict()
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("after", [0, 1, 5, 12])
+def test_a_stateful_loader_resumes_amid_an_epoch(ds: tr.Dataset, workers: int, after: int) -> None:
+    whole = seen(stream(ds))
+    first = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=workers)
+    batches = iter(first)
+    assert seen(islice(batches, after)) == whole[:after]
+    state = first.state_dict()
+    again = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=workers)
+    again.load_state_dict(state)
+    assert seen(again) == whole[after:]
+    again.dataset.set_epoch(1)
+    plain = stream(ds, epoch=1)
+    assert seen(again) == seen(plain)
+
+
+def test_a_workers_own_place_is_for_as_many_workers(ds: tr.Dataset) -> None:
+    torched = stream(ds).torch()
+    torched.load_state_dict(stream(ds).state_dict() | {"turns": 3})
+    with pytest.raises(tr.InvalidInputError, match="with 3 workers, this one has 2"):
+        list(loader(torched, 2))
+
+
+def test_a_process_inside_of_workers_is_refused(ds: tr.Dataset) -> None:
+    with pytest.raises(tr.InvalidInputError, match="use one of them"):
+        list(loader(stream(ds, workers="process").torch(), 1))
+
+
+def test_transforms_run_in_the_workers(ds: tr.Dataset) -> None:
+    made = loader(stream(ds, transform=numbered).torch(), 2)
+    by = [item["by"] for item in made]
+    assert by[0] == by[2] != by[1] == by[3]
+    assert os.getpid() not in by
+
+
+def numbered(batch: Any) -> dict[str, Any]:
+    return {"x": batch["x"], "by": os.getpid()}
+
+
+def test_streams_survive_pickling_with_their_place(ds: tr.Dataset) -> None:
+    first = stream(ds)
+    first.load_state_dict(first.state_dict(position=40))
+    again = pickle.loads(pickle.dumps(first))
+    assert seen(again) == seen(stream(ds))[5:]
+    torched = pickle.loads(pickle.dumps(stream(ds).torch()))
+    assert seen(torched) == seen(stream(ds))
+
+
+def test_streams_with_named_transforms_survive_pickling(ds: tr.Dataset) -> None:
+    columns = ["x", "y"]
+    again = pickle.loads(pickle.dumps(ds.stream(batch_size=10, columns=columns, transform=same)))
+    assert next(iter(again)).position == 10
+    assert doubled.__module__ == "tests.support.transforms"
+
+
+def same(batch: Any) -> Any:
+    return batch
+
+
+def test_spawned_workers_read_a_remote_store(tmp_path: Path) -> None:
+    with s3_on_ours(tmp_path / "s3") as bucket:
+        options = {"endpoint": bucket.server.url, "access_key_id": "a", "secret_access_key": "b"}
+        remote = filled(f"{bucket.url}/r", storage_options=options)
+        made = loader(stream(remote).torch(), 1, multiprocessing_context="spawn")
+        assert seen(made) == seen(stream(remote))
