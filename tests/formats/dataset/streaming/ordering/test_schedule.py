@@ -229,6 +229,16 @@ def test_a_padded_step_is_the_short_one_filled_up_with_its_own_rows(
     ]
 
 
+def test_the_specs_example_of_padding_comes_out() -> None:
+    order = RowOrder(np.array([0, 3]))
+    ranks = [
+        list(stretches(order, np.array([3]), Share(8, rank, 2, last="pad"), key=KEY, keep=True))
+        for rank in range(2)
+    ]
+    assert [part.row.tolist() for parts in ranks for part in parts] == [[0, 1, 0, 0], [2, 1, 1, 2]]
+    assert [part.repeated for parts in ranks for part in parts] == [2, 3]
+
+
 def own_rows(found: list[Stretch]) -> list[list[tuple[int, int]]]:
     """The rows of every step without those that fill the last one up."""
     steps = rows_of_steps(found)
