@@ -35,25 +35,46 @@ def packed(lines: Sequence[Sequence[int]], lengths: Sequence[int], size: int) ->
 
 
 def bucketed(
-    rows: Sequence[int],
+    rows: Sequence[tuple[int, int]],
     lengths: Sequence[int],
     batch: int,
     steps: int,
     seed: int,
     epoch: int,
+    groups: Sequence[int] = (0,),
 ) -> list[int]:
-    """`rows`, in the order below, sorted into buckets."""
+    """Rows with their bands, in the order below, sorted into buckets.
+
+    `groups` says of which group each band is.
+    """
     found = []
     size = batch * steps
     for block, start in enumerate(range(0, len(rows), size)):
         some = rows[start : start + size]
-        by_length = sorted(some, key=lambda row: lengths[row])  # stable
-        count = -(-len(some) // batch)
-        turn = perm(number(key(seed, epoch, 7), block), count)
-        sizes = [batch] * count
-        if len(some) % batch:
-            sizes[turn[-1]] = len(some) % batch
-        begins = [sum(sizes[:at]) for at in range(count)]
-        for at in turn:
-            found += by_length[begins[at] : begins[at] + sizes[at]]
+        a_key = number(key(seed, epoch, 7), block)
+        count = max(groups) + 1
+        of_group = [
+            sorted(
+                (row for row, band in some if groups[band % len(groups)] == group),
+                key=lambda row: lengths[row],  # stable
+            )
+            for group in range(count)
+        ]
+        if all(len(each) * count == size for each in of_group):
+            each = batch // count
+            for at in perm(a_key, steps):
+                found += [of_group[g][at * each + k] for k in range(each) for g in range(count)]
+        else:
+            found += _of_one_group([row for row, _ in some], lengths, batch, a_key)
     return found
+
+
+def _of_one_group(rows: Sequence[int], lengths: Sequence[int], batch: int, a_key: int) -> list[int]:
+    by_length = sorted(rows, key=lambda row: lengths[row])
+    count = -(-len(rows) // batch)
+    turn = perm(a_key, count)
+    sizes = [batch] * count
+    if len(rows) % batch:
+        sizes[turn[-1]] = len(rows) % batch
+    begins = [sum(sizes[:at]) for at in range(count)]
+    return [row for at in turn for row in by_length[begins[at] : begins[at] + sizes[at]]]

@@ -31,12 +31,22 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.ordering.order import Order
 
 
+_MOST_GROUPS = 64
+_LEAST_SORTED_ROWS = 1024  # by themselves; fewer would be padded more
+
+
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Blocks of `steps` steps of `batch` items, sorted by length."""
+    """Blocks of `steps` steps of `batch` items, sorted by length.
+
+    Neighbouring bands make `groups`, each sorted by itself where that gives every step as much of
+    each: then ranks that take whole groups read no pages in common.
+    """
 
     batch: int
     steps: int
+    bands: int = 1
+    groups: int = 1
 
     @property
     def rows(self) -> int:
@@ -44,22 +54,41 @@ class Buckets:
         return self.batch * self.steps
 
     def order(
-        self, seed: int, epoch: int, block: int, lengths: NDArray[np.uint32]
+        self, key: int, lengths: NDArray[np.uint32], band: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Which item of a block, given their lengths in the order below, stands at each place."""
-        rows = len(lengths)
-        steps, short = divmod(rows, self.batch)
-        key = number(epoch_key(seed, epoch, Purpose.BUCKETS), block)
-        turn = permutation(key, max(1, steps + (short > 0)))
+        """Which item of a block stands at each place.
+
+        Args:
+            key: of the block.
+            lengths: of its items, in the order below.
+            band: of each of them.
+        """
+        group = band // (self.bands // self.groups)
+        if (np.bincount(group, minlength=self.groups) * self.groups == self.rows).all():
+            each = self.batch // self.groups
+            chosen = np.lexsort((lengths, group)).reshape(self.groups, self.steps, each)
+            return chosen.transpose(1, 2, 0)[permutation(key, self.steps)].reshape(-1)
+        return self._of_one_group(key, lengths)
+
+    def _of_one_group(self, key: int, lengths: NDArray[np.uint32]) -> NDArray[np.int64]:
+        steps, short = divmod(len(lengths), self.batch)
+        turn = permutation(key, steps + (short > 0))
         sizes = np.full(len(turn), self.batch)
         if short:
             # The short step comes last; chance says how long the rows are that it holds.
             sizes[turn[-1]] = short
         start = np.cumsum(sizes) - sizes
         by_length = np.argsort(lengths, kind="stable")
-        return np.concatenate(
-            [by_length[start[at] : start[at] + sizes[at]] for at in turn.tolist()]
-        )
+        return np.concatenate([by_length[start[at] : start[at] + sizes[at]] for at in turn])
+
+
+def buckets_of(batch: int, steps: int, bands: int) -> Buckets:
+    """Buckets for an order of `bands`, with as many groups of them as leave enough to sort."""
+    groups = 1
+    fitting = min(_MOST_GROUPS, batch * steps // _LEAST_SORTED_ROWS)
+    while 2 * groups <= fitting and bands % (2 * groups) == 0 and batch % (2 * groups) == 0:
+        groups *= 2
+    return Buckets(batch, steps, bands, groups)
 
 
 class Bucketed:
@@ -134,7 +163,8 @@ class Bucketed:
         found = self._base.locate(block * size, min((block + 1) * size, self.rows))
         item = self._unshuffled(found, block)
         row = self._first_row[found.run] + self._items.rows(found.run, item)
-        turn = self._buckets.order(self._seed, self._epoch, block, self._lengths[row])
+        key = number(epoch_key(self._seed, self._epoch, Purpose.BUCKETS), block)
+        turn = self._buckets.order(key, self._lengths[row], found.band)
         moved = replace(found, place=item).select(turn)
         return replace(moved, position=found.position)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tensorrepo.formats.dataset.columns.values import offsets_of
-from tensorrepo.formats.dataset.streaming.ordering.bucketing import Bucketed, Buckets
+from tensorrepo.formats.dataset.streaming.ordering.bucketing import Bucketed, buckets_of
 from tensorrepo.formats.dataset.streaming.ordering.grouped import (
     GROUP_RUNS,
     grouped_lanes,
@@ -176,7 +176,7 @@ class Plan:
             found,
             self.lengths.values,
             self.first_row[found.runs],
-            Buckets(chosen.bucket_rows, chosen.bucket_steps),
+            buckets_of(chosen.bucket_rows, chosen.bucket_steps, base.bands),
             seed=seed,
             epoch=epoch,
             lanes=chosen.lanes,

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.ordering.bucketing import Bucketed, Buckets
+from tensorrepo.formats.dataset.streaming.ordering.bucketing import (
+    Bucketed,
+    Buckets,
+    buckets_of,
+)
 from tensorrepo.formats.dataset.streaming.ordering.items import row_items
-from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key, permutation
-from tensorrepo.formats.dataset.streaming.ordering.keyed import number as keyed
+from tensorrepo.formats.dataset.streaming.ordering.keyed import permutation
 from tensorrepo.formats.dataset.streaming.ordering.order import (
     Order,
     RowOrder,
@@ -28,22 +31,25 @@ FIRST = np.concatenate(([0], np.cumsum(LIVE)))
 LENGTHS = [row * 7 % 10 for row in range(30)]
 
 
-def base_of(live: list[int], kind: str, seed: int, epoch: int) -> tuple[Order, list[int]]:
-    """An order, and its rows of the dataset."""
+def base_of(
+    live: list[int], kind: str, seed: int, epoch: int
+) -> tuple[Order, list[tuple[int, int]]]:
+    """An order, and its rows of the dataset with their bands."""
     first = np.concatenate(([0], np.cumsum(live)))
     if kind == "lanes":
         order: Any = paired_lanes(np.array(live), seed=seed, epoch=epoch, lanes=4, bands=2)
         pairs = Lanes(live, seed, epoch, 4, 2).sequence()
-        return order, [int(first[run]) + row for run, row in pairs]
+        band = order.locate(0, order.rows).band.tolist()
+        return order, [(int(first[run]) + row, band[at]) for at, (run, row) in enumerate(pairs)]
     order = RowOrder(first) if kind == "storage" else Scattered(first, seed, epoch)
     found = order.locate(0, order.rows)
-    return order, (first[found.run] + found.place).tolist()
+    return order, [(row, 0) for row in (first[found.run] + found.place).tolist()]
 
 
 def sorted_order(
-    live: list[int], lengths: list[int], kind: str, batch: int, steps: int, seed: int = 7
+    live: list[int], lengths: list[int], kind: str, batch: int, steps: int, groups: int = 1
 ) -> tuple[Bucketed, list[int]]:
-    base, rows = base_of(live, kind, seed, 0)
+    base, rows = base_of(live, kind, 7, 0)
     first = np.cumsum(live) - live
     items = row_items(first, np.array(live), None)
     found = Bucketed(
@@ -51,12 +57,12 @@ def sorted_order(
         items,
         np.array(lengths, np.uint32),
         first,
-        Buckets(batch, steps),
-        seed=seed,
+        Buckets(batch, steps, base.bands, groups),
+        seed=7,
         epoch=0,
         lanes=4,
     )
-    return found, bucketed(rows, lengths, batch, steps, seed, 0)
+    return found, bucketed(rows, lengths, batch, steps, 7, 0, list(range(groups)))
 
 
 def rows_of(found: Any, live: list[int]) -> list[int]:
@@ -89,6 +95,33 @@ def test_any_places_are_those_that_the_spec_says(
         assert found.position.tolist() == list(range(start, min(stop, sum(live))))
 
 
+@given(
+    st.lists(st.integers(1, 9), min_size=4, max_size=24),
+    st.sampled_from([2, 4, 6]),
+    st.integers(2, 5),
+    st.data(),
+)
+def test_groups_of_bands_are_sorted_by_themselves(
+    live: list[int], batch: int, steps: int, data: st.DataObject
+) -> None:
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=sum(live), max_size=sum(live)))
+    order, expected = sorted_order(live, lengths, "lanes", batch, steps, groups=2)
+    found = order.locate(0, sum(live))
+    assert rows_of(found, live) == expected
+    whole = sum(live) // (batch * steps) * steps
+    even = (batch * steps) % 4 == 0
+    bands = found.band[: whole * batch].reshape(-1, batch) if even else np.zeros((0, 2), int)
+    assert (bands.sum(axis=1) * 2 == bands.shape[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "bands", "groups"),
+    [(256, 64, 256, 16), (1024, 64, 1024, 64), (256, 64, 6, 2), (256, 64, 5, 1), (8, 64, 8, 1)],
+)
+def test_groups_leave_enough_to_sort(batch: int, steps: int, bands: int, groups: int) -> None:
+    assert buckets_of(batch, steps, bands).groups == groups
+
+
 @given(st.integers(1, 4), st.integers(1, 13), st.integers(0, 30))
 def test_ranks_share_every_step_of_it(world: int, batch_size: int, start: int) -> None:
     _, expected = sorted_order(LIVE, LENGTHS, "lanes", 4, 3)
@@ -112,16 +145,15 @@ def test_a_band_is_looked_up_by_itself() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 11, 12])
 def test_a_short_step_comes_last_and_may_have_any_length(rows: int) -> None:
     lengths = np.arange(rows, dtype=np.uint32)
-    turns = [Buckets(4, 3).order(0, 0, block, lengths) for block in range(40)]
+    turns = [Buckets(4, 3).order(key, lengths, np.zeros(rows, int)) for key in range(40)]
     assert all(sorted(turn.tolist()) == list(range(rows)) for turn in turns)
     whole_steps = [turn[: rows // 4 * 4].reshape(-1, 4) for turn in turns]
     assert all((np.diff(step, axis=1) == 1).all() for step in whole_steps)
 
 
-def test_the_order_of_steps_is_keyed_by_block() -> None:
-    turn = permutation(keyed(epoch_key(5, 2, Purpose.BUCKETS), 9), 3)
-    found = Buckets(2, 3).order(5, 2, 9, np.arange(6, dtype=np.uint32))
-    assert found.reshape(3, 2)[:, 0].tolist() == (turn * 2).tolist()
+def test_the_order_of_steps_is_keyed() -> None:
+    found = Buckets(2, 3).order(9, np.arange(6, dtype=np.uint32), np.zeros(6, int))
+    assert found.reshape(3, 2)[:, 0].tolist() == (permutation(9, 3) * 2).tolist()
 
 
 SPEC = [
