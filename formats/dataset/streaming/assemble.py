@@ -9,12 +9,13 @@ is shared by all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.streaming.batching.badsamples import BadSamples
 from tensorrepo.formats.dataset.streaming.batching.gather import (
-    InMemory,
     RunValues,
     Wanted,
     teach_allocator,
@@ -23,6 +24,12 @@ from tensorrepo.formats.dataset.streaming.batching.packed import PackedRuns
 from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead, Fetcher
 from tensorrepo.formats.dataset.streaming.fetching.downloads import Downloads
 from tensorrepo.formats.dataset.streaming.fetching.means import means_of
+from tensorrepo.formats.dataset.streaming.fetching.tolerant import (
+    LostRuns,
+    RunSource,
+    TolerantLoader,
+    TolerantSource,
+)
 from tensorrepo.formats.dataset.streaming.ordering.items import placed
 from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.ordering.packing import PackedItems
@@ -34,7 +41,7 @@ from tensorrepo.formats.dataset.streaming.ordering.schedule import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator
 
     from numpy.typing import NDArray
 
@@ -50,23 +57,7 @@ _IN_PLACE_THREADS, _LOCAL_THREADS = 1, 4
 _AT_ONCE_BYTES = 8 << 20  # of steps that are gathered together, at most
 _AT_ONCE_ROWS = 16384
 _FIRST_ROWS = 2048  # of the first stretch
-
-
 _MOST_STRETCH_ROWS = 1 << 18
-
-
-class RunSource(Protocol):
-    """Loads runs ahead, in the order in which they will be taken."""
-
-    def expect(self, runs: Sequence[int]) -> None:
-        """These will be taken next, after those expected before."""
-        ...
-
-    def take(self, runs: Sequence[int]) -> list[list[list[InMemory]]]:
-        """Those expected first; runs that were loaded together come together."""
-        ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +77,11 @@ class Assembler:
 
     def groups(self, share: Share, seed: int, epoch: int) -> Generator[list[Batch], None, None]:
         """Every step of the share, some at a time. Closing this ends the threads behind it."""
-        fetcher = self._fetcher()
+        lost = LostRuns(self.plan, self.nullable)
+        fetcher = self._fetcher(lost)
         teach_allocator()
         items = self.plan.items(seed, epoch)
-        walk = _Walk(self, fetcher, items)
+        walk = _Walk(self, fetcher, items, lost)
         planned = Ahead(
             map(walk.prepared, self._stretches(share, seed, epoch, items)), 1, "tensorrepo-plan"
         )
@@ -123,8 +115,9 @@ class Assembler:
         )
         return (placed(stretch, items) for stretch in found)
 
-    def _fetcher(self) -> RunSource:
+    def _fetcher(self, lost: LostRuns) -> RunSource:
         loader, options = self.loader, self.options
+        tolerant = options.on_error != "raise"
         if not loader.is_local:
             means = means_of(
                 loader.objects,
@@ -132,11 +125,12 @@ class Assembler:
                 cache=options.page_cache,
                 threads=options.threads,
             )
-            return Downloads(loader, means, self.stats, ahead_bytes=options.ahead_bytes)
+            found = Downloads(loader, means, self.stats, ahead_bytes=options.ahead_bytes)
+            return TolerantSource(found, lost) if tolerant else found
         # One thread verifies what lies in place faster than another gathers.
         usual_threads = _IN_PLACE_THREADS if loader.is_in_place else _LOCAL_THREADS
         return Fetcher(
-            loader.load,
+            TolerantLoader(loader.load, lost).load if tolerant else loader.load,
             loader.size_of,
             threads=options.threads or usual_threads,
             ahead_bytes=options.ahead_bytes,
@@ -164,9 +158,13 @@ class _Prepared:
 class _Walk:
     """One pass over the stretches of an epoch. One thread walks, another may prepare."""
 
-    def __init__(self, assembler: Assembler, fetcher: RunSource, items: Items) -> None:
+    def __init__(
+        self, assembler: Assembler, fetcher: RunSource, items: Items, lost: LostRuns
+    ) -> None:
         self._assembler = assembler
         self._fetcher = fetcher
+        self._lost = lost
+        self._bad = BadSamples(assembler.options.on_error, assembler.stats)
         self._stats = assembler.stats
         self._clock = assembler.options.clock
         plan = assembler.plan
@@ -257,10 +255,26 @@ class _Walk:
         ]
         if stop == current.stretch.steps:
             batches[-1].repeated = current.stretch.repeated
+        if self._lost:
+            runs = current.stretch.run
+            parts = [runs[low:high] for low, high in pairwise(bounds)]
+            batches = list(map(self._without_lost, batches, parts))
         self._stats.batches += len(batches)
-        self._stats.rows += last - first
+        self._stats.rows += sum(len(batch.rows) for batch in batches)
         self._stats.gather_seconds += self._clock() - began
         return batches
+
+
+    def _without_lost(self, batch: Batch, runs: NDArray[np.int64]) -> Batch:
+        """The rows whose runs could be loaded."""
+        lost = np.isin(runs, list(self._lost))
+        if not lost.any():
+            return batch
+        for at in np.flatnonzero(lost).tolist():
+            self._bad.replacement(self._lost[int(runs[at])], batch, at, cause="page")
+        kept = np.flatnonzero(~lost)
+        self._bad.check_left(len(kept), len(runs), batch.position)
+        return batch.part(kept)
 
 
 def _between(steps: np.ndarray[Any, np.dtype[np.int64]], start: int, stop: int) -> slice:

@@ -1,0 +1,171 @@
+"""Pages that are damaged or missing: their rows are left out, all others come as ever."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tensorrepo.formats.codecs.buffers import Codec
+from tensorrepo.formats.dataset.read import column_index
+from tensorrepo.formats.dataset.stream import stream
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, PermissionDenied, StorageError
+from tests.support.datasets import stored
+from tests.support.objects import MemoryObjects
+from tests.support.streams import ROWS, SCHEMA, WINDOW, MappedObjects, rows_of, stream_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.repo.ids import Buffer
+    from tensorrepo.repo.objects import Link
+
+PAGE = 20  # of column x, whose pages are the runs
+STORES = [MappedObjects, MemoryObjects]
+NAMES = ["x", "y", "n"]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    assert stream_threads() == []
+
+
+def damaged(store: type[MemoryObjects], codec: Codec = Codec.NONE, column: str = "x") -> Dataset:
+    """A dataset with one page that is not what its entry says."""
+    objects = store()
+    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192, codec=codec)
+    index = column_index(ds, column)
+    page = min(PAGE, index.pages - 1)
+    chunk, entry = index.chunks[index.chunk[page]], index.entries[page]
+    data = bytearray(objects.stored[chunk.digest])  # type: ignore[union-attr]
+    start = len(data) - int.from_bytes(data[16:24], "little") + int(entry["offset"])
+    data[start + int(entry["stored_bytes"]) - 1] ^= 1
+    objects.stored[chunk.digest] = bytes(data)  # type: ignore[union-attr]
+    return ds
+
+
+def lost_rows(ds: Dataset, column: str = "x") -> list[int]:
+    index = column_index(ds, column)
+    page = min(PAGE, index.pages - 1)
+    return list(range(*index.first_row[page : page + 2].tolist()))
+
+
+def read(ds: Dataset, **options: Any) -> list[Any]:
+    chosen = {"batch_size": 64, "columns": NAMES, "window_bytes": WINDOW, "on_error": "skip"}
+    return list(stream(ds, **(chosen | options)))
+
+
+def rows_in(batches: list[Any]) -> list[int]:
+    return sorted(row for batch in batches for row in batch.rows.tolist())
+
+
+@pytest.mark.parametrize("shuffle", ["pages", "global", "buffer", False])
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("codec", Codec)
+def test_rows_of_a_damaged_page_are_left_out(
+    store: type[MemoryObjects], codec: Codec, shuffle: Any
+) -> None:
+    ds = damaged(store, codec)
+    found = read(ds, shuffle=shuffle)
+    lost = set(lost_rows(ds))
+    assert rows_in(found) == [at for at in range(len(ROWS)) if at not in lost]
+    for batch in found:
+        for row, values in zip(batch.rows.tolist(), rows_of(batch), strict=True):
+            assert values["y"] == ROWS[row]["y"]
+            assert (values["x"] == ROWS[row]["x"]).all()
+            assert values["n"] == ROWS[row]["n"]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_damaged_page_that_every_row_needs_leaves_nothing(store: type[MemoryObjects]) -> None:
+    with pytest.raises(CorruptError, match=r"no row is left .* column 'y', page 0"):
+        read(damaged(store, column="y"))
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_they_are_counted_and_the_first_ones_named(store: type[MemoryObjects]) -> None:
+    ds = damaged(store)
+    reader = stream(ds, batch_size=64, columns=["x"], window_bytes=WINDOW, on_error="skip")
+    rows = sum(len(batch.rows) for batch in reader)
+    lost = len(lost_rows(ds))
+    assert reader.stats().skipped == {"page": lost}
+    assert reader.stats().rows == rows == len(ROWS) - lost
+    assert "column 'x', page 20" in reader.stats().bad[0]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_rank_gets_the_steps_that_were_planned(world: int) -> None:
+    ds = damaged(MemoryObjects)
+    ranks = [read(ds, rank=rank, world=world) for rank in range(world)]
+    positions = [[batch.position for batch in rank] for rank in ranks]
+    assert positions == [positions[0]] * world
+    found = rows_in([batch for rank in ranks for batch in rank])
+    assert found == [at for at in range(len(ROWS)) if at not in set(lost_rows(ds))]
+
+
+def test_a_resumed_stream_goes_on_beside_the_damage() -> None:
+    ds = damaged(MappedObjects)
+    first = stream(ds, batch_size=64, columns=["x"], window_bytes=WINDOW, on_error="skip")
+    some = iter(first)
+    begun = [next(some) for _ in range(5)]
+    state = first.state_dict()
+    some.close()
+    rest = stream(ds, batch_size=50, columns=["x"], window_bytes=WINDOW, on_error="skip")
+    rest.load_state_dict(state)
+    found = rows_in([*begun, *rest])
+    assert found == [at for at in range(len(ROWS)) if at not in set(lost_rows(ds))]
+
+
+def test_a_function_is_asked_about_every_row() -> None:
+    ds = damaged(MemoryObjects)
+    asked: list[int] = []
+
+    def leave_out(error: Exception, row_id: str) -> None:
+        assert isinstance(error, CorruptError)
+        asked.append(int(row_id.split(":")[1]))
+
+    read(ds, on_error=leave_out)
+    assert sorted(asked) == lost_rows(ds)
+
+
+def test_a_lost_row_cannot_be_replaced() -> None:
+    with pytest.raises(InvalidInputError, match="only None, which leaves the row out"):
+        read(damaged(MemoryObjects), on_error=lambda *_: b"something")
+
+
+def test_a_step_that_loses_all_rows_is_an_error() -> None:
+    with pytest.raises(CorruptError, match="no row is left of the step that ends at position"):
+        read(damaged(MemoryObjects), batch_size=4, shuffle=False)
+
+
+class Failing(MemoryObjects):
+    """A store that fails for one chunk, once the test says so."""
+
+    failure: Exception | None = None
+
+    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+        if self.failure is not None and start > 1000:
+            raise self.failure
+        return super().read_range(link, start, stop)
+
+
+def test_what_the_store_has_lost_is_left_out() -> None:
+    objects = Failing()
+    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
+    read(ds, columns=["x"], batch_size=len(ROWS))  # indexes are known from now on
+    objects.failure = StorageError("the store has lost it")
+    with pytest.raises(CorruptError, match="the store has lost it"):
+        read(ds, columns=["x"], batch_size=8, shuffle=False)  # until a step has nothing left
+
+
+def test_a_store_that_refuses_is_no_damage() -> None:
+    objects = Failing()
+    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
+    read(ds, columns=["x"], batch_size=len(ROWS))
+    objects.failure = PermissionDenied("the store refuses")
+    with pytest.raises(PermissionDenied):
+        read(ds, columns=["x"])
