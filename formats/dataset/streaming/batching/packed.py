@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tensorrepo.formats.dataset.columns.values import RaggedValues
+from tensorrepo.formats.dataset.columns.values import RaggedValues, offsets_of
 from tensorrepo.formats.dataset.streaming.batching.gather import InMemory, Wanted
 from tensorrepo.repo.errors import CorruptError
 
@@ -49,11 +49,17 @@ class PackedValues:
 
 
 class _Line(NamedTuple):
-    """The elements of one run: those of row ``rows[i]`` end at ``ends[i]``."""
+    """The elements of one run, whose rows of no elements are left out.
+
+    Those of row ``rows[i]`` end at ``ends[i]``; item j begins in row ``rows[first[j]]`` and ends in
+    ``rows[last[j]]``.
+    """
 
     elements: NDArray[Any]
     ends: NDArray[np.int64]
     rows: NDArray[np.int64]
+    first: list[int]
+    last: list[int]
 
 
 class PackedRuns:
@@ -109,19 +115,20 @@ class PackedRuns:
         """These items, in that order."""
         size, count = self._items.size, wanted.row.size
         values = pool.array((count, size), self._element)
-        segments = pool.array((count, size), np.dtype(np.int32))
         lengths, rows = np.empty(count, np.int64), np.empty(count, np.int64)
-        for at, (run, item) in enumerate(
-            zip(wanted.run.tolist(), wanted.row.tolist(), strict=True)
-        ):
+        ends = []
+        wishes = zip(wanted.run.tolist(), wanted.row.tolist(), strict=True)
+        for at, (run, item) in enumerate(wishes):
             line = self._lines[run]
-            start = item * size
-            stop = min(start + size, len(line.elements))
-            used = stop - start
-            values[at, :used] = line.elements[start:stop]
-            values[at, used:] = self._pad
-            first = _segments(line.ends, start, stop, segments[at])
-            lengths[at], rows[at] = used, self._first_row[run] + line.rows[first]
+            elements = line.elements[item * size : (item + 1) * size]
+            values[at, : len(elements)] = elements
+            if len(elements) < size:
+                values[at, len(elements) :] = self._pad
+            first = line.first[item]
+            ends.append(line.ends[first : line.last[item] + 1] - item * size)
+            lengths[at], rows[at] = len(elements), self._first_row[run] + line.rows[first]
+        segments = pool.array((count, size), np.dtype(np.int32))
+        _number(ends, lengths, segments)
         return PackedValues(values, segments, lengths, rows)
 
     def _line(self, run: int, values: RaggedValues) -> _Line:
@@ -131,15 +138,34 @@ class PackedRuns:
             rows = np.repeat(rows, self._items.choice.counts(first, first + values.rows))
             values = values.take(rows)
         begin, end = int(values.offsets[0]), int(values.offsets[-1])
-        return _Line(values.elements[begin:end], values.offsets[1:] - begin, rows)
+        filled = np.diff(values.offsets) > 0
+        ends = values.offsets[1:][filled] - begin
+        start = np.arange(0, end - begin, self._items.size)
+        stop = np.minimum(start + self._items.size, end - begin)
+        return _Line(
+            values.elements[begin:end],
+            ends,
+            rows[filled],
+            np.searchsorted(ends, start, side="right").tolist(),
+            np.searchsorted(ends, stop, side="left").tolist(),
+        )
 
 
-def _segments(ends: NDArray[np.int64], start: int, stop: int, out: NDArray[np.int32]) -> int:
-    """Number the rows that elements ``[start, stop)`` are of. Returns the first of them."""
-    first = int(np.searchsorted(ends, start, side="right"))
-    last = int(np.searchsorted(ends, stop, side="left"))
-    lengths = np.diff(np.minimum(ends[first : last + 1], stop), prepend=start)
-    lengths = lengths[lengths > 0]
-    out[: stop - start] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
-    out[stop - start :] = 0
-    return first
+def _number(
+    ends: list[NDArray[np.int64]], lengths: NDArray[np.int64], out: NDArray[np.int32]
+) -> None:
+    """Number the rows of each item: `ends` says where they end in it, the last one where it may."""
+    counts = np.array([len(each) for each in ends], np.int64)
+    starts = offsets_of(counts)[:-1]
+    number = np.arange(counts.sum()) - np.repeat(starts - 1, counts)
+    stop = np.minimum(np.concatenate([_NO_OFFSET, *ends]), np.repeat(lengths, counts))
+    elements = np.diff(stop, prepend=0)
+    elements[starts] = stop[starts]
+    flat = np.repeat(number.astype(np.int32), elements)
+    if flat.size == out.size:
+        out.reshape(-1)[:] = flat
+        return
+    out[...] = 0
+    bounds = zip(offsets_of(lengths).tolist(), lengths.tolist(), strict=False)
+    for at, (begin, used) in enumerate(bounds):
+        out[at, :used] = flat[begin : begin + used]
