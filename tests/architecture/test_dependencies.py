@@ -47,7 +47,7 @@ def test_what_loads_with_the_package_is_a_dependency() -> None:
 
 def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
     found = _foreign(at_load=False)
-    allowed = _needed() | _extras("torch", "images", "hdf5", "lance", "tfrecord", "demo")
+    allowed = _needed() | _extras("torch", "jax", "images", "hdf5", "lance", "tfrecord", "demo")
     assert {place for name, place in found.items() if name not in allowed} == set()
 
 

@@ -38,6 +38,7 @@ TOUCH_STORAGE = (
     "formats/dataset/compact.py",
     "formats/dataset/ingest.py",
     "formats/dataset/profile.py",  # counts what a stream reads
+    "formats/dataset/streaming/batching/sharedmemory.py",  # maps memory that has no name
     "formats/dataset/tree/treeedit.py",
     "formats/dataset/tree/fragments.py",  # reads the metadata of fragments, for writers
     "formats/exchange/*.py",

@@ -295,12 +295,11 @@ def _decoded(message: bytes) -> _Message:
 
 def _as_error(failed: _Failed) -> Exception:
     """What the child raised, of the same class where it is ours or Python's."""
+    error: Exception | None = None
     kind = getattr(errors, failed.kind, None) or getattr(builtins, failed.kind, None)
-    known = isinstance(kind, type) and issubclass(kind, Exception) and kind is not StopIteration
-    try:
-        error = kind(failed.message) if known else None
-    except TypeError:  # it wants more than a message
-        error = None
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind is not StopIteration:
+        with suppress(TypeError):  # it wants more than a message
+            error = kind(failed.message)
     if error is None:
         error = RuntimeError(f"{failed.kind}: {failed.message}")
     if failed.trace:
