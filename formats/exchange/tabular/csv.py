@@ -19,12 +19,14 @@ from typing import IO, TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.exchange.base import Candidate, Damage, damage, refusals
 from tensorrepo.formats.exchange.tabular.csvskip import RowsOfOtherWidth, skip_misfits
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
     TableFile,
     has_table_files,
+    naming_file,
     read_tables,
 )
 from tensorrepo.repo.errors import InvalidInputError
@@ -48,6 +50,7 @@ def read_csv(
     null_values: tuple[str, ...] = (),
     text_columns: tuple[str, ...] = (),
     columns: tuple[str, ...] | None = None,
+    required: tuple[str, ...] = (),
     damaged: bool = False,
 ) -> Reading:
     """A delimited text file, or all those of a folder that have the same columns.
@@ -60,6 +63,8 @@ def read_csv(
         null_values: words that stand for a missing value, besides the empty cell.
         text_columns: columns kept as text although they look like numbers ("007").
         columns: only these.
+        required: columns that have a value in every row, ``*`` for all: a row without one is an
+            error. Any other may be null, since only the last row tells.
         damaged: pass over rows with too many cells or too few, or a cell that is not of the type
             of the first rows.
     """
@@ -74,7 +79,21 @@ def read_csv(
         opened.append(table.schema)
         return table
 
-    return replace(read_tables(path, "csv", SUFFIXES, open_one, columns), damage=met)
+    reading = read_tables(path, "csv", SUFFIXES, open_one, columns)
+    with naming_file(path):
+        schema = _with_required(reading.schema, required)
+    return replace(reading, schema=schema, damage=met)
+
+
+def _with_required(schema: Schema, names: tuple[str, ...]) -> Schema:
+    """The schema, whose columns of these names have a value in every row."""
+    wanted = schema.names if names == ("*",) else [schema.column(name).name for name in names]
+    return Schema(
+        tuple(
+            replace(column, nullable=column.nullable and column.name not in wanted)
+            for column in schema.columns
+        )
+    )
 
 
 def matches_csv(candidate: Candidate) -> bool:

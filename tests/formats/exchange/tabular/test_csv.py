@@ -6,6 +6,7 @@ import gzip
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -216,3 +217,33 @@ def test_memory_stays_at_a_few_blocks(tmp_path: Path) -> None:
     assert rows == 40 * 32_000
     assert peak < 64 << 20
     assert python_peak < 64 << 20
+
+
+def test_columns_that_are_required_are_not_nullable(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,city\n1,Ulm\n2,\n")
+    schema = read_csv(path, required=("id",)).schema
+    assert [column.nullable for column in schema.columns] == [False, True]
+    found = store(read_csv(path, required=("id",)))["id"][:]
+    assert not isinstance(found, np.ma.MaskedArray)
+
+
+def test_all_columns_can_be_required(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,score\n1,2.5\n")
+    schema = read_csv(path, required=("*",)).schema
+    assert not any(column.nullable for column in schema.columns)
+
+
+def test_an_empty_cell_of_a_required_column_names_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,city\n1,Ulm\n2,\n")
+    with pytest.raises(InvalidInputError, match="row 1, column 'city'"):
+        store(read_csv(path, required=("city",)))
+
+
+def test_a_required_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id\n1\n")
+    with pytest.raises(NotFoundError, match=r"t\.csv: .*'town'"):
+        read_csv(path, required=("town",))
