@@ -75,7 +75,7 @@ def as_scalar(value: Any, column_type: ColumnType | None) -> pa.Scalar:
     return pa.scalar(value)
 
 
-def _is_within(value: float, element: np.dtype[Any]) -> bool:
+def _is_within(value: Any, element: np.dtype[Any]) -> bool:
     """Whether a whole number is one that Arrow compares exactly with integers of this type."""
     low, high = _bounds(element)
     return element.kind not in "iu" or isinstance(value, float) or low <= value <= high
