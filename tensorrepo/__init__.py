@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Timestamp,
     )
     from tensorrepo.formats.dataset.editing.where import col
+    from tensorrepo.formats.dataset.streaming.batching.decode import Decode
     from tensorrepo.mix import Mix
     from tensorrepo.model import Model
     from tensorrepo.repo.errors import (
@@ -65,6 +66,7 @@ _HOMES = {
     "CorruptError": (_ERRORS, "CorruptError"),
     "Dataset": ("tensorrepo.dataset", "Dataset"),
     "DatasetDraft": ("tensorrepo.draft", "DatasetDraft"),
+    "Decode": ("tensorrepo.formats.dataset.streaming.batching.decode", "Decode"),
     "Embedding": (_SCHEMA, "Embedding"),
     "Error": (_ERRORS, "Error"),
     "Image": (_SCHEMA, "Image"),
@@ -105,6 +107,7 @@ __all__ = [
     "CorruptError",
     "Dataset",
     "DatasetDraft",
+    "Decode",
     "Embedding",
     "Error",
     "Image",

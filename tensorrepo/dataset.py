@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.editing.where import Where
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.dataset.stream import Stream as StoredStream
+    from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError
+    from tensorrepo.formats.dataset.streaming.batching.decode import Images
     from tensorrepo.formats.dataset.streaming.batching.outputs import Output
     from tensorrepo.formats.dataset.streaming.choosing import GivenWeights
     from tensorrepo.formats.dataset.streaming.options import Last, Workers
@@ -162,6 +164,8 @@ class Dataset:
         replicate: int = 1,
         pin: bool | None = None,
         workers: Workers = "thread",
+        images: Images = None,
+        on_error: OnError = "raise",
     ) -> Stream:
         """Batches for training, fetched and verified ahead.
 
@@ -194,6 +198,11 @@ class Dataset:
             pin: hand tensors out in pinned memory; None: where torch has a GPU to copy them to.
             workers: where batches are made: on threads ("thread"), or on those of a "process" of
                 its own, which pays where the transform is much Python.
+            images: decode image columns into arrays: a `Decode` for all of them, or one by column;
+                True for pictures of their own size.
+            on_error: what happens to rows whose image or page is damaged: "raise"; "skip" leaves
+                them out and counts them in `Stream.stats`; or called with the error and the row's
+                id, by several threads: gives encoded bytes or pixels for an image, or None.
         """
         told_rank, told_world = self.repository.world()
         asked = {
@@ -222,6 +231,8 @@ class Dataset:
             "replicate": replicate,
             "pin": pin,
             "workers": workers,
+            "images": images,
+            "on_error": on_error,
         }
         return _stream(self, asked)
 
