@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import ml_dtypes
@@ -59,6 +60,7 @@ def element_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name).newbyteorder("<")
 
 
+@lru_cache(maxsize=64)  # numpy makes a name in Python, and batches ask this of every array
 def is_small_float(dtype: np.dtype[Any]) -> bool:
     """Whether this is bfloat16 or a float of 8 bits, of either byte order: Arrow has none."""
     return dtype.name in SMALL_FLOATS

@@ -133,7 +133,7 @@ static inline void fetch_row(const uint8_t *row, size_t length)
 }
 
 /* How a row is copied. `next` is a row that will be copied soon, or NULL. `around` goes around the
- * cache; `to` is then a multiple of 16. copy_summed gives the xxh3 of what it has written. */
+ * cache; `to` and `length` are then multiples of 16. copy_summed gives the xxh3 of the row. */
 typedef void copy_row(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
                       bool around);
 typedef uint64_t copy_summed(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
@@ -169,6 +169,15 @@ static void finish_streaming(void) {}
 
 #else
 
+/* Nothing of a line may be written in the usual way when its rest goes around the cache: that would
+ * fetch the line and write it twice. So the end of a row goes around too, and waits in the write
+ * buffer for the next row. */
+static inline void stream_end(uint8_t *to, const uint8_t *from, size_t length)
+{
+    for (size_t at = 0; at < length; at += 16)
+        _mm_stream_si128((__m128i *)(to + at), _mm_loadu_si128((const __m128i *)(from + at)));
+}
+
 static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
                      bool around)
 {
@@ -191,12 +200,8 @@ static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint
         _mm_stream_si128(target + 2, c);
         _mm_stream_si128(target + 3, d);
     }
-    memcpy(to + at, from + at, length - at);
+    stream_end(to + at, from + at, length - at);
 }
-
-typedef struct {
-    __m256i low, high;
-} wide_lanes;
 
 INLINE_AVX2 __m256i wide(const void *at)
 {
@@ -252,11 +257,14 @@ INLINE_AVX2 uint64_t copy_summed_wide(uint8_t *to, const uint8_t *from, size_t l
             place = 0;
         }
     }
-    uint8_t tail[LINE]; /* the last stripe may overlap lines that went around the cache */
+    uint8_t tail[LINE]; /* so that what is copied and what is summed are one load here too */
     memcpy(tail, from + length - LINE, LINE);
-    memcpy(to + at, tail + LINE - (length - at), length - at);
     if (next)
         fetch_line(next + at);
+    if (around)
+        stream_end(to + at, tail + LINE - (length - at), length - at);
+    else
+        memcpy(to + at, tail + LINE - (length - at), length - at);
     first = half_stripe(first, wide(tail), wide(SECRET + LAST_SECRET));
     second = half_stripe(second, wide(tail + 32), wide(SECRET + LAST_SECRET + 32));
     _mm256_storeu_si256((__m256i *)lanes, first);
@@ -314,14 +322,13 @@ static void copy_equal(job *job)
         const uint8_t *from = pointer(job->from[row]), *next = NULL;
         if (row + ahead < job->last)
             next = pointer(job->from[row + ahead]);
-        bool around = job->around && (uintptr_t)to % 16 == 0;
         if (!job->sums || job->sums[row] <= 0) {
-            copy_one(to, from, length, next, around);
+            copy_one(to, from, length, next, job->around);
             continue;
         }
         uint32_t expected;
         memcpy(&expected, pointer(job->sums[row]), sizeof expected);
-        if ((uint32_t)copy_and_sum(to, from, length, next, around) != expected) {
+        if ((uint32_t)copy_and_sum(to, from, length, next, job->around) != expected) {
             job->wrong = (Py_ssize_t)row;
             return;
         }
@@ -335,8 +342,7 @@ static void copy_unequal(job *job)
         size_t length = (size_t)job->lengths[row];
         if (row + 2 < job->last && job->lengths[row + 2])
             fetch_line(pointer(job->from[row + 2]));
-        copy_one(to, pointer(job->from[row]), length, NULL,
-                 job->around && length >= 4 * LINE && (uintptr_t)to % 16 == 0);
+        copy_one(to, pointer(job->from[row]), length, NULL, false);
         to += length;
     }
 }
@@ -427,7 +433,8 @@ static PyObject *started(job *job, Py_ssize_t bytes, Py_ssize_t threads)
 {
     Py_ssize_t wrong = -1;
     threads = threads < 1 ? 1 : threads > MOST_THREADS ? MOST_THREADS : threads;
-    job->around = bytes >= STREAMED_BYTES;
+    job->around = bytes >= STREAMED_BYTES && !job->lengths && job->row_bytes % 16 == 0 &&
+                  (uintptr_t)job->to % 16 == 0;
     job->wrong = -1;
     if (bytes) {
         Py_BEGIN_ALLOW_THREADS

@@ -10,6 +10,7 @@ point into, and because every row asked for is checked to be one of it.
 
 from __future__ import annotations
 
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -127,20 +128,21 @@ class RunValues:
         self._row_bytes, self._row_shape = storage.row_bytes, storage.row_shape
         self._step_bytes = self._row_bytes if storage.layout is Layout.FIXED else _OFFSET_BYTES
         self._element = storage.element
-        self._owners: dict[int, Sequence[Any]] = {}
+        # What keeps the memory of each open run alive; who proves it, and by which number.
+        self._owners: dict[int, tuple[Sequence[Any], Callable[[int, int], None] | None, int]] = {}
         self._values_at = np.full(live.size, _CLOSED, dtype=np.int64)
         self._items_at = np.zeros(live.size, dtype=np.int64)
         self._dims_at = np.zeros(live.size, dtype=np.int64)
         self._valid_at = np.zeros(live.size, dtype=np.int64)
         self._sums_at: NDArray[np.int64] | None = None  # made when there is one
-        self._prove: dict[int, tuple[Callable[[int, int], None], int]] = {}
 
     def open(self, where: InMemory) -> None:
         """From now on the rows of these runs can be gathered."""
         runs = where.runs
         if not np.array_equal(where.rows, self._live[runs]):
             raise AssertionError("a run was loaded with other rows than planned")
-        self._owners.update(zip(runs.tolist(), where.owners, strict=True))
+        owners = zip(where.owners, repeat(where.prove), count(), strict=False)
+        self._owners.update(zip(runs.tolist(), owners, strict=True))
         self._values_at[runs] = where.values_at
         if where.items_at is not None:
             self._items_at[runs] = where.items_at
@@ -148,11 +150,10 @@ class RunValues:
             self._dims_at[runs] = where.dims_at
         if where.valid_at is not None:
             self._valid_at[runs] = where.valid_at
-        if where.sums_at is not None and where.prove is not None:
+        if where.sums_at is not None:
             if self._sums_at is None:
                 self._sums_at = np.full(self._live.size, _CLOSED, dtype=np.int64)
             self._sums_at[runs] = where.sums_at
-            self._prove.update((run, (where.prove, at)) for at, run in enumerate(runs.tolist()))
 
     def close(self, runs: NDArray[np.int64]) -> None:
         """The rows of these runs are not needed any more."""
@@ -161,7 +162,6 @@ class RunValues:
             self._sums_at[runs] = _CLOSED
         for run in runs.tolist():
             del self._owners[run]
-            self._prove.pop(run, None)
 
     def want(self, run: NDArray[np.int64], row: NDArray[np.int64]) -> Wanted:
         """Check that these are rows of these runs. Thousands at once cost least."""
@@ -201,8 +201,9 @@ class RunValues:
             sums_at += wanted.row * _SUM_BYTES
         wrong = self._copier.copy_rows(addresses, self._row_bytes, out, sums_at)
         if wrong >= 0:
-            prove, at = self._prove[wanted.run.item(wrong)]
-            prove(at, wanted.row.item(wrong))
+            _, prove, number = self._owners[wanted.run.item(wrong)]
+            assert prove is not None, "runs with sums can be proved"
+            prove(number, wanted.row.item(wrong))
             raise AssertionError("whoever proves a damaged row raises")
         return out
 

@@ -12,6 +12,7 @@ not what the map showed some seconds before.
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +64,11 @@ class MappedPages:
         self._row_bytes = index.storage.row_bytes
         self._offset, self._stored_bytes = index.entries["offset"], index.entries["stored_bytes"]
         self._sums = copier.proves_rows & (index.entries["flags"] & HAS_ROW_SUMS > 0)
-        self._maps: dict[int, tuple[memoryview, int]] = {}
+        self._lock = Lock()
+        # Of each chunk, once it is asked for; its address is the last to be set.
+        self._payloads: dict[int, memoryview] = {}
+        self._address = np.zeros(len(index.chunks), np.int64)
+        self._payload_bytes = np.zeros(len(index.chunks), np.int64)
 
     def usable(self) -> NDArray[np.bool_]:
         """Which pages those are: fixed rows, uncompressed, without nulls."""
@@ -84,17 +89,18 @@ class MappedPages:
         """
         if not np.array_equal(rows, self._entries["rows"][pages]):
             raise AssertionError("a run that is used in place is not all of its page")
-        maps = [self._map(chunk) for chunk in self._reader.index.chunk[pages].tolist()]
-        payloads = [payload for payload, _ in maps]
-        at = np.array([address for _, address in maps]) + self._offset[pages].astype(np.int64)
+        chunks = self._reader.index.chunk[pages]
+        for chunk in np.unique(chunks[self._address[chunks] == 0]).tolist():
+            self._map(chunk)
+        at = self._address[chunks] + self._offset[pages].astype(np.int64)
         values_at = at + DIRECTORY.size
         if not self._sums[pages].all():
             for page in pages.tolist():
                 self._prove_whole(page)
-            return InMemory(runs, rows, values_at, None, None, None, [(one,) for one in payloads])
-        self._check_bounds(pages, payloads)
+            return InMemory(runs, rows, values_at, None, None, None, [(self,)] * len(pages))
+        self._check_bounds(pages, chunks)
         tables = self._sum_tables(pages, rows, at)
-        owners = [(payload, tables) for payload in payloads]
+        owners = [(self, tables)] * len(pages)
         sums_at = address_of(tables) + _SUM_BYTES * (np.cumsum(rows) - rows)
         numbers = pages.tolist()
 
@@ -130,11 +136,11 @@ class MappedPages:
             start += length
         return tables
 
-    def _check_bounds(self, pages: NDArray[np.int64], payloads: list[memoryview]) -> None:
+    def _check_bounds(self, pages: NDArray[np.int64], chunks: NDArray[np.int64]) -> None:
         """Nothing is read behind the end of a file that was cut since a page of it was proved."""
-        ends = self._offset[pages] + self._stored_bytes[pages]
-        for place in np.flatnonzero(ends > np.array([one.nbytes for one in payloads], np.uint64)):
-            self._prove_whole(pages.item(place))
+        ends = (self._offset[pages] + self._stored_bytes[pages]).astype(np.int64)
+        for page in pages[ends > self._payload_bytes[chunks]].tolist():
+            self._prove_whole(page)
 
     def _prove_whole(self, page: int) -> None:
         """Compare a page with its xxh3, and where its values lie with where they must."""
@@ -165,17 +171,15 @@ class MappedPages:
         )
 
     def _page(self, page: int) -> memoryview:
-        payload, _ = self._map(self._reader.index.chunk.item(page))
+        payload = self._payloads[self._reader.index.chunk.item(page)]
         start = self._offset.item(page)
         return payload[start : start + self._stored_bytes.item(page)]
 
-    def _map(self, chunk: int) -> tuple[memoryview, int]:
-        """The payload of a chunk on a local disk or in the metadata, and its address."""
-        found = self._maps.get(chunk)
-        if found is None:
-            payload = self._reader.payload(chunk)
-            assert payload is not None, "the store maps all chunks or none"
-            payload = payload.toreadonly()
-            found = payload, address_of(np.frombuffer(payload, np.uint8))
-            self._maps[chunk] = found
-        return found
+    def _map(self, chunk: int) -> None:
+        """Find the payload of a chunk on a local disk or in the metadata, and keep it."""
+        payload = self._reader.payload(chunk)
+        assert payload is not None, "the store maps all chunks or none"
+        with self._lock:  # another thread may have been faster, and its map is in use
+            payload = self._payloads.setdefault(chunk, payload.toreadonly())
+            self._payload_bytes[chunk] = payload.nbytes
+            self._address[chunk] = address_of(np.frombuffer(payload, np.uint8))

@@ -268,7 +268,8 @@ class _ColumnLoader:
     ) -> list[InMemory]:
         index, rows = self._plan.index, self._stop[runs] - self._start[runs]
         first = self._start[runs] - index.first_row[pages]
-        shared = [self._shared_page(page, fetched) for page in pages.tolist()]
+        once = {page: self._shared_page(page, fetched) for page in np.unique(pages).tolist()}
+        shared = [once[page] for page in pages.tolist()]
         if all(address for _, address in shared):
             at = np.array([address for _, address in shared]) + first * self._row_bytes
             return [InMemory(runs, rows, at, None, None, None, [(values,) for values, _ in shared])]
