@@ -8,6 +8,7 @@ padded array when asked for; bytes and text are lists.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.pages.pool import Pool
 
     Identify = Callable[[NDArray[np.int64]], NDArray[Any]]
+
+
+_COPIED_ALONE_STEPS = 256  # longer rows are padded one by one
 
 
 class Batch(dict[str, Any]):
@@ -196,18 +200,43 @@ def pad_rows(
         Array ``(rows, *longest)`` where each unknown dimension is the largest of the batch, and
         int64 ``(rows,)``, or ``(rows, unknown dims)`` when there are several.
     """
-    shapes = np.array([values.row_shape(at) for at in range(values.rows)], dtype=np.int64)
-    shapes = shapes.reshape(values.rows, len(values.shape))
+    shapes = _row_shapes(values)
     out = pool.array((values.rows, *shapes.max(axis=0, initial=0).tolist()), values.elements.dtype)
     out[...] = pad
     unknown = [at for at, dim in enumerate(values.shape) if dim is None]
     if unknown == [0]:
-        inside = np.arange(out.shape[1]) < shapes[:, :1]
-        used = values.elements[int(values.offsets[0]) : int(values.offsets[-1])]
-        out[inside] = used.reshape(-1, *out.shape[2:])
+        _fill(out, values, shapes[:, 0])
     else:
         for at in range(values.rows):
             inside_of_row = tuple(slice(0, length) for length in shapes[at].tolist())
             out[at][inside_of_row] = values.row(at)
     lengths = shapes[:, unknown]
     return out, np.ascontiguousarray(lengths[:, 0] if len(unknown) == 1 else lengths)
+
+
+def _fill(out: NDArray[Any], values: RaggedValues, lengths: NDArray[np.int64]) -> None:
+    """Lay rows of so many steps along the first dimension into the rows of `out`."""
+    used = values.elements[int(values.offsets[0]) : int(values.offsets[-1])]
+    if not used.size:
+        return
+    steps = used.reshape(-1, *out.shape[2:])
+    ends = np.cumsum(lengths)
+    if len(steps) >= _COPIED_ALONE_STEPS * len(out):
+        for at, (end, length) in enumerate(zip(ends.tolist(), lengths.tolist(), strict=True)):
+            out[at, :length] = steps[end - length : end]
+        return
+    # One index a step costs 8 bytes, but no Python per row.
+    begins = np.arange(len(out)) * out.shape[1] - (ends - lengths)
+    out.reshape(-1, *out.shape[2:])[np.repeat(begins, lengths) + np.arange(len(steps))] = steps
+
+
+def _row_shapes(values: RaggedValues) -> NDArray[np.int64]:
+    """The shape of every row, ``(rows, dims)``."""
+    known = [dim for dim in values.shape if dim is not None]
+    each = np.diff(values.offsets) // max(1, prod(known))
+    unknown = [each] if values.dims is None else list(values.dims.T)
+    columns = iter(unknown)
+    full = np.empty((values.rows, len(values.shape)), np.int64)
+    for at, dim in enumerate(values.shape):
+        full[:, at] = next(columns) if dim is None else dim
+    return full
