@@ -22,7 +22,7 @@ from tensorrepo.formats.dataset.streaming.ordering.order import (
     Scattered,
     paired_lanes,
 )
-from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, shared_rows
+from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, shared_rows, stretches
 from tests.support.reference_items import bucketed
 from tests.support.reference_order import Lanes
 
@@ -112,6 +112,24 @@ def test_groups_of_bands_are_sorted_by_themselves(
     even = (batch * steps) % 4 == 0
     bands = found.band[: whole * batch].reshape(-1, batch) if even else np.zeros((0, 2), int)
     assert (bands.sum(axis=1) * 2 == bands.shape[1]).all()
+
+
+def test_ranks_read_few_runs_in_common() -> None:
+    live = np.full(300, 100)
+    first = np.cumsum(live) - live
+    base = paired_lanes(live, seed=1, epoch=0, lanes=64, bands=32)
+    lengths = np.random.default_rng(0).integers(0, 1000, 30_000).astype(np.uint32)
+    buckets = buckets_of(32, 128, 32)
+    items = row_items(first, live, None)
+    read = []
+    for rank in range(4):
+        order = Bucketed(base, items, lengths, first, buckets, seed=1, epoch=0, lanes=64)
+        found = stretches(order, live, Share(32, rank, 4), key=0, keep=False, stretch_rows=1 << 14)
+        read += [run for stretch in found for run in stretch.opened.tolist()]
+    assert buckets.groups == 4
+    assert set(read) == set(range(300))
+    # A block that is not whole, at the end, is shared in another way.
+    assert len(read) < 1.4 * 300
 
 
 @pytest.mark.parametrize(
