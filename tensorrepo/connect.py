@@ -24,6 +24,7 @@ from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.cache import DiskCache
 from tensorrepo.repo.errors import InvalidInputError, PermissionDenied
 from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.pagecache import PageCache
 from tensorrepo.repo.repository import (
     LocalState,
     Repository,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 CONFIG_KEYS = {
     "user.name": "your name in commits",
     "user.email": "your address in commits",
-    "cache.limit": "bytes that the cache of remote objects may take, such as 20GB",
+    "cache.limit": "bytes that the cache of remote objects may take, and that of streams likewise",
     "outside.allow": "what may be read outside of repositories: folders and URLs, with commas",
 }
 DEFAULT_CACHE_LIMIT = "20GB"
@@ -96,6 +97,23 @@ def local_state(machine: Machine, pending: Path) -> LocalState:
         memory=machine.state_folder / "memory",
         cache=DiskCache(machine.cache_folder / "objects", limit) if limit else None,
     )
+
+
+def page_cache(
+    machine: Machine, folder: str | Path | None = None, limit: int | str | None = None
+) -> PageCache | None:
+    """Where streams keep pages of remote datasets on this machine; None: nowhere.
+
+    Args:
+        machine: whose settings count.
+        folder: None: ``pages`` beside the cache of objects, below XDG_CACHE_HOME.
+        limit: None: what the user's setting ``cache.limit`` says; 0 keeps nothing.
+    """
+    if limit is None:
+        limit = read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT)
+    size_bytes = parse_size(limit)
+    root = machine.cache_folder / "pages" if folder is None else machine.cwd / folder
+    return PageCache(root, size_bytes) if size_bytes else None
 
 
 def allowed_outside(

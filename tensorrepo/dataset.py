@@ -22,6 +22,7 @@ from tensorrepo.workspace.describe import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -166,6 +167,8 @@ class Dataset:
         workers: Workers = "thread",
         images: Images = None,
         on_error: OnError = "raise",
+        cache_dir: str | Path | None = None,
+        cache_limit: int | str | None = None,
     ) -> Stream:
         """Batches for training, fetched and verified ahead.
 
@@ -203,6 +206,10 @@ class Dataset:
             on_error: what happens to rows whose image or page is damaged: "raise"; "skip" leaves
                 them out and counts them in `Stream.stats`; or called with the error and the row's
                 id, by several threads: gives encoded bytes or pixels for an image, or None.
+            cache_dir: a folder of its own in which pages of a remote dataset are kept for the next
+                epochs; None: one below XDG_CACHE_HOME, for all streams of this machine.
+            cache_limit: how much they may take; None: what ``tensorrepo config cache.limit`` says,
+                20 GB if nothing. 0 keeps none. Local datasets are never cached.
         """
         told_rank, told_world = self.repository.world()
         asked = {
@@ -233,6 +240,7 @@ class Dataset:
             "workers": workers,
             "images": images,
             "on_error": on_error,
+            "page_cache": connect.page_cache(self.repository.machine, cache_dir, cache_limit),
         }
         return _stream(self, asked)
 

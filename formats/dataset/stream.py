@@ -191,6 +191,9 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         window_bytes=window_bytes,
         shuffle=shuffle,
     )
+    if page_cache is not None:
+        wanted_bytes = sum(column.page_bytes for column in plan.columns)
+        options = replace(options, page_cache=page_cache.for_stream(wanted_bytes))
     return Stream(dataset, options, plan, wanted, seed, epoch)
 
 

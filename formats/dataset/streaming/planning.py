@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo.formats.dataset.columns.types import Layout
-from tensorrepo.formats.dataset.read import Dataset, column_index, live_rows
+from tensorrepo.formats.dataset.read import Dataset, column_index, live_rows, page_reader
 from tensorrepo.formats.dataset.streaming.choosing import choose
 from tensorrepo.formats.dataset.streaming.lengths import page_elements, row_lengths
 from tensorrepo.formats.dataset.streaming.ordering.packing import Packing
@@ -89,6 +89,7 @@ def plan_stream(
     by_schema = [column.name for column in dataset.schema.columns if column.name in names]
     return make_plan(
         [(name, column_index(dataset, name)) for name in by_schema],
+        far=any(page_reader(dataset, name).is_far for name in by_schema),
         batch_size=batch_size,
         window_bytes=window_bytes,
         shuffle=shuffle,

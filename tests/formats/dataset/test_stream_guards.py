@@ -209,7 +209,7 @@ def test_reading_ahead_is_bounded_in_bytes(remote: Dataset) -> None:
         ({"batch_size": 0}, "batch_size"),
         ({"window_bytes": 0}, "window_bytes"),
         ({"shuffle": "rows"}, "shuffle"),
-        ({"output": "jax"}, "output"),
+        ({"output": "tensors"}, "output"),
         ({"last": "long"}, "last"),
         ({"world": 4, "replicate": 3}, "replicate=3"),
         ({"world": 4, "replicate": 0}, "replicate=0"),

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tensorrepo.formats.dataset.columns.types import Layout
 from tensorrepo.formats.dataset.columns.values import offsets_of
+from tensorrepo.formats.dataset.pages.page import HAS_ROW_SUMS, PAGE_PLAIN
+from tensorrepo.formats.dataset.rows.ranges import GAP_BYTES
 from tensorrepo.formats.dataset.streaming.ordering.bucketing import Bucketed, buckets_of
 from tensorrepo.formats.dataset.streaming.ordering.grouped import (
     GROUP_RUNS,
@@ -45,11 +48,13 @@ if TYPE_CHECKING:
 
 Kind = Literal["pages", "resident", "global", "buffer", "storage"]
 Shuffle = Literal["pages", "global", "buffer"] | bool
-Reading = Literal["leading", "whole", "resident", "page"]
+Reading = Literal["leading", "whole", "resident", "rows", "page"]
 
 KINDS: tuple[Kind, ...] = ("pages", "resident", "global", "buffer", "storage")
 _MOST_WINDOW_ROWS = 1 << 22  # a window is shuffled in memory, 8 bytes a row
 MOST_RUNS = 4 << 20  # that are shuffled one by one
+_REQUESTS_OF_ROWS = 2  # for the rows, and for the sums that prove them
+_SUM_BYTES = 4
 _RESIDENT_SHARE = 4  # columns of up to this part of the window stay loaded
 
 
@@ -78,7 +83,8 @@ class ColumnPlan:
 
     `reading` is "leading" for the column whose pages are the runs; "whole" when its pages end
     where runs end; "resident" when all of it stays loaded; "page" when a page holds rows of
-    several runs and is read for each of them. The pages of run p are
+    several runs and is read for each of them; "rows" when only the rows of a run are, which costs
+    `rows_bytes` an epoch. The pages of run p are
     ``[first_page[p], stop_page[p])``.
     """
 
@@ -87,10 +93,13 @@ class ColumnPlan:
     reading: Reading
     first_page: NDArray[np.int64]
     stop_page: NDArray[np.int64]
+    rows_bytes: int = 0
 
     @property
     def read_bytes(self) -> int:
         """Stored bytes that an epoch reads of it."""
+        if self.reading == "rows":
+            return self.rows_bytes
         stored = np.concatenate(([0], np.cumsum(self.index.entries["stored_bytes"].astype(int))))
         if self.reading == "resident":
             return int(stored[-1])
@@ -98,10 +107,21 @@ class ColumnPlan:
 
     @property
     def requests(self) -> int:
-        """Pages that an epoch reads of it."""
+        """Pages that an epoch reads of it, or pieces of them."""
         if self.reading == "resident":
             return self.index.pages
-        return int((self.stop_page - self.first_page).sum())
+        each = _REQUESTS_OF_ROWS if self.reading == "rows" else 1
+        return each * int((self.stop_page - self.first_page).sum())
+
+    @property
+    def page_bytes(self) -> int:
+        """Stored bytes of the pages that are read whole, however often."""
+        if self.reading == "rows":
+            return 0
+        used = np.zeros(self.index.pages + 1, np.int64)
+        np.add.at(used, self.first_page, 1)
+        np.add.at(used, self.stop_page, -1)
+        return int(self.index.entries["stored_bytes"][np.cumsum(used)[:-1] > 0].sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,6 +242,7 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
     lengths: RowLengths | None = None,
     bucket_steps: int = 0,
     most_runs: int = MOST_RUNS,
+    far: bool = False,
 ) -> Plan:
     """Plan to stream `columns`.
 
@@ -238,6 +259,7 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
         lengths: of every live row of the dataset, for buckets.
         bucket_steps: so many steps make a block of buckets; 0: no buckets.
         most_runs: of more runs, groups are shuffled first and then the runs in them.
+        far: pages come by requests, so bytes that nobody needs are worth avoiding.
 
     Raises:
         InvalidInputError: no columns, an unknown shuffle, a window or batch below 1.
@@ -251,7 +273,7 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
     leading = max(columns, key=lambda column: column[1].raw_bytes)[1]
     start, stop, first_row, live = _runs(leading.first_row, deleted, selection)
     planned = tuple(
-        _plan_column(name, index, start, stop, window_bytes, leads=index is leading)
+        _plan_column(name, index, start, stop, window_bytes, leads=index is leading, far=far)
         for name, index in columns
     )
     run_bytes = np.zeros(len(start), dtype=np.int64)
@@ -344,6 +366,7 @@ def _plan_column(
     window_bytes: int,
     *,
     leads: bool,
+    far: bool,
 ) -> ColumnPlan:
     first_page, stop_page = _pages_of_runs(index.first_row, start, stop)
     reading: Reading = "page"
@@ -355,7 +378,20 @@ def _plan_column(
         reading = "whole"
     elif index.raw_bytes * _RESIDENT_SHARE <= window_bytes:
         reading = "resident"
-    return ColumnPlan(name, index, reading, first_page, stop_page)
+    found = ColumnPlan(name, index, reading, first_page, stop_page)
+    if reading != "page" or not far or not _has_single_rows(index):
+        return found
+    rows_bytes = int((stop - start).sum()) * (index.storage.row_bytes + _SUM_BYTES)
+    by_rows = replace(found, reading="rows", rows_bytes=rows_bytes)
+    return min(found, by_rows, key=lambda each: each.read_bytes + GAP_BYTES * each.requests)
+
+
+def _has_single_rows(index: ColumnIndex) -> bool:
+    """Whether rows of every page can be found by arithmetic, and proved without the others."""
+    entries = index.entries
+    plain = (entries["codec"] == PAGE_PLAIN) & (entries["flags"] & HAS_ROW_SUMS != 0)
+    alike = index.storage.layout is Layout.FIXED and not index.stored_as.any()
+    return alike and bool(plain.all())
 
 
 def _end_with_runs(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.types import Layout, Storage
-from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
+from tensorrepo.formats.dataset.pages.page import HAS_ROW_SUMS, PAGE_ENTRY
 from tensorrepo.formats.dataset.streaming.ordering.grouped import GroupedLanes
 from tensorrepo.formats.dataset.streaming.ordering.order import PairedLanes, RowOrder
 from tensorrepo.formats.dataset.streaming.ordering.plan import (
@@ -93,6 +93,42 @@ def test_of_equal_columns_the_first_one_leads() -> None:
 )
 def test_followers_are_read_as_their_bytes_advise(follower: ColumnIndex, reading: str) -> None:
     assert readings(plan([("heavy", HEAVY), ("light", follower)]))["light"] == reading
+
+
+def summed(follower: ColumnIndex) -> ColumnIndex:
+    """The same with sums of its rows."""
+    follower.entries["flags"] = HAS_ROW_SUMS
+    return follower
+
+
+@pytest.mark.parametrize(
+    ("follower", "far", "reading"),
+    [
+        (summed(index([5000, 5000], 300)), True, "rows"),
+        (summed(index([5000, 5000], 300)), False, "page"),
+        (index([5000, 5000], 300), True, "page"),
+        (summed(index([20] * 500, 300)), True, "page"),  # more bytes, but half of the requests
+    ],
+)
+def test_rows_are_read_by_themselves_where_that_saves_bytes(
+    follower: ColumnIndex, far: bool, reading: str
+) -> None:
+    heavy = index([10] * 1000, 1000)
+    assert readings(plan([("heavy", heavy), ("light", follower)], far=far))["light"] == reading
+
+
+def test_what_reading_rows_costs_is_explained() -> None:
+    follower = summed(index([5000, 5000], 300))
+    found = plan([("heavy", index([10] * 1000, 1000)), ("light", follower)], far=True)
+    light = explain(found, batch_size=4, steps=2500, seed=0, epoch=0).columns[1]
+    assert (light.requests, light.read_bytes) == (2000, 10_000 * 304)
+    assert str(light) == "light: rows, 2,000 reads of 2 pages, 2.9 MiB (x1.01)"
+    assert found.columns[1].page_bytes == 0
+
+
+def test_bytes_of_pages_count_once_however_often_they_are_read() -> None:
+    found = plan([("heavy", HEAVY), ("light", index([500, 500], 26))])
+    assert [column.page_bytes for column in found.columns] == [10**6, 26_000]
 
 
 def test_the_pages_of_a_run_hold_its_rows() -> None:

@@ -1,0 +1,195 @@
+"""Streams of a store: few requests, few bytes, the same rows, and a cache for the next epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
+from tensorrepo.formats.dataset.read import Dataset, column_index
+from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.pagecache import PageCache
+from tests.support.changed import without
+from tests.support.datasets import stored
+from tests.support.objects import MemoryObjects
+from tests.support.streams import MappedObjects, stream_threads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = 600
+# Rows of `x` lead: 16 of them are a page. A page of `e` has 256 rows.
+SCHEMA = Schema(
+    (
+        Column("x", Tensor("float32", (4096,))),
+        Column("e", Tensor("float32", (256,)), nullable=True),
+        Column("y", Tensor("int64", ())),
+    )
+)
+VALUES = {
+    "x": np.arange(ROWS * 4096, dtype=np.float32).reshape(ROWS, 4096),
+    "e": np.arange(ROWS * 256, dtype=np.float32).reshape(ROWS, 256),
+    "y": np.arange(ROWS),
+}
+ROW_LIST: list[dict[str, Any]] = [
+    {
+        "x": VALUES["x"][at],
+        "e": None if at % 10 == 3 else VALUES["e"][at],
+        "y": np.int64(at),
+    }
+    for at in range(ROWS)
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Any:
+    yield
+    assert stream_threads() == []
+
+
+def dataset(objects: MemoryObjects, rows: Any = ROW_LIST) -> Dataset:
+    return stored(objects, SCHEMA, [rows], page_bytes=256 << 10)
+
+
+def epoch(found: Stream) -> dict[str, np.ndarray]:
+    """All rows by number, each of which came once."""
+    batches = list(found)
+    order = np.concatenate([batch.rows for batch in batches])
+    assert sorted(order.tolist()) == list(range(len(found.dataset)))
+    by_row = np.argsort(order)
+    return {
+        name: np.concatenate([np.ma.getdata(batch[name]) for batch in batches])[by_row]
+        for name in found.columns
+    } | {"valid": np.concatenate([batch.valid["e"] for batch in batches])[by_row]}
+
+
+def readings(found: Stream) -> dict[str, str]:
+    return {column.name: column.reading for column in found.plan.columns}
+
+
+def far(objects: MemoryObjects, ds: Dataset, **options: Any) -> Stream:
+    found = stream(ds, **({"batch_size": 32, "window_bytes": 2_000_000} | options))
+    objects.reads.clear()
+    return found
+
+
+# ------------------------------------------------------------------------------ rows
+
+
+def test_rows_of_a_coarse_column_are_read_without_the_rest_of_their_pages() -> None:
+    objects = MemoryObjects()
+    ds = dataset(objects)
+    found = far(objects, ds)
+    assert readings(found) == {"x": "leading", "e": "rows", "y": "resident"}
+    rows = epoch(found)
+    valid = np.arange(ROWS) % 10 != 3
+    np.testing.assert_array_equal(rows["x"], VALUES["x"])
+    np.testing.assert_array_equal(rows["valid"], valid)
+    np.testing.assert_array_equal(rows["e"], np.where(valid[:, None], VALUES["e"], 0))
+    read_bytes = sum(stop - start for _, start, stop in objects.reads)
+    assert read_bytes < 1.1 * ds.stored_bytes
+    assert found.stats().fetched_bytes == read_bytes
+
+
+def test_rows_whose_sums_are_damaged_are_read_from_their_whole_page() -> None:
+    objects = MemoryObjects()
+    ds = dataset(objects)
+    index = column_index(ds, "e")
+    damaged = DamagedOnce(objects, index.chunks[0].digest)  # type: ignore[union-attr]
+    found = far(objects, ds)
+    objects.read_range = damaged.read_range  # type: ignore[method-assign]
+    rows = epoch(found)
+    valid = np.arange(ROWS) % 10 != 3
+    np.testing.assert_array_equal(rows["e"], np.where(valid[:, None], VALUES["e"], 0))
+    assert damaged.times == 1
+
+
+class DamagedOnce:
+    """Damages the first answer that holds rows without their page."""
+
+    def __init__(self, objects: MemoryObjects, chunk: str) -> None:
+        self._read, self._chunk = objects.read_range, chunk
+        self.times = 0
+
+    def read_range(self, link: Any, start: int, stop: int) -> Any:
+        data = bytearray(self._read(link, start, stop))
+        if not self.times and stop - start == 16 * 1024:
+            self.times += 1
+            data[5] ^= 1
+        return data
+
+
+# ------------------------------------------------------------------------------ deletions
+
+
+def test_deleted_rows_cost_no_further_requests() -> None:
+    objects = MemoryObjects()
+    ds = without(objects, dataset(objects), [3, 17, 100, *range(160, 176)])
+    found = far(objects, ds, columns=["x"])
+    batches = list(found)
+    left = np.setdiff1d(np.arange(ROWS), [3, 17, 100, *range(160, 176)])
+    values = np.concatenate([batch["x"] for batch in batches])
+    assert sorted(values[:, 0].tolist()) == VALUES["x"][left, 0].tolist()
+    assert len(set(objects.reads)) == found.plan.runs  # a late one may have been asked for twice
+
+
+# ------------------------------------------------------------------------------ errors
+
+
+def test_a_page_that_stays_damaged_is_named() -> None:
+    objects = MemoryObjects()
+    ds = dataset(objects)
+    chunk = column_index(ds, "x").chunks[0]
+    data = bytearray(objects.stored[chunk.digest])  # type: ignore[union-attr]
+    data[-30_000] ^= 1
+    objects.stored[chunk.digest] = bytes(data)  # type: ignore[union-attr]
+    found = far(objects, ds)
+    with pytest.raises(CorruptError, match=r"column '.', page \d+ .* chunk .{12}, payload bytes"):
+        list(found)
+    assert found.stats().refetched_requests == 1
+
+
+# ------------------------------------------------------------------------------ the page cache
+
+
+def test_half_of_the_pages_cached_are_half_of_the_bytes_next_time(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    ds = dataset(objects)
+    cache = PageCache(tmp_path / "pages", ds.stored_bytes // 2, spare=0, chance=lambda: 0.0)
+    found = far(objects, ds, page_cache=cache, columns=["x", "e"], window_bytes=1 << 18)
+    first = epoch(found)
+    assert found.stats().cache_hits == 0
+    found.set_epoch(1)
+    second = epoch(found)
+    assert found.stats().cache_hit_rate > 0.4
+    np.testing.assert_array_equal(first["x"], second["x"])
+
+
+def test_other_streams_of_other_versions_share_the_cache(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    ds = dataset(objects)
+    cache = PageCache(tmp_path / "pages", 1 << 30, spare=0)
+    list(far(objects, ds, page_cache=cache))
+    newer = without(objects, ds, [5])
+    found = far(objects, newer, page_cache=cache, columns=["x"], seed=3)
+    list(found)
+    assert found.stats().cache_hit_rate == 1
+    assert objects.reads == []
+
+
+def test_pages_of_a_local_store_are_not_cached(tmp_path: Path) -> None:
+    objects = MappedObjects()
+    list(stream(dataset(objects), batch_size=32, page_cache=PageCache(tmp_path / "pages", 1 << 30)))
+    assert not (tmp_path / "pages").exists()
+
+
+def test_an_abandoned_iterator_leaves_no_half_written_page(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    found = far(objects, dataset(objects), page_cache=PageCache(tmp_path, 1 << 30, spare=0))
+    batches = iter(found)
+    next(batches)
+    batches.close()
+    assert [path for path in tmp_path.rglob(".*") if path.is_file()] == []
