@@ -19,6 +19,7 @@ from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
+from tensorrepo.formats.dataset.streaming.planning import Sampling
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.stallpicture import draw
@@ -40,6 +41,16 @@ def stream_command(
     ] = None,
     shuffle: Annotated[str, typer.Option(help="The order: pages, global, buffer or no.")] = "pages",
     window: Annotated[str, typer.Option(help="Decoded bytes to shuffle in.")] = "512MB",
+    where: Annotated[str | None, typer.Option(help="Only rows for which this is true.")] = None,
+    balance: Annotated[
+        str | None, typer.Option(help="Classes of this column come equally often.")
+    ] = None,
+    pack: Annotated[
+        int | None, typer.Option(min=1, help="Cut the one column into items of so many elements.")
+    ] = None,
+    bucket: Annotated[
+        str | None, typer.Option(help="Rows of like length in this column come together.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
     epochs: Annotated[int, typer.Option(min=1, help="How often to go through it.")] = 1,
     explain: Annotated[
@@ -70,6 +81,8 @@ def stream_command(
         tensorrepo stream photos
         tensorrepo stream v1:photos --shuffle no --batch-size 1024
         tensorrepo stream photos --explain
+        tensorrepo stream photos --where "label == 'cat'" --balance split
+        tensorrepo stream texts --column tokens --pack 2048 --explain
         tensorrepo stream photos --profile --step-ms 20 --picture stalls.png
     """
     if shuffle not in ORDERS:
@@ -88,6 +101,7 @@ def stream_command(
         columns=columns or None,
         shuffle=ORDERS[shuffle],
         window_bytes=parse_size(window),
+        sampling=Sampling(where=where, balance=balance, pack=pack, bucket=bucket),
         seed=seed,
         rank=rank,
         world=size,

@@ -264,6 +264,16 @@ def test_stream_reads_all_rows_and_explains_without_reading(full: Shell) -> None
     full.fails(2, "stream", "net")
 
 
+def test_stream_chooses_rows_and_says_so(full: Shell) -> None:
+    chosen = ("stream", "points", "--where", "label == 1")
+    rows = full.json(*chosen)["rows"]
+    assert 0 < rows < 20
+    assert f"{rows} of 20 rows" in full(*chosen, "--explain")
+    assert "3 classes of 'label'" in full("stream", "points", "--balance", "label", "--explain")
+    assert "'label' among" in full("stream", "points", "--bucket", "label", "--explain")
+    full.fails(2, "stream", "points", "--pack", "8")
+
+
 def test_stream_profiles_what_a_loop_waits_for(full: Shell, tmp_path: Path) -> None:
     picture = tmp_path / "stalls.png"
     told = full("stream", "points", "--profile", "--step-ms", "1", "--picture", str(picture))
