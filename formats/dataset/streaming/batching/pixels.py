@@ -298,7 +298,7 @@ def jpeg_orientation(data: memoryview) -> int:
 
 
 def _orientation(exif: memoryview) -> int:
-    if exif[:4] not in (b"II*\0", b"MM\0*"):
+    if bytes(exif[:4]) not in (b"II*\0", b"MM\0*"):
         return 1
     found = dict(tiff_fields(exif, frozenset({_ORIENTATION}))).get(_ORIENTATION, (1,))[0]
     return found if 1 <= found <= 8 else 1
