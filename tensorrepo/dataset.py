@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.batching.decode import Images
     from tensorrepo.formats.dataset.streaming.batching.outputs import Output
     from tensorrepo.formats.dataset.streaming.choosing import GivenWeights
-    from tensorrepo.formats.dataset.streaming.options import Last, Workers
+    from tensorrepo.formats.dataset.streaming.options import Workers
     from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
+    from tensorrepo.formats.dataset.streaming.ordering.schedule import Last
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repository import Repository
 

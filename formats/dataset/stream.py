@@ -42,7 +42,6 @@ from tensorrepo.formats.dataset.streaming.batching.outputs import Output, number
 from tensorrepo.formats.dataset.streaming.batching.process import Made, ProcessItems
 from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
 from tensorrepo.formats.dataset.streaming.options import (
-    Last,
     StreamOptions,
     StreamStats,
     Transform,
@@ -56,7 +55,7 @@ from tensorrepo.formats.dataset.streaming.ordering.plan import (
     Shuffle,
     explain,
 )
-from tensorrepo.formats.dataset.streaming.ordering.schedule import Share
+from tensorrepo.formats.dataset.streaming.ordering.schedule import Last, Share
 from tensorrepo.formats.dataset.streaming.pipeline import (
     Decoding,
     Item,

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.ordering.mixing import Blend
     from tensorrepo.formats.dataset.streaming.ordering.order import Order
 
+    # Where in the piece each row stands, its run, its row there, and whether the run is busy.
+    _Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
+
 _NEVER = np.iinfo(np.int64).max
 _NO_RUNS = np.zeros(0, dtype=np.int64)
 
@@ -237,7 +240,7 @@ class _Walk:
         short_rows = (stop - start) % share.batch_size if share.last == "pad" else 0
         lent = bool(0 < short_rows < share.world) and _lend(parts, own, share.rank)
         places = self._places(source)
-        found = [
+        found: list[_Rows] = [
             self._rows_of_pass(parts, own, group, places) for group in _groups_of_passes(parts)
         ]
         at, run, row, busy = (np.concatenate(column) for column in zip(*found, strict=True))
@@ -260,8 +263,8 @@ class _Walk:
         own: tuple[NDArray[np.int64], NDArray[np.int64]],
         group: NDArray[np.int64],
         places: list[NDArray[np.int64]],
-    ) -> tuple[NDArray[np.int64], ...]:
-        """Rows of this rank in the parts of one pass: where in the piece, run, row, busy."""
+    ) -> _Rows:
+        """Rows of this rank in the parts of one pass."""
         number, epoch = int(parts.source[group[0]]), int(parts.epoch[group[0]])
         source, one = self._sources[number], self._pass(number, epoch)
         low, rows = int(parts.start[group[0]]), parts.rows[group]

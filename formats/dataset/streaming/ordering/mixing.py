@@ -273,7 +273,9 @@ def rank_turns(world: int, stride: int) -> NDArray[np.int64]:
     return turns
 
 
-def rank_cut(parts: Parts, rank: int, turns: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
+def rank_cut(
+    parts: Parts, rank: int, turns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which sorted places of each part go to `rank`: first, and one after the last."""
     world = turns.size
     each, left = parts.rows // world, parts.rows % world
