@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from datetime import date, time
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -52,15 +53,15 @@ def json_texts(array: pa.Array) -> pa.Array:
     texts: list[str | None] = []
     for start in range(0, len(array), step):
         rows = array.slice(start, step).to_pylist()
-        texts += [None if row is None else _encode(_plain(row, array.type)) for row in rows]
+        if _holds_map(array.type):
+            rows = [_plain(row, array.type) for row in rows]
+        texts += [None if row is None else _encode(row) for row in rows]
     return pa.array(texts, pa.large_string())
 
 
 def _encode(value: Any) -> str:
     try:
-        return json.dumps(
-            value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_text
-        )
+        return _ENCODER.encode(value)
     except ValueError as error:
         raise pa.ArrowInvalid(
             "a value inside is NaN or infinite, which JSON cannot say. Make it null"
@@ -76,10 +77,24 @@ def _text(value: Any) -> str:
     raise pa.ArrowInvalid(f"a value inside is {type(value).__name__}, which JSON cannot say")
 
 
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_text
+)
+
+
+@cache
+def _holds_map(kind: pa.DataType) -> bool:
+    """Whether a type is a map, or has one inside."""
+    types = pa.types
+    if types.is_struct(kind):
+        return any(_holds_map(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(types.is_map(kind)) or (is_nested(kind) and _holds_map(kind.value_type))
+
+
 def _plain(value: Any, kind: pa.DataType) -> Any:
     """`value` with objects for maps, which Python gets as pairs."""
     types = pa.types
-    if value is None or not is_nested(kind):
+    if value is None or not _holds_map(kind):
         return value
     if types.is_struct(kind):
         fields = (kind.field(at) for at in range(kind.num_fields))

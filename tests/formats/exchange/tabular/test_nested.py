@@ -73,6 +73,13 @@ def test_a_map_with_other_keys_is_a_list_of_pairs() -> None:
     assert said(pa.array([[(1, {"x": True})]], inner)) == ['[[1,{"x":true}]]']
 
 
+def test_maps_deep_inside_are_objects_too() -> None:
+    inner = pa.struct([("m", pa.list_(pa.map_(pa.string(), pa.int64()))), ("n", pa.int64())])
+    rows = [{"m": [[("a", 1)], []], "n": 2}, {"m": None, "n": None}, None]
+    found = said(pa.array(rows, inner))
+    assert found == ['{"m":[{"a":1},{}],"n":2}', '{"m":null,"n":null}', None]
+
+
 def test_a_map_that_has_a_key_twice_names_its_column(tmp_path: Path) -> None:
     twice = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
     with pytest.raises(InvalidInputError, match=r"t\.parquet, column 'm'.*has a key twice"):
