@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 READERS = 2
 PORTION_FILES, PORTION_BYTES = 64, 1 << 20  # so many files, or bytes, are read by one thread
 AHEAD = 8  # portions: about one batch
+_TAKEN = 16  # portions that the taker holds on to until they are a batch
 _BLOCK_BYTES = PORTION_BYTES * 5 // 4  # a portion and a usual image
 _LEAST_READ_BYTES = 4 << 10
 
@@ -73,7 +74,7 @@ def read_ahead(runs: Iterable[Sequence[WantedFile]]) -> Generator[Portion]:
     """
     threads = ThreadPoolExecutor(READERS, "read-image")
     reading: deque[Future[Portion]] = deque()
-    pool = Pool((AHEAD + READERS) * _BLOCK_BYTES)
+    pool = Pool((AHEAD + READERS + _TAKEN) * _BLOCK_BYTES)
 
     def first() -> Portion:
         portion = reading.popleft().result()

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +58,8 @@ from tensorrepo.formats.exchange.imagery.labels import (
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.columns.schema import Batch
@@ -64,7 +67,7 @@ if TYPE_CHECKING:
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
 _UNSAFE = frozenset('/\\:*?"<>|%\x7f')
-_BATCHES_KEPT = 3  # one that is written, one that is filled, one that somebody looks at
+_BATCHES_KEPT = 3  # one that is written, the next one, and one that somebody looks at
 _SNIFFED = 16  # files of a folder without known suffixes that are looked into
 
 
@@ -263,14 +266,35 @@ def _batches(
 ) -> Iterator[Batch]:
     names = _schema(plan, places, one_split=one_split).names
     numbers = {each: (plan.label(each), plan.split(each)) for each in places}
-    rows, pool = _Rows(), Pool(_BATCHES_KEPT * BATCH_BYTES)
-    for portion in read_ahead(_wanted(path, ignore, damaged, places)):
+    pool = Pool(_BATCHES_KEPT * BATCH_BYTES)
+    found = _filled(read_ahead(_wanted(path, ignore, damaged, places)))
+    before: Future[Batch] | None = None
+    with ThreadPoolExecutor(1, "batch-images") as thread:
+        while True:
+            try:
+                rows = next(found, None)
+            except BaseException:
+                if before is not None:
+                    yield before.result()  # what came before the image that is refused
+                raise
+            begun = thread.submit(rows.batch, names, numbers, pool) if rows is not None else None
+            if before is not None:
+                yield before.result()
+            if begun is None:
+                return
+            before = begun
+
+
+def _filled(portions: Iterable[Portion]) -> Iterator[_Rows]:
+    """The images of `portions` in batches of bounded bytes."""
+    rows = _Rows()
+    for portion in portions:
         at = 0
         while (at := rows.take(portion, at)) < len(portion.files):
-            yield rows.batch(names, numbers, pool)
+            yield rows
             rows = _Rows()
     if rows.files:
-        yield rows.batch(names, numbers, pool)
+        yield rows
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import pytest
 
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Image
 from tensorrepo.formats.exchange import registry
+from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.formats.exchange.imagery.images import class_folder, make_plan, read_images
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.foreign import gif, png, rows_of, store
@@ -215,3 +216,13 @@ def test_batches_are_cut_by_bytes(tmp_path: Path) -> None:
     folder_of(tmp_path, *(f"{number}.png" for number in range(7)), content=big)
     sizes = [len(batch["image"]) for batch in read_images(tmp_path).batches]  # type: ignore[index]
     assert sizes == [2, 2, 2, 1]
+
+
+def test_batches_before_a_damaged_image_are_given_before_it_is_refused(tmp_path: Path) -> None:
+    large = png(np.random.default_rng(0).integers(0, 256, (1100, 1100), np.uint8))
+    folder_of(tmp_path, *(f"{at}.png" for at in range(9)), content=large)
+    folder_of(tmp_path, "cut.png", content=large[:-6])
+    batches = read_images(tmp_path).batches
+    assert next(batches)["file"] == [f"{at}.png" for at in range(BATCH_BYTES // len(large))]
+    with pytest.raises(InvalidInputError, match=r"cut\.png.*cut short"):
+        list(batches)
