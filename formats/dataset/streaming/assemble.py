@@ -174,7 +174,7 @@ class _Walk:
         ]
         if isinstance(items, PackedItems):
             element = plan.leading.index.storage.element
-            self._values = [PackedRuns(items, plan.first_row, element, assembler.options.pad)]
+            self._values = [PackedRuns(items, plan.first_row, element, assembler.options.pad, lost)]
 
     def prepared(self, stretch: Stretch) -> _Prepared:
         """Work out for all steps of a stretch what does not depend on where runs lie."""
@@ -188,6 +188,7 @@ class _Walk:
     def groups(self, upcoming: Iterator[_Prepared]) -> Iterator[list[Batch]]:
         """Every step, some at a time."""
         at_once = 1  # so that the first batch is not kept waiting by others
+        most_at_once = self._assembler.steps_at_once
         current = self._expected(upcoming)
         while current is not None:
             following: _Prepared | None = None
@@ -200,7 +201,7 @@ class _Walk:
                 if step <= half < stop:
                     # Late enough to let the first batches out, early enough for the fetcher.
                     following = self._expected(upcoming)
-                step, at_once = stop, min(2 * at_once, self._assembler.steps_at_once)
+                step, at_once = stop, min(2 * at_once, most_at_once)
             current = following
 
     def _expected(self, upcoming: Iterator[_Prepared]) -> _Prepared | None:
@@ -263,7 +264,6 @@ class _Walk:
         self._stats.rows += sum(len(batch.rows) for batch in batches)
         self._stats.gather_seconds += self._clock() - began
         return batches
-
 
     def _without_lost(self, batch: Batch, runs: NDArray[np.int64]) -> Batch:
         """The rows whose runs could be loaded."""

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.editing.where import ids_of_rows
+from tensorrepo.formats.dataset.read import column_index, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.formats.dataset.streaming.planning import Sampling
-from tensorrepo.repo.errors import InvalidInputError, NoSuchRowError, NotFoundError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError, NotFoundError
 from tests.support.sampling import changed, lengths_of, resumptions, sampled
 from tests.support.streams import stream_threads
 
@@ -278,6 +279,26 @@ def test_packed_items_are_tensors_when_asked_for(dataset: Dataset) -> None:
         packed(dataset, 8, output="arrow")
 
 
+def test_items_of_a_damaged_page_are_left_out_when_told() -> None:
+    ds = sampled(ROWS)
+    whole_run = list(packed(ds, 32))
+    objects: Any = ds.objects
+    digest = max(objects.stored, key=lambda each: len(objects.stored[each]))
+    entry = column_index(ds, "tokens").entries[3]
+    link = objects.links[digest]
+    data = bytearray(objects.stored[digest])
+    data[len(data) - objects.map(link).nbytes + int(entry["offset"]) + 300] ^= 1
+    objects.stored[digest] = bytes(data)
+    again = packed(open_dataset(objects, ds.digest), 32, on_error="skip")
+    found = list(again)
+    skipped = again.stats().skipped["page"]
+    assert skipped > 0
+    assert len(rows(found)) == len(rows(whole_run)) - skipped
+    assert all(len(batch["tokens"]) == len(batch.segments["tokens"]) for batch in found)
+    with pytest.raises(CorruptError, match="tokens"):
+        list(packed(open_dataset(objects, ds.digest), 32))
+
+
 # ------------------------------------------------------------------------------ buckets
 
 
@@ -422,6 +443,12 @@ def test_a_run_that_was_not_interrupted_hands_out_the_same_steps(edited: Dataset
     again = opened(edited, sampling, columns=["tokens" if sampling.pack else "label"])
     again.load_state_dict(first.state_dict())
     assert [_of(batch, sampling) for batch in again] == whole_run[3:]
+
+
+@pytest.mark.parametrize("at", range(len(SAMPLINGS)))
+def test_a_store_gives_what_a_local_disk_gives(dataset: Dataset, at: int) -> None:
+    remote = sampled(ROWS, mapped=False)
+    assert in_steps(remote, SAMPLINGS[at]) == in_steps(dataset, SAMPLINGS[at])
 
 
 @pytest.mark.parametrize(("one", "other"), list(permutations(range(len(SAMPLINGS)), 2)))

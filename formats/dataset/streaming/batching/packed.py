@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tensorrepo.formats.dataset.columns.values import RaggedValues, offsets_of
+from tensorrepo.formats.dataset.columns.values import ColumnValues, RaggedValues, offsets_of
 from tensorrepo.formats.dataset.streaming.batching.gather import InMemory, Wanted
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.pages.pool import Pool
@@ -71,6 +73,7 @@ class PackedRuns:
         first_row: NDArray[np.int64],
         element: np.dtype[Any],
         pad: float | None,
+        lost: Container[int] = (),
     ) -> None:
         """Prepare.
 
@@ -79,10 +82,12 @@ class PackedRuns:
             first_row: the live row that each run of the plan begins with.
             element: type of the elements.
             pad: fills up the last item of a run; None: 0.
+            lost: runs that could not be loaded, whose items nobody will look at.
         """
         self._items, self._first_row = items, first_row
         self._element, self._pad = element, 0 if pad is None else pad
         self._elements = dict(zip(items.runs.tolist(), items.elements.tolist(), strict=True))
+        self._lost = lost
         self._lines: dict[int, _Line] = {}
 
     def open(self, where: InMemory) -> None:
@@ -92,15 +97,14 @@ class PackedRuns:
             CorruptError: a run has other elements than its page entry or row table said.
         """
         for run, owners in zip(where.runs.tolist(), where.owners, strict=True):
-            values = owners[0]
-            assert isinstance(values, RaggedValues), "packed columns are ragged"
-            line = self._line(run, values)
-            if len(line.elements) != self._elements[run]:
-                raise CorruptError(
-                    f"rows {self._first_row[run]} to {self._first_row[run] + values.rows} have "
-                    f"{len(line.elements)} elements, planned were {self._elements[run]}"
+            if run in self._lost:
+                planned = self._elements[run]
+                nothing = np.zeros(planned, self._element)
+                self._lines[run] = _line(
+                    nothing, np.array([planned]), np.array([0]), self._items.size
                 )
-            self._lines[run] = line
+            else:
+                self._lines[run] = self._opened(run, owners[0])
 
     def close(self, runs: NDArray[np.int64]) -> None:
         """The items of these runs are not needed any more."""
@@ -131,24 +135,33 @@ class PackedRuns:
         _number(ends, lengths, segments)
         return PackedValues(values, segments, lengths, rows)
 
-    def _line(self, run: int, values: RaggedValues) -> _Line:
+    def _opened(self, run: int, values: ColumnValues) -> _Line:
+        assert isinstance(values, RaggedValues), "packed columns are ragged"
         rows = np.arange(values.rows)
+        first = int(self._first_row[run])
         if self._items.choice is not None:
-            first = int(self._first_row[run])
             rows = np.repeat(rows, self._items.choice.counts(first, first + values.rows))
             values = values.take(rows)
         begin, end = int(values.offsets[0]), int(values.offsets[-1])
+        if end - begin != self._elements[run]:
+            raise CorruptError(
+                f"rows {first} to {first + values.rows} have {end - begin} elements, planned were "
+                f"{self._elements[run]}"
+            )
         filled = np.diff(values.offsets) > 0
         ends = values.offsets[1:][filled] - begin
-        start = np.arange(0, end - begin, self._items.size)
-        stop = np.minimum(start + self._items.size, end - begin)
-        return _Line(
-            values.elements[begin:end],
-            ends,
-            rows[filled],
-            np.searchsorted(ends, start, side="right").tolist(),
-            np.searchsorted(ends, stop, side="left").tolist(),
-        )
+        return _line(values.elements[begin:end], ends, rows[filled], self._items.size)
+
+
+def _line(
+    elements: NDArray[Any], ends: NDArray[np.int64], rows: NDArray[np.int64], size: int
+) -> _Line:
+    """The line of these rows, cut into items."""
+    start = np.arange(0, len(elements), size)
+    stop = np.minimum(start + size, len(elements))
+    first = np.searchsorted(ends, start, side="right")
+    last = np.searchsorted(ends, stop, side="left")
+    return _Line(elements, ends, rows, first.tolist(), last.tolist())
 
 
 def _number(
