@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.editing.where import ids_of_rows
+from tensorrepo.formats.dataset.mix import Mix
 from tensorrepo.formats.dataset.read import column_index, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.formats.dataset.streaming.planning import Sampling
@@ -148,6 +149,22 @@ def test_wishes_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         opened(dataset, Sampling(**wrong))
+
+
+def test_views_of_several_datasets_are_mixed(dataset: Dataset, edited: Dataset) -> None:
+    wishes = [Sampling(rows=slice(300, 390, 3)), Sampling(where="split == 'test'")]
+    views = [
+        opened(ds, wish, columns=["x"]) for ds, wish in zip((dataset, edited), wishes, strict=True)
+    ]
+    batches = list(Mix(views))
+    source = np.concatenate([batch.source for batch in batches])
+    found = np.concatenate([batch.rows for batch in batches])
+    values = np.concatenate([batch["x"][:, 0] for batch in batches])
+    firsts = [np.array([x[0] for x in ds["x"][:]]) for ds in (dataset, edited)]
+    expected = np.where(source == 0, firsts[0][found], firsts[1][found % edited.rows])
+    assert np.array_equal(values, expected)
+    assert sorted(found[source == 0].tolist()) == sorted(rows(views[0]))
+    assert sorted(found[source == 1].tolist()) == sorted(rows(views[1]))
 
 
 # ------------------------------------------------------------------------------ weights
