@@ -4,9 +4,11 @@
 
 Both sides hand out whole shuffled batches of the same rows as torch tensors. Torch's own
 `DataLoader` over a `TensorDataset` holds the data in memory and shuffles single rows; ours reads
-pages from disk through the page cache, compares the checksum of each in every epoch, and shuffles
-within a window. One JSON line for each case: medians of rounds taken in turns, so that a noisy
-neighbour hits both; the ratio is the median of the rounds' ratios. `others_cpu` is the share of the
+pages from disk through the page cache, proves every row in every epoch, and shuffles
+within a window. Three more peers show what memory gives: `memory[index]` and `index_select(out=)`
+with an order made before, and plain copies on two threads. One JSON line for each case: medians of
+rounds taken in turns, so that a noisy neighbour hits all; a ratio is the median of the rounds'
+ratios. `others_cpu` is the share of the
 machine that other processes used meanwhile: ours needs two cores, torch one, so noise is against
 us. With `--patience`, rounds go on for so long until N of them were quiet, and those count.
 """
@@ -28,18 +30,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from stream_cases.memory import copied, copied_bytes, indexed, selected
 from torch.utils.data import DataLoader, TensorDataset
 
 from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.native.rows import BEST
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.store import ObjectStore
 from tensorrepo.repo.writer import ObjectWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 MIB = 1 << 20
 SEED = 7
@@ -98,12 +102,20 @@ def measure(case: Case, folder: Path, rounds: int, patience: float) -> dict[str,
         output="torch",
     )
     theirs = in_memory(values, labels, case.batch_size)
-    epoch_of(ours, 0)  # both are warm
-    epoch_of(theirs, 0)
-    pairs = take_turns(ours, theirs, rounds, patience)
+    sides = {
+        "ours": lambda epoch: epoch_of(ours, epoch),
+        "loader": lambda _: epoch_of(theirs, 0),
+        "index": timed(indexed(values, labels, case.batch_size)),
+        "select": timed(selected(values, labels, case.batch_size)),
+        "copy": timed(copied(values.nbytes)),
+    }
+    for side in sides.values():
+        side(0)  # all are warm
+    taken = take_turns(sides, rounds, patience)
+    wall = {name: statistics.median(one[name].wall for one in taken) for name in sides}
     cpu_ns = [
-        round(statistics.median(side.cpu for side in sides) * 1e9 / case.rows)
-        for sides in zip(*pairs, strict=True)
+        round(statistics.median(one[name].cpu for one in taken) * 1e9 / case.rows)
+        for name in ("ours", "loader")
     ]
     ours.set_epoch(0)
     begun = time.perf_counter()
@@ -111,20 +123,31 @@ def measure(case: Case, folder: Path, rounds: int, patience: float) -> dict[str,
     first_batch_seconds = time.perf_counter() - begun
     explained = ours.explain()
     return {
-        "rows_per_s": round(case.rows / statistics.median(mine.wall for mine, _ in pairs)),
-        "torch_rows_per_s": round(case.rows / statistics.median(other.wall for _, other in pairs)),
-        "ratio": round(statistics.median(other.wall / mine.wall for mine, other in pairs), 2),
+        "rows_per_s": round(case.rows / wall["ours"]),
+        "torch_rows_per_s": round(case.rows / wall["loader"]),
+        "ratio": ratio_to("loader", taken),
+        "index_rows_per_s": round(case.rows / wall["index"]),
+        "ratio_to_index": ratio_to("index", taken),
+        "select_rows_per_s": round(case.rows / wall["select"]),
+        "ratio_to_select": ratio_to("select", taken),
+        "copy_mb_per_s": round(copied_bytes(values.nbytes) / wall["copy"] / 1e6),
+        "share_of_copy": round(
+            ratio_to("copy", taken, digits=4) * values.nbytes / copied_bytes(values.nbytes), 2
+        ),
         "goal": case.goal,
         "cpu_ns_per_row": cpu_ns[0],
         "torch_cpu_ns_per_row": cpu_ns[1],
-        "mb_per_s": round(values.nbytes / statistics.median(mine.wall for mine, _ in pairs) / 1e6),
+        "mb_per_s": round(values.nbytes / wall["ours"] / 1e6),
         "first_batch_ms": round(first_batch_seconds * 1e3, 1),
         "batch": case.batch_size,
         "order": explained.order,
         "lanes": explained.lanes,
         "runs": explained.runs,
-        "rounds": len(pairs),
-        "others_cpu": round(statistics.median(one.others for pair in pairs for one in pair), 2),
+        "kernel": BEST.name,
+        "rounds": len(taken),
+        "others_cpu": round(
+            statistics.median(side.others for one in taken for side in one.values()), 2
+        ),
     }
 
 
@@ -165,13 +188,23 @@ def epoch_of(batches: Stream | DataLoader, epoch: int) -> Seconds:
     """One epoch whose batches are taken and dropped; every row must have come."""
     if isinstance(batches, Stream):
         batches.set_epoch(epoch)
-    wall, cpu, busy = time.perf_counter(), time.process_time(), busy_seconds()
-    total = sum_of_labels(batches)
-    wall, cpu, busy = time.perf_counter() - wall, time.process_time() - cpu, busy_seconds() - busy
-    found = Seconds(wall, cpu, max(0.0, busy - cpu) / wall / (os.cpu_count() or 1))
     rows = len(batches.dataset)
-    assert total == rows * (rows - 1) // 2, "not every row came once"
-    return found
+    found = timed(lambda: sum_of_labels(batches))
+    return found(epoch, expected=rows * (rows - 1) // 2)
+
+
+def timed(work: Callable[[], int | None]) -> Callable[..., Seconds]:
+    """What `work` takes; it returns the sum of the labels, where there are any."""
+
+    def measured(_: int, *, expected: int | None = None) -> Seconds:
+        wall, cpu, busy = time.perf_counter(), time.process_time(), busy_seconds()
+        total = work()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        busy = busy_seconds() - busy
+        assert expected in (None, total), "not every row came once"
+        return Seconds(wall, cpu, max(0.0, busy - cpu) / wall / (os.cpu_count() or 1))
+
+    return measured
 
 
 def busy_seconds() -> float:
@@ -182,19 +215,25 @@ def busy_seconds() -> float:
 
 
 def take_turns(
-    ours: Stream, theirs: DataLoader, rounds: int, patience: float
-) -> list[tuple[Seconds, Seconds]]:
+    sides: dict[str, Callable[[int], Seconds]], rounds: int, patience: float
+) -> list[dict[str, Seconds]]:
     """So many rounds, or so many quiet ones when there is time to wait for them."""
     begun = time.perf_counter()
-    pairs: list[tuple[Seconds, Seconds]] = []
-    quiet: list[tuple[Seconds, Seconds]] = []
-    while len(pairs) < rounds or time.perf_counter() - begun < patience:
-        pairs.append((epoch_of(ours, len(pairs) + 1), epoch_of(theirs, 0)))
-        if max(one.others for one in pairs[-1]) < QUIET:
-            quiet.append(pairs[-1])
+    taken: list[dict[str, Seconds]] = []
+    quiet: list[dict[str, Seconds]] = []
+    while len(taken) < rounds or time.perf_counter() - begun < patience:
+        epoch = len(taken) + 1
+        taken.append({name: side(epoch) for name, side in sides.items()})
+        if max(one.others for one in taken[-1].values()) < QUIET:
+            quiet.append(taken[-1])
         if len(quiet) == rounds:
             return quiet
-    return quiet if len(quiet) >= 3 else pairs
+    return quiet if len(quiet) >= 3 else taken
+
+
+def ratio_to(peer: str, taken: list[dict[str, Seconds]], *, digits: int = 2) -> float:
+    """How many times as fast as a peer: the median of the rounds."""
+    return round(statistics.median(one[peer].wall / one["ours"].wall for one in taken), digits)
 
 
 def sum_of_labels(batches: Iterable[Any]) -> int:

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tensorrepo.formats.native.rows import NATIVE, why_not_native
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.mounts import mount_of
 from tensorrepo.repo.backends.probe import probe
@@ -49,6 +50,7 @@ def examine(session: Session) -> Iterator[Finding]:
         ("outside", _outside),
         ("author", _author),
         ("workspace", _workspace),
+        ("kernel", _kernel),
     )
     for what, check in checks:
         try:
@@ -57,6 +59,17 @@ def examine(session: Session) -> Iterator[Finding]:
             yield Finding(what, "warning", str(error))
         except Error as error:
             yield Finding(what, "error", str(error))
+
+
+def _kernel(_: Session) -> Finding:
+    if NATIVE is not None:
+        return Finding("kernel", "ok", "batches are gathered by code in C")
+    return Finding(
+        "kernel",
+        "ok",
+        f"batches are gathered by numpy: {why_not_native}",
+        "Install tensorrepo again where there is a C compiler: streaming gets faster.",
+    )
 
 
 def _repository(session: Session) -> Finding:

@@ -12,6 +12,7 @@ from tensorrepo.formats.dataset.streaming.batching.decode import Decode
 from tensorrepo.formats.dataset.streaming.batching.outputs import OUTPUTS, Output, pins
 from tensorrepo.formats.dataset.streaming.fetching.fetchstats import FetchStats
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Last, Share
+from tensorrepo.formats.native.rows import BEST
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.pagecache import PageCache
 
@@ -113,6 +114,7 @@ class StreamStats(FetchStats):
         skipped: rows that were left out, by what was bad: "image" or "page".
         replaced: rows for which `on_error` gave something else, likewise.
         bad: the first few of both: row id, column and reason.
+        kernel: what gathers rows: "native", in C, or "numpy" where that was not built.
     """
 
     batches: int = 0
@@ -129,3 +131,4 @@ class StreamStats(FetchStats):
     skipped: dict[str, int] = field(default_factory=dict)
     replaced: dict[str, int] = field(default_factory=dict)
     bad: list[str] = field(default_factory=list)
+    kernel: str = BEST.name
