@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, Stretch
 
 _FIRST_ROWS = 2048  # of the first stretch
-_OWN = frozenset({"remake"})  # options that each stream has for itself
+_OWN = frozenset({"remake", "page_cache"})  # options that each stream has for itself
 
 
 class Mix(Stream):

@@ -1,0 +1,85 @@
+"""A mix in Python: several datasets of repositories as one stream."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tensorrepo as tr
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def filled(url: str, name: str, rows: range) -> tr.Dataset:
+    repo = tr.init(url, author="Ada <ada@example.org>")
+    with repo.transaction("main") as tx:
+        draft = tx.create_dataset(name, tr.Schema.of({"x": "int64"}))
+        draft.append({"x": np.arange(rows.start, rows.stop)})
+    return repo.dataset(name)
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> list[tr.Dataset]:
+    """Two datasets, of two repositories."""
+    return [
+        filled(str(tmp_path / "a"), "numbers", range(300)),
+        filled(str(tmp_path / "b"), "others", range(1000, 1100)),
+    ]
+
+
+def mixed(both: list[tr.Dataset], wish: dict[str, Any] | None = None, **options: Any) -> tr.Mix:
+    options = {"batch_size": 16} | options
+    return tr.Mix([ds.stream(**options) for ds in both], **(wish or {}))
+
+
+def values(batches: Any) -> list[list[int]]:
+    return [batch["x"].tolist() for batch in batches]
+
+
+def test_datasets_of_two_repositories_come_in_one_batch(both: list[tr.Dataset]) -> None:
+    batches = list(mixed(both))
+    assert sorted(value for batch in batches for value in batch["x"].tolist()) == [
+        *range(300),
+        *range(1000, 1100),
+    ]
+    batch = batches[5]
+    assert (batch["x"] >= 1000).tolist() == (batch.source == 1).tolist()
+
+
+def test_a_mix_resumes_and_names_the_commits(both: list[tr.Dataset]) -> None:
+    wish = {"weights": [1, 1], "steps": 30, "seed": 4}
+    first = mixed(both, wish)
+    batches = iter(first)
+    list(islice(batches, 11))
+    state = json.loads(json.dumps(first.state_dict()))
+    assert state["commits"] == [ds.commit for ds in both]
+    rest = values(batches)
+    resumed = mixed(both)
+    resumed.load_state_dict(state)
+    assert values(resumed) == rest
+    assert len(rest) == 19
+
+
+def test_torchs_loader_reads_a_mix_with_workers(both: list[tr.Dataset]) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    found = mixed(both, {"repeat": [1, 2]}, output="torch")
+    loader = data.DataLoader(found.torch(), batch_size=None, num_workers=1)
+    assert values(loader) == values(mixed(both, {"repeat": [1, 2]}))
+
+
+def test_a_mix_says_what_it_is(both: list[tr.Dataset]) -> None:
+    found = mixed(both)
+    assert repr(found).startswith("<mix of numbers, others: Mix(2 sources, 400 rows")
+    assert "source 1: 100 rows an epoch" in str(found.explain())
+
+
+def test_streams_that_do_not_fit_are_named(both: list[tr.Dataset]) -> None:
+    with pytest.raises(tr.InvalidInputError, match="batch_size is 8"):
+        tr.Mix([both[0].stream(batch_size=8), both[1].stream(batch_size=9)])
+    with pytest.raises(tr.InvalidInputError, match="at least one stream"):
+        tr.Mix([])
