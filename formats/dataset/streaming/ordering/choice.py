@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WORD = 64  # rows of a word of the bitmap, and of a block of counts
+_SPARSE = 16  # from one row in so many on, bits are set one by one
 _LOOKED_UP_AT_ONCE = 1 << 13  # a block of counts for each: 4 MiB as they are added up
 
 
@@ -124,8 +125,20 @@ def bits_of(rows: int, pieces: Iterable[NDArray[np.int64]]) -> RowBits:
     words = np.zeros(rows // _WORD + 1, np.uint64)
     as_bytes = words.view(np.uint8)
     for numbers in pieces:
-        np.bitwise_or.at(as_bytes, numbers >> 3, np.left_shift(1, numbers & 7).astype(np.uint8))
+        _set_bits(as_bytes, numbers)
     return _counted(rows, words)
+
+
+def _set_bits(as_bytes: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+    if not rows.size:
+        return
+    first, stop = int(rows.min()) // 8 * 8, int(rows.max()) + 1
+    if stop - first > _SPARSE * rows.size:
+        np.bitwise_or.at(as_bytes, rows >> 3, np.left_shift(1, rows & 7).astype(np.uint8))
+        return
+    mask = np.zeros(stop - first, np.bool_)
+    mask[rows - first] = True
+    as_bytes[first // 8 : -(-stop // 8)] |= np.packbits(mask, bitorder="little")
 
 
 def both(one: RowBits, other: RowBits) -> RowBits:
