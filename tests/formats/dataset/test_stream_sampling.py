@@ -113,9 +113,40 @@ def test_a_view_of_all_rows_is_no_view(dataset: Dataset) -> None:
     assert opened(dataset, Sampling(rows=slice(None))).state_dict() == plain
 
 
-def test_a_view_without_rows_has_no_batches(dataset: Dataset) -> None:
-    found = opened(dataset, Sampling(where="split == 'none'"))
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        Sampling(where="split == 'none'"),
+        Sampling(where="split == 'none'", bucket="tokens"),
+        Sampling(where="split == 'none'", pack=8),
+        Sampling(where="tokens is null", pack=8),
+        Sampling(weights=np.full(ROWS, 1e-9)),
+        Sampling(weights=np.full(ROWS, 1e-9), bucket="tokens"),
+        Sampling(weights=np.full(ROWS, 1e-9), pack=8),
+    ],
+)
+def test_where_no_row_comes_there_are_no_batches(
+    dataset: Dataset, nothing: Sampling, shuffle: Any
+) -> None:
+    found = opened(dataset, nothing, columns=["tokens"], shuffle=shuffle)
     assert (len(found), list(found), found.explain().rows) == (0, [], 0)
+    again = opened(dataset, nothing, columns=["tokens"], shuffle=shuffle)
+    again.load_state_dict(found.state_dict())
+    assert list(again) == []
+
+
+def test_an_explanation_tells_all_of_it(dataset: Dataset) -> None:
+    wish = Sampling(where="split == 'test'", weights=np.full(ROWS, 1.5), bucket="tokens")
+    told = str(opened(dataset, wish).explain())
+    assert "134 of 400 rows where split == 'test', weighted" in told
+    assert "201 rows on average" in told
+    assert "like length of 'tokens' among 1,024, 64 steps of 16" in told
+    assert "were read to know them, 1.6 KiB are kept" in told
+    packed_told = str(packed(dataset, 8, wishes={"rows": [1, 2]}).explain())
+    assert "items of 8 elements" in packed_told
+    assert "were read to know them" in packed_told
+    assert "2 of 400 rows" in repr(packed(dataset, 8, wishes={"rows": [1, 2]}))
 
 
 @pytest.mark.parametrize(

@@ -482,6 +482,7 @@ class Explanation:
     expected_items: int = 0
     packed_share: float = 1.0
     buckets: str = ""
+    lengths: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -512,6 +513,8 @@ class Explanation:
             found.append(f"packing        {self.packed_share:.1%} of the elements are no padding")
         if self.buckets:
             found.append(f"buckets        {self.buckets}")
+        if self.lengths:
+            found.append(f"lengths        {self.lengths}")
         return found
 
 
@@ -540,6 +543,7 @@ def explain(plan: Plan, *, batch_size: int, steps: int, seed: int, epoch: int) -
         expected_items=plan.expected_items,
         packed_share=_packed_share(items),
         buckets=_explain_buckets(plan),
+        lengths=_explain_lengths(plan),
     )
 
 
@@ -550,12 +554,22 @@ def _packed_share(items: Items) -> float:
 
 
 def _explain_buckets(plan: Plan) -> str:
-    if plan.lengths is None or not plan.arrangement.bucket_steps:
+    chosen = plan.arrangement
+    if plan.lengths is None or not chosen.bucket_steps:
         return ""
-    read, kept = human(plan.lengths.read_bytes), human(plan.lengths.values.nbytes)
     return (
-        f"rows of like length of {plan.lengths.column!r} among {plan.arrangement.block_rows:,}; "
-        f"{read} were read to know lengths, {kept} are kept"
+        f"rows of like length of {plan.lengths.column!r} among {chosen.block_rows:,}, "
+        f"{chosen.bucket_steps} steps of {chosen.bucket_rows:,}"
+    )
+
+
+def _explain_lengths(plan: Plan) -> str:
+    known = plan.lengths
+    if known is None:
+        return ""
+    return (
+        f"of {known.column!r}: {human(known.read_bytes)} were read to know them, "
+        f"{human(known.values.nbytes)} are kept"
     )
 
 
