@@ -152,6 +152,7 @@ FORMATS: tuple[Format, ...] = (
             Option("encoding", "of the text: utf-8, latin-1, ..."),
             Option("null_values", "words that stand for a missing value", parse_names),
             Option("text_columns", 'columns kept as text: "007" is no number', parse_names),
+            Option("required", "columns that have a value in every row; * for all", parse_names),
             _COLUMNS,
             DAMAGED,
         ),

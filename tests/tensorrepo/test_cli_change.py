@@ -124,6 +124,15 @@ def test_columns_come_and_go(users: Shell) -> None:
     }  # fmt: skip
 
 
+def test_columns_of_a_csv_are_required_where_told(users: Shell) -> None:
+    users("add", "users.csv", "--dataset", "strict", "-o", "required=id,score")
+    told = users.fails(2, "add", "users.csv", "--dataset", "stricter", "-o", "required=*")
+    assert "row 1, column 'city'" in told
+    users("commit", "-m", "Strict")
+    columns = users.repository().dataset("strict").schema.columns
+    assert [column.nullable for column in columns] == [False, True, False]
+
+
 def test_properties_are_set_and_taken_away(users: Shell) -> None:
     told = users("set", "users", "licence=CC0", 'key=["id", "city"]', "year=2026", "note=a = b")
     assert told == "staged datasets/users (3 rows)\n"
