@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo import connect
 from tests.support.servers import s3_on_ours
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 COLUMNS = {"point": tr.Tensor("float32", (2,)), "label": tr.ClassLabel(("low", "high"))}
@@ -407,3 +409,48 @@ def test_closing_a_handle_closes_no_other(filled: tr.Repository) -> None:
     other = tr.open(filled.url)
     filled.close()
     assert len(other.dataset("points")) == 100
+
+
+@pytest.fixture
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tr.Repository]:
+    """A repository in S3, with an empty XDG_CACHE_HOME."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with s3_on_ours(tmp_path / "s3") as bucket:
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        repo = tr.init(f"{bucket.url}/repo", author="Ada <ada@example.org>")
+        add_points(repo, columns(50_000))
+        yield repo
+
+
+def pages(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_streams_keep_pages_of_a_remote_dataset_below_the_cache_folder(
+    remote: tr.Repository, tmp_path: Path
+) -> None:
+    stream = remote.dataset("points").stream(batch_size=64)
+    assert len(list(stream)) == 782
+    assert pages(tmp_path / "cache" / "tensorrepo" / "pages")
+    again = tr.open(remote.url).dataset("points").stream(batch_size=64, seed=1)
+    list(again)
+    assert again.stats().cache_hit_rate == 1
+
+
+def test_the_page_cache_can_lie_elsewhere_or_nowhere(remote: tr.Repository, tmp_path: Path) -> None:
+    dataset = remote.dataset("points")
+    list(dataset.stream(batch_size=64, cache_limit=0))
+    assert pages(tmp_path / "cache" / "tensorrepo" / "pages") == []
+    list(dataset.stream(batch_size=64, cache_dir=tmp_path / "here", cache_limit="1GB"))
+    assert pages(tmp_path / "here")
+    assert pages(tmp_path / "cache" / "tensorrepo" / "pages") == []
+
+
+def test_a_setting_says_how_much_streams_may_keep(
+    remote: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    connect.write_config(tmp_path / "config" / "tensorrepo" / "config.json", {"cache.limit": "0"})
+    list(tr.open(remote.url).dataset("points").stream(batch_size=64))
+    assert pages(tmp_path / "cache" / "tensorrepo" / "pages") == []

@@ -6,13 +6,22 @@ needs to know once: the columns that a predicate, weights or classes are about, 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorrepo.formats.dataset.columns.types import Layout
-from tensorrepo.formats.dataset.read import Dataset, column_index, live_rows, page_reader
+from tensorrepo.formats.dataset.read import (
+    Dataset,
+    column_index,
+    dataset_leaves,
+    live_rows,
+    page_reader,
+)
+from tensorrepo.formats.dataset.rows.pageread import READ_THREADS
 from tensorrepo.formats.dataset.streaming.choosing import choose
 from tensorrepo.formats.dataset.streaming.lengths import page_elements, row_lengths
 from tensorrepo.formats.dataset.streaming.ordering.packing import Packing
@@ -20,6 +29,8 @@ from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, Shuffle, ma
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tensorrepo.formats.dataset.editing.where import Where
     from tensorrepo.formats.dataset.streaming.choosing import GivenWeights
     from tensorrepo.formats.dataset.streaming.ordering.items import RowLengths, Selection
@@ -75,6 +86,7 @@ def plan_stream(
             f"{sampling.bucket_steps} steps of {batch_size:,} rows are sorted in memory at once: "
             f"at most {_MOST_BLOCK_ROWS:,} rows. Use fewer bucket_steps."
         )
+    _read_indexes(dataset, names)
     selection = choose(
         dataset,
         rows=sampling.rows,
@@ -99,6 +111,22 @@ def plan_stream(
         lengths=lengths,
         bucket_steps=0 if sampling.bucket is None else sampling.bucket_steps,
     )
+
+
+def _read_indexes(dataset: Dataset, names: Sequence[str]) -> None:
+    """Read side by side what plans are made from, so that a store answers in one round trip."""
+    groups: dict[str, str] = {}
+    for name in names:
+        column = dataset.schema.column(name)
+        group = next(group[0] for group in dataset.root.groups if column.id in group)
+        groups.setdefault(group, name)  # columns of a group share their page indexes
+    if len(groups) + bool(dataset.root.deleted) < 2:
+        return
+    dataset_leaves(dataset)
+    with ThreadPoolExecutor(READ_THREADS, "index") as threads:
+        deleted = threads.submit(live_rows, dataset)
+        list(threads.map(partial(column_index, dataset), groups.values()))
+        deleted.result()
 
 
 def _check_packed(dataset: Dataset, names: tuple[str, ...]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
-from tensorrepo.formats.dataset.read import Dataset, column_index
+from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.pagecache import PageCache
 from tests.support.changed import without
 from tests.support.datasets import stored
@@ -193,3 +195,33 @@ def test_an_abandoned_iterator_leaves_no_half_written_page(tmp_path: Path) -> No
     next(batches)
     batches.close()
     assert [path for path in tmp_path.rglob(".*") if path.is_file()] == []
+
+
+# ------------------------------------------------------------------------------ the start
+
+
+class SideBySide(MemoryObjects):
+    """Gives page indexes only when all of them have been asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together: threading.Barrier | None = None
+
+    def get(self, digest: Any) -> Any:
+        found = super().get(digest)
+        if self.together is not None and found.kind is Kind.PAGE_INDEX:
+            self.together.wait(30)
+        return found
+
+
+def test_page_indexes_of_all_columns_are_read_side_by_side() -> None:
+    objects = SideBySide()
+    names = [f"c{at}" for at in range(6)]
+    schema = Schema.of({name: Tensor("uint8", (1000,)) for name in names})
+    rows = {name: np.zeros((2000, 1000), np.uint8) for name in names}
+    made = stored(objects, schema, [rows], page_bytes=1 << 10)
+    ds = open_dataset(objects, made.digest)
+    objects.together = threading.Barrier(len(ds.root.groups))
+    objects.reads.clear()
+    stream(ds, batch_size=8)
+    assert len(objects.reads) >= len(ds.root.groups) > 3

@@ -188,8 +188,8 @@ class Downloads(Generic[T]):
         if self._means.cache is not None:
             kept = [piece for piece in new if piece.tag is not None]
             new = [piece for piece in new if piece.tag is None]
-            for piece in kept:
-                self._push(self._local, _Look(run.order, [piece]))
+            if kept:
+                self._push(self._local, _Look(run.order, kept))
         self._ask(run.order, new)
 
     def _ask(self, order: int, pieces: Sequence[Piece]) -> None:
