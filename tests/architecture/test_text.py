@@ -27,6 +27,7 @@ HOSTS = {
     "semver.org",
     "tensorrepo.readthedocs.io",
     "www.apache.org",
+    "www.w3.org",  # the name of SVG
 }
 _HOST = re.compile(r"https?://(?:[^/\s@'\"]*@)?([A-Za-z0-9.-]+)")
 # Folders of the machines on which the project is written: nothing of it may need them.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.fetching.run_loader import Fetched, RunLoader
     from tensorrepo.repo.errors import CorruptError
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects import Link, ObjectSource
+    from tensorrepo.repo.objects import Link
 
 
 class MixLoader:
@@ -43,7 +43,7 @@ class MixLoader:
             bounds: the number of the first run of each source, and of all runs.
         """
         self._loaders, self._places, self._bounds = loaders, places, bounds
-        self.objects = _MixObjects([loader.objects for loader in loaders])
+        self.objects = _MixObjects(loaders)
 
     @property
     def is_local(self) -> bool:
@@ -101,18 +101,18 @@ class MixLoader:
 class _MixObjects:
     """Reads chunks from the stores of all sources: each from one that has it."""
 
-    def __init__(self, stores: Sequence[ObjectSource]) -> None:
-        self._stores = stores
-        self._store_of: dict[str, ObjectSource] = {}
+    def __init__(self, loaders: Sequence[RunLoader]) -> None:
+        self._loaders = loaders
+        self._source_of: dict[str, int] = {}
 
     def expect(self, source: int, pieces: Sequence[Piece]) -> None:
         """These are to be read, from the store of this source."""
         for piece in pieces:
-            self._store_of[piece.link.digest] = self._stores[source]
+            self._source_of[piece.link.digest] = source
 
     def read_once(self, link: Link, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)`` of a chunk, by one request where the store can."""
-        store = self._store_of[link.digest]
+        store = self._loaders[self._source_of[link.digest]].objects
         if isinstance(store, ReadsOnce):
             return store.read_once(link, start, stop)
         return store.read_range(link, start, stop)
