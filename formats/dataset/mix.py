@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.values import ColumnValues
     from tensorrepo.formats.dataset.pages.pool import Pool
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm
+    from tensorrepo.formats.dataset.streaming.ordering.explain import Explanation
     from tensorrepo.formats.dataset.streaming.ordering.items import Items
-    from tensorrepo.formats.dataset.streaming.ordering.plan import Explanation
     from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, Stretch
 
 _FIRST_ROWS = 2048  # of the first stretch

@@ -47,13 +47,12 @@ from tensorrepo.formats.dataset.streaming.options import (
     Transform,
     Workers,
 )
+from tensorrepo.formats.dataset.streaming.ordering.explain import Explanation, explain
 from tensorrepo.formats.dataset.streaming.ordering.items import items_total
 from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.ordering.plan import (
-    Explanation,
     Plan,
     Shuffle,
-    explain,
 )
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Last, Share
 from tensorrepo.formats.dataset.streaming.pipeline import (

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.types import Layout, Storage
 from tensorrepo.formats.dataset.pages.page import HAS_ROW_SUMS, PAGE_ENTRY
+from tensorrepo.formats.dataset.streaming.ordering.explain import explain, human
 from tensorrepo.formats.dataset.streaming.ordering.grouped import GroupedLanes
 from tensorrepo.formats.dataset.streaming.ordering.order import PairedLanes, RowOrder
 from tensorrepo.formats.dataset.streaming.ordering.plan import (
     Arrangement,
     Plan,
-    explain,
-    human,
     make_plan,
 )
 from tensorrepo.formats.dataset.tree.index import ColumnIndex
