@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Schema, Tensor, Text
 from tensorrepo.formats.dataset.read import fragment_records
+from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.streaming.planning import Sampling
 from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
 from tests.support.changed import edited, patched, without
 from tests.support.datasets import stored
@@ -18,6 +20,9 @@ from tests.support.streams import MappedObjects
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.read import Dataset
 
+ROWS = 400
+SHUFFLES = ["pages", "global", "buffer", False]
+WINDOW = 4096
 SCHEMA = Schema(
     (
         Column("x", Tensor("float32", (8,))),
@@ -28,7 +33,7 @@ SCHEMA = Schema(
 )
 
 
-def rows_of(count: int, seed: int = 0, longest: int = 30) -> dict[str, Any]:
+def table_of(count: int, seed: int = 0, longest: int = 30) -> dict[str, Any]:
     """Rows of `SCHEMA`: row i has the tokens i*100, i*100 + 1, ...; some are null or empty."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, longest + 1, count)
@@ -47,13 +52,13 @@ def rows_of(count: int, seed: int = 0, longest: int = 30) -> dict[str, Any]:
 def sampled(count: int = 400, *, mapped: bool = True, **options: Any) -> Dataset:
     """A dataset of `SCHEMA` with small pages."""
     objects = MappedObjects() if mapped else MemoryObjects()
-    return stored(objects, SCHEMA, [rows_of(count)], **({"page_bytes": 512} | options))
+    return stored(objects, SCHEMA, [table_of(count)], **({"page_bytes": 512} | options))
 
 
 def changed(count: int = 400, dead: list[int] | None = None) -> Dataset:
     """The same with deleted rows, a whole run of them too, and with patched tokens."""
     objects = MappedObjects()
-    base = stored(objects, SCHEMA, [rows_of(count)], page_bytes=512, budget_bytes=8 << 10)
+    base = stored(objects, SCHEMA, [table_of(count)], page_bytes=512, budget_bytes=8 << 10)
     assert len(fragment_records(base)) > 1
     tokens = base.schema.column("tokens")
     new = [np.arange(7, dtype=np.int32), None]
@@ -71,3 +76,17 @@ def lengths_of(dataset: Dataset, name: str = "tokens") -> list[int]:
 def resumptions() -> st.SearchStrategy[tuple[int, int, int]]:
     """After how many steps to stop, and the batch size and world to go on with."""
     return st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(1, 4))
+
+
+def opened(ds: Dataset, sampling: Sampling, **options: Any) -> Stream:
+    settled = {"batch_size": 16, "window_bytes": WINDOW, "columns": ["label", "tokens"]}
+    return stream(ds, sampling=sampling, **(settled | options))
+
+
+def rows(found: Any) -> list[int]:
+    return [row for batch in found for row in batch.rows.tolist()]
+
+
+def packed(ds: Dataset, size: int, **options: Any) -> Stream:
+    wishes = options.pop("wishes", {})
+    return opened(ds, Sampling(pack=size, **wishes), **({"columns": ["tokens"]} | options))

@@ -1,33 +1,30 @@
-"""Views, weights, packing and buckets: every chosen row as often as it should come, resumable."""
+"""Views and weights: the rows that were chosen, as often as they should come."""
 
 from __future__ import annotations
 
-import json
-from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.editing.where import ids_of_rows
 from tensorrepo.formats.dataset.mix import Mix
-from tensorrepo.formats.dataset.read import column_index, open_dataset
-from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.formats.dataset.streaming.planning import Sampling
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError, NotFoundError
-from tests.support.sampling import changed, lengths_of, resumptions, sampled
+from tensorrepo.repo.errors import InvalidInputError, NoSuchRowError, NotFoundError
+from tests.support.sampling import (
+    ROWS,
+    SHUFFLES,
+    changed,
+    opened,
+    packed,
+    rows,
+    sampled,
+)
 from tests.support.streams import stream_threads
 
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.read import Dataset
-
-ROWS = 400
-SHUFFLES = ["pages", "global", "buffer", False]
-WINDOW = 4096
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +41,6 @@ def edited() -> Dataset:
 def _no_thread_is_left() -> Any:
     yield
     assert stream_threads() == []
-
-
-def opened(ds: Dataset, sampling: Sampling, **options: Any) -> Stream:
-    settled = {"batch_size": 16, "window_bytes": WINDOW, "columns": ["label", "tokens"]}
-    return stream(ds, sampling=sampling, **(settled | options))
-
-
-def rows(found: Any) -> list[int]:
-    return [row for batch in found for row in batch.rows.tolist()]
-
-
-# ------------------------------------------------------------------------------ views
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
@@ -249,261 +234,3 @@ def test_text_has_classes_too(dataset: Dataset) -> None:
     tests = sum(row % 3 == 0 for row in every)
     assert set(dataset["label"][every].tolist()) == {0}
     assert abs(tests / len(every) - 0.5) < 0.05
-
-
-# ------------------------------------------------------------------------------ packing
-
-
-def packed(ds: Dataset, size: int, **options: Any) -> Stream:
-    wishes = options.pop("wishes", {})
-    return opened(ds, Sampling(pack=size, **wishes), **({"columns": ["tokens"]} | options))
-
-
-@pytest.mark.parametrize("name", ["dataset", "edited"])
-@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
-def test_packed_in_storage_order_are_all_elements_of_all_rows(
-    name: str, size: int, request: pytest.FixtureRequest
-) -> None:
-    ds = request.getfixturevalue(name)
-    found = list(packed(ds, size, shuffle=False, pad=-1))
-    expected = np.concatenate([row for row in ds["tokens"] if row is not None])
-    values = np.concatenate([batch["tokens"] for batch in found])
-    used = np.concatenate([batch.segments["tokens"] for batch in found]) > 0
-    lengths = np.concatenate([batch.lengths["tokens"] for batch in found])
-    assert values.shape[1] == size
-    assert values[used].tolist() == expected.tolist()
-    assert set(values[~used].tolist()) <= {-1}
-    assert lengths.tolist() == used.sum(axis=1).tolist()
-
-
-@pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_segments_tell_the_rows_of_an_item_apart(dataset: Dataset, shuffle: Any) -> None:
-    for batch in packed(dataset, 50, shuffle=shuffle):
-        segments = batch.segments["tokens"]
-        owner = np.where(segments > 0, batch["tokens"] // 100, -1)
-        # Where the row changes, and only there, the next segment begins, or the padding.
-        changes = np.diff(owner, axis=1) != 0
-        assert np.array_equal(np.diff(segments, axis=1) != 0, changes)
-        assert np.array_equal(
-            np.diff(segments, axis=1)[changes & (owner[:, 1:] >= 0)],
-            np.ones(int((changes & (owner[:, 1:] >= 0)).sum()), np.int32),
-        )
-        assert np.array_equal(segments[:, 0], np.ones(len(segments), np.int32))
-        assert np.array_equal(batch.rows, owner[:, 0])
-
-
-@pytest.mark.parametrize(
-    "wishes", [{"where": "split == 'test'"}, {"weights": {"split": "balanced"}}]
-)
-@pytest.mark.parametrize("name", ["dataset", "edited"])
-def test_a_selection_packs_its_rows_as_often_as_they_come(
-    name: str, wishes: dict[str, Any], request: pytest.FixtureRequest
-) -> None:
-    ds = request.getfixturevalue(name)
-    elements = [0 if row is None else len(row) for row in ds["tokens"]]
-    counts = np.bincount(rows(opened(ds, Sampling(**wishes), columns=["label"])), minlength=ds.rows)
-    found = list(packed(ds, 16, wishes=wishes))
-    assert sum(int(batch.lengths["tokens"].sum()) for batch in found) == int(counts @ elements)
-
-
-def test_an_item_is_of_one_run_and_the_rest_is_padding(dataset: Dataset) -> None:
-    explained = packed(dataset, 64).explain()
-    assert 0.5 < explained.packed_share < 1
-    assert "items of 64 elements" in str(explained)
-    assert "no padding" in str(explained)
-
-
-@pytest.mark.parametrize("column", ["x", "label", "split"])
-def test_columns_without_elements_cannot_be_packed(dataset: Dataset, column: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"cannot be packed.*'tokens'"):
-        packed(dataset, 8, columns=[column])
-
-
-def test_packed_items_are_tensors_when_asked_for(dataset: Dataset) -> None:
-    torch = pytest.importorskip("torch")
-    batch = next(iter(packed(dataset, 8, output="torch")))
-    assert (batch["tokens"].dtype, batch.segments["tokens"].dtype) == (torch.int32, torch.int32)
-    with pytest.raises(InvalidInputError, match="packed items are arrays"):
-        packed(dataset, 8, output="arrow")
-
-
-def test_items_of_a_damaged_page_are_left_out_when_told() -> None:
-    ds = sampled(ROWS)
-    whole_run = list(packed(ds, 32))
-    objects: Any = ds.objects
-    digest = max(objects.stored, key=lambda each: len(objects.stored[each]))
-    entry = column_index(ds, "tokens").entries[3]
-    link = objects.links[digest]
-    data = bytearray(objects.stored[digest])
-    data[len(data) - objects.map(link).nbytes + int(entry["offset"]) + 300] ^= 1
-    objects.stored[digest] = bytes(data)
-    again = packed(open_dataset(objects, ds.digest), 32, on_error="skip")
-    found = list(again)
-    skipped = again.stats().skipped["page"]
-    assert skipped > 0
-    assert len(rows(found)) == len(rows(whole_run)) - skipped
-    assert all(len(batch["tokens"]) == len(batch.segments["tokens"]) for batch in found)
-    with pytest.raises(CorruptError, match="tokens"):
-        list(packed(open_dataset(objects, ds.digest), 32))
-
-
-# ------------------------------------------------------------------------------ buckets
-
-
-def padding(ds: Dataset, sampling: Sampling, **options: Any) -> float:
-    """The share of padding in the batches of an epoch."""
-    batches = list(opened(ds, sampling, pad=0, columns=["tokens"], **options))
-    shape = sum(batch["tokens"].size for batch in batches)
-    return 1 - sum(int(batch.lengths["tokens"].sum()) for batch in batches) / shape
-
-
-@pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_rows_of_like_length_come_together(dataset: Dataset, shuffle: Any) -> None:
-    without = padding(dataset, Sampling(), shuffle=shuffle)
-    bucketed = padding(dataset, Sampling(bucket="tokens", bucket_steps=8), shuffle=shuffle)
-    assert without > 0.4
-    assert bucketed < without / 3
-
-
-@pytest.mark.parametrize("mapped", [True, False])
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_lengths_are_known_from_row_tables(mapped: bool, codec: Codec) -> None:
-    ds = sampled(mapped=mapped, codec=codec, page_bytes=4096)
-    assert padding(ds, Sampling(bucket="tokens", bucket_steps=25)) < 0.1
-
-
-def test_whole_numbers_may_say_the_lengths(dataset: Dataset) -> None:
-    found = list(opened(dataset, Sampling(bucket="label", bucket_steps=25)))
-    mixed = sum(len(set(batch["label"].tolist())) > 1 for batch in found)
-    assert len(found) == 25
-    assert mixed <= 2
-
-
-def test_steps_of_a_block_come_in_random_order(dataset: Dataset) -> None:
-    sampling = Sampling(bucket="tokens", bucket_steps=24)
-    lengths = np.array(lengths_of(dataset))
-    orders = []
-    for epoch in range(2):
-        found = opened(dataset, sampling, epoch=epoch)
-        orders.append([int(lengths[batch.rows].max()) for batch in found])
-    assert orders[0] != sorted(orders[0])
-    assert orders[0] != orders[1]
-
-
-# ------------------------------------------------------------------------------ everything
-
-
-SAMPLINGS = [
-    Sampling(rows=slice(5, 300, 2)),
-    Sampling(where=pc.field("split") == "test"),
-    Sampling(weights={"label": "balanced"}),
-    Sampling(weights="label", where=pc.field("split") == "train"),
-    Sampling(bucket="tokens", bucket_steps=4),
-    Sampling(bucket="tokens", bucket_steps=3, balance="split", epoch_rows=150),
-    Sampling(pack=20),
-    Sampling(pack=20, balance="split"),
-]
-
-
-def in_steps(ds: Dataset, sampling: Sampling, **options: Any) -> list[list[Any]]:
-    """What each step hands out: rows, or the elements of each item."""
-    name = "tokens" if sampling.pack else "label"
-    found = opened(ds, sampling, columns=[name], seed=5, **options)
-    return [_of(batch, sampling) for batch in found]
-
-
-def _of(batch: Any, sampling: Sampling) -> list[Any]:
-    if not sampling.pack:
-        return batch.rows.tolist()
-    return [tuple(item) for item in batch["tokens"].tolist()]
-
-
-@pytest.fixture(scope="module")
-def whole(dataset: Dataset, edited: Dataset) -> dict[Any, list[Any]]:
-    """Every item of an epoch, in order, by dataset, sampling and shuffle."""
-    return {
-        (which, at, shuffle): [
-            item for step in in_steps(ds, sampling, shuffle=shuffle) for item in step
-        ]
-        for which, ds in enumerate((dataset, edited))
-        for at, sampling in enumerate(SAMPLINGS)
-        for shuffle in SHUFFLES
-    }
-
-
-@settings(max_examples=60)
-@given(
-    st.integers(0, 1),
-    st.integers(0, len(SAMPLINGS) - 1),
-    st.sampled_from(SHUFFLES),
-    resumptions(),
-)
-def test_any_sampling_goes_on_with_any_batch_size_and_number_of_ranks(
-    dataset: Dataset,
-    edited: Dataset,
-    whole: dict[Any, list[Any]],
-    which: int,
-    at: int,
-    shuffle: Any,
-    resumed: tuple[int, int, int],
-) -> None:
-    ds, sampling = (dataset, edited)[which], SAMPLINGS[at]
-    expected = whole[which, at, shuffle]
-    steps, batch_size, world = resumed
-    name = "tokens" if sampling.pack else "label"
-    first = opened(ds, sampling, columns=[name], seed=5, shuffle=shuffle)
-    seen = []
-    with first:
-        for _, batch in zip(range(steps), first, strict=False):
-            seen += _of(batch, sampling)
-    state = json.loads(json.dumps(first.state_dict()))
-    ranks = []
-    for rank in range(world):
-        again = opened(
-            ds,
-            sampling,
-            columns=[name],
-            shuffle=shuffle,
-            batch_size=batch_size * world,
-            rank=rank,
-            world=world,
-            last="drop",
-        )
-        again.load_state_dict(state)
-        ranks.append([_of(batch, sampling) for batch in again])
-    left = expected[len(seen) :]
-    assert seen == expected[: len(seen)]
-    assert {len(each) for each in ranks} == {len(left) // (batch_size * world)}
-    for step, shares in enumerate(zip(*ranks, strict=True)):
-        low = step * batch_size * world
-        together = sorted(item for share in shares for item in share)
-        assert together == sorted(left[low : low + batch_size * world])
-
-
-@pytest.mark.parametrize("at", range(len(SAMPLINGS)))
-def test_a_run_that_was_not_interrupted_hands_out_the_same_steps(edited: Dataset, at: int) -> None:
-    sampling = SAMPLINGS[at]
-    whole_run = in_steps(edited, sampling)
-    first = opened(edited, sampling, columns=["tokens" if sampling.pack else "label"], seed=5)
-    with first:
-        for _ in zip(range(3), first, strict=False):
-            pass
-    again = opened(edited, sampling, columns=["tokens" if sampling.pack else "label"])
-    again.load_state_dict(first.state_dict())
-    assert [_of(batch, sampling) for batch in again] == whole_run[3:]
-
-
-@pytest.mark.parametrize("at", range(len(SAMPLINGS)))
-def test_a_store_gives_what_a_local_disk_gives(dataset: Dataset, at: int) -> None:
-    remote = sampled(ROWS, mapped=False)
-    assert in_steps(remote, SAMPLINGS[at]) == in_steps(dataset, SAMPLINGS[at])
-
-
-@pytest.mark.parametrize(("one", "other"), list(permutations(range(len(SAMPLINGS)), 2)))
-def test_a_state_of_another_sampling_is_refused_and_both_are_named(
-    dataset: Dataset, one: int, other: int
-) -> None:
-    saved = opened(dataset, SAMPLINGS[one], columns=["tokens"]).state_dict()
-    here = opened(dataset, SAMPLINGS[other], columns=["tokens"])
-    with pytest.raises(InvalidInputError, match=r"saved for .*, this stream has .*"):
-        here.load_state_dict(saved)
