@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
+from operator import index
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -89,10 +91,8 @@ class Decode:
         if self.size is None and self.fit in ("pad", "stretch"):
             raise InvalidInputError(f"Decode: fit={self.fit!r} needs a size to fit into")
         shape = self.shape
-        if shape is not None and (len(shape) != 2 or min(shape) < 1):
-            raise InvalidInputError(
-                f"Decode: size is one or two numbers from 1 on, got {self.size}"
-            )
+        if shape is not None and min(shape) < 1:
+            raise InvalidInputError(f"Decode: size is at least 1, got {self.size}")
         for name, (least, most) in (("area", self.area), ("ratio", self.ratio)):
             if not 0 < least <= most or (name == "area" and most > 1):
                 raise InvalidInputError(f"Decode: {name} is (least, most), got {(least, most)}")
@@ -102,9 +102,16 @@ class Decode:
     @property
     def shape(self) -> tuple[int, int] | None:
         """(height, width)."""
-        if self.size is None or not isinstance(self.size, int):
-            return self.size
-        return self.size, self.size
+        if self.size is None:
+            return None
+        try:
+            sides = (self.size, self.size) if hasattr(self.size, "__index__") else self.size
+            height, width = map(index, sides)  # type: ignore[arg-type]  # whatever people gave
+        except (TypeError, ValueError):
+            raise InvalidInputError(
+                f"Decode: size is one whole number or two, got {self.size!r:.80}"
+            ) from None
+        return height, width
 
     @property
     def channels(self) -> int:
@@ -234,7 +241,7 @@ class _Job:
         self.name, self.how, self.rows = name, how, encoded.rows
         self.failures: dict[int, CorruptError] = {}
         self._reader, self._chances = reader, chances
-        self._data = memoryview(encoded.data)
+        self._data = encoded.data.data
         self._bounds = encoded.offsets.tolist()
         self._valid = None if encoded.valid is None else valid_rows(encoded).tolist()
         self._out: Picture | None = None
@@ -349,7 +356,7 @@ class _Gathering:
         if not portions:
             return [lambda: [self._finish(self._finished())]]
         self._left = len(portions)
-        return [lambda portion=portion: self._call(*portion) for portion in portions]
+        return [partial(self._call, *portion) for portion in portions]
 
     def _call(self, job: _Job, start: int, stop: int) -> list[Any]:
         began = self._meter.clock()

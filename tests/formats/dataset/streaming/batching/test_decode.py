@@ -413,11 +413,18 @@ def test_all_images_of_none_is_an_error(dataset: Dataset) -> None:
         stream(dataset, batch_size=4, columns=["y"], images=True)
 
 
+def test_sizes_may_come_from_numpy_or_a_list() -> None:
+    assert Decode(size=np.int64(24)).shape == (24, 24)  # type: ignore[arg-type]
+    assert Decode(size=[24, 32]).shape == (24, 32)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"size": 0},
         {"size": (1, 2, 3)},
+        {"size": "224"},
+        {"size": 22.4},
         {"fit": "squeeze"},
         {"fit": "pad"},
         {"mode": "BGR"},
