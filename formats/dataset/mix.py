@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.streaming.mixstate import (
 from tensorrepo.formats.dataset.streaming.ordering.items import items_total
 from tensorrepo.formats.dataset.streaming.ordering.mixed import MixSource, mixed_stretches
 from tensorrepo.formats.dataset.streaming.ordering.mixing import Batching, Blend, blend_of
+from tensorrepo.formats.dataset.streaming.ordering.packing import PackedItems, Packing
 from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, arranged
 from tensorrepo.formats.dataset.streaming.ordering.schedule import STRETCH_ROWS
 from tensorrepo.repo.errors import InvalidInputError
@@ -245,7 +246,7 @@ def _check_streams(streams: Sequence[Stream]) -> None:
     for number, stream in enumerate(streams):
         _check_options(first, stream, number)
         _check_columns(first, stream, number)
-        _check_items(stream, number)
+        _check_items(first, stream, number)
     if first.options.workers == "process":
         raise InvalidInputError("a mix is made on threads: use workers='thread' in its streams")
 
@@ -275,20 +276,32 @@ def _check_columns(first: Stream, stream: Stream, number: int) -> None:
             )
 
 
-def _check_items(stream: Stream, number: int) -> None:
+def _check_items(first: Stream, stream: Stream, number: int) -> None:
     plan = stream.plan
     if plan.selection is not None and plan.selection.weights is not None:
         raise InvalidInputError(
             f"source {number} of the mix has weights of rows: its epochs differ in length. Weigh "
             "sources with the weights of the mix, or stream it alone."
         )
-    if plan.packing is not None or plan.lengths is not None:
+    if plan.lengths is not None:
         raise InvalidInputError(
-            f"source {number} of the mix packs or sorts rows by length, which is done within one "
-            "stream only"
+            f"source {number} of the mix sorts rows by length, which is done within one stream only"
+        )
+    if _packed_size(stream) != _packed_size(first):
+        raise InvalidInputError(
+            f"streams of a mix have the same pack=: it is {_packed_size(first)} in the first and "
+            f"{_packed_size(stream)} in source {number} (0: items are rows)"
+        )
+    if plan.packing is not None and plan.selection is not None:
+        raise InvalidInputError(
+            f"source {number} of the mix packs chosen rows, which is done within one stream only"
         )
     if not stream.rows:
         raise InvalidInputError(f"source {number} of the mix has no rows")
+
+
+def _packed_size(stream: Stream) -> int:
+    return 0 if stream.plan.packing is None else stream.plan.packing.size
 
 
 def _arranged(streams: Sequence[Stream], blend: Blend) -> Iterator[Stream]:
@@ -314,7 +327,7 @@ def _joined_plan(sources: Sequence[Stream], names: tuple[str, ...]) -> Plan:
     before = _bounds(source.dataset.rows for source in sources)  # a view has some of them
     first_row = [plan.first_row + low for plan, low in zip(plans, before, strict=False)]
     by_name = {column.name: column for column in plans[0].columns}
-    return replace(
+    joined = replace(
         plans[0],
         columns=tuple(by_name[name] for name in names),
         window_bytes=sum(plan.window_bytes for plan in plans),
@@ -325,6 +338,20 @@ def _joined_plan(sources: Sequence[Stream], names: tuple[str, ...]) -> Plan:
         run_bytes=np.concatenate([plan.run_bytes for plan in plans]),
         selection=None,
     )
+    if joined.packing is None:
+        return joined
+    elements = np.concatenate([_elements(source) for source in sources])
+    pages = replace(joined.columns[0], first_page=np.arange(len(elements)))
+    return replace(joined, columns=(pages,), packing=Packing(joined.packing.size, None, elements))
+
+
+def _elements(stream: Stream) -> NDArray[np.int64]:
+    """Elements of each run of a packed stream."""
+    items = stream.plan.items(stream.seed, stream.epoch)
+    assert isinstance(items, PackedItems), "the stream packs"
+    found = np.zeros(stream.plan.runs, dtype=np.int64)
+    found[items.runs] = items.elements
+    return found
 
 
 def _mix_source(stream: Stream, first_run: int) -> MixSource:
@@ -388,22 +415,30 @@ class _MixForm:
         rows: NDArray[np.int64],
     ) -> Batch:
         """The batch of these values; `rows` counts those of all sources."""
-        source = np.searchsorted(self.bounds, rows, side="right") - 1
-        own = rows - self.bounds[source]
-        form = replace(self.base, identify=partial(_identify, self.forms, source))
-        batch = form.batch(columns, position=position, rows=own)
-        batch.source = source
+        identify = _Identify(self.forms)
+        form = replace(self.base, identify=identify)
+        batch = form.batch(columns, position=position, rows=rows)
+        # A packed batch has found its rows by itself.
+        source = np.searchsorted(self.bounds, batch.rows, side="right") - 1
+        batch.rows = batch.rows - self.bounds[source]
+        batch.source = identify.source = source
         return batch
 
 
-def _identify(
-    forms: Sequence[BatchForm], source: NDArray[np.int64], rows: NDArray[np.int64]
-) -> NDArray[Any]:
-    """The id of each row, which is one of its own source."""
-    found: Mapping[int, NDArray[Any]] = {
-        each: forms[each].identify(rows[source == each]) for each in np.unique(source).tolist()
-    }
-    ids = np.empty(len(rows), dtype=next(iter(found.values())).dtype)
-    for each, of_source in found.items():
-        ids[source == each] = of_source
-    return ids
+class _Identify:
+    """Finds the ids of a batch's rows, each of them in its own source."""
+
+    def __init__(self, forms: Sequence[BatchForm]) -> None:
+        self._forms = forms
+        self.source = np.zeros(0, dtype=np.int64)
+
+    def __call__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        source = self.source
+        found: Mapping[int, NDArray[Any]] = {
+            each: self._forms[each].identify(rows[source == each])
+            for each in np.unique(source).tolist()
+        }
+        ids = np.empty(len(rows), dtype=next(iter(found.values())).dtype)
+        for each, of_source in found.items():
+            ids[source == each] = of_source
+        return ids

@@ -13,7 +13,8 @@ import pytest
 from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
 from tensorrepo.formats.dataset.mix import Mix
 from tensorrepo.formats.dataset.read import Dataset
-from tensorrepo.formats.dataset.stream import stream
+from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.streaming.planning import Sampling
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.datasets import same_rows, stored
 from tests.support.objects import MemoryObjects
@@ -192,6 +193,57 @@ def test_a_mix_explains_itself(mixed: Any) -> None:
     assert "source 1: 270 rows an epoch, 3.00 of its own" in str(explained)
     assert json.dumps(explained.to_dict())
     assert "2 sources" in repr(mixed())
+
+
+def packed_streams(sizes: tuple[int, ...] = (16, 16)) -> list[Stream]:
+    schema = Schema.of({"t": Tensor("int32", (None,))})
+    parts = [[np.full(1 + at % 40, at, "i4") for at in range(low, low + 200)] for low in (0, 1000)]
+    stores = [stored(MappedObjects(), schema, [{"t": rows}], page_bytes=512) for rows in parts]
+    return [
+        stream(ds, batch_size=8, sampling=Sampling(pack=size), window_bytes=4000, pad=-1)
+        for ds, size in zip(stores, sizes, strict=True)
+    ]
+
+
+def test_packed_texts_of_several_datasets_come_in_one_batch() -> None:
+    elements: Counter[int] = Counter()
+    batches = list(Mix(packed_streams()))
+    for batch in batches:
+        assert ((batch["t"] >= 1000).any(axis=1) == (batch.source == 1)).all()
+        elements.update(batch["t"][batch["t"] >= 0].tolist())
+    assert elements == Counter(
+        {at: 1 + at % 40 for low in (0, 1000) for at in range(low, low + 200)}
+    )
+    assert all(len(batch["t"]) == 8 for batch in batches[:-1])
+
+
+def test_packed_mixes_resume() -> None:
+    first = Mix(packed_streams(), weights=[1, 3], steps=40)
+    whole = [batch["t"].tolist() for batch in first]
+    resumed = Mix(packed_streams())
+    resumed.load_state_dict(first.state_dict(position=80))
+    assert [batch["t"].tolist() for batch in resumed] == whole[10:]
+
+
+def test_packs_of_different_sizes_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"same pack=: it is 16 .* 8 in source 1"):
+        Mix(packed_streams((16, 8)))
+
+
+def test_chosen_rows_are_mixed(large: Dataset, small: Dataset) -> None:
+    options: dict[str, Any] = {"batch_size": 32, "window_bytes": WINDOW}
+    some = Sampling(rows=range(100, 200))
+    chosen = stream(large, **options, sampling=some)
+    batches = list(Mix([chosen, stream(small, **options)]))
+    found = [batch["y"][batch.source == 0].tolist() for batch in batches]
+    assert sorted(value for values in found for value in values) == list(range(100, 200))
+    assert sum(len(batch.rows) for batch in batches) == 100 + SMALL
+
+
+def test_weighted_rows_are_refused(large: Dataset, small: Dataset) -> None:
+    weighted = stream(large, batch_size=8, sampling=Sampling(weights=np.ones(LARGE)))
+    with pytest.raises(InvalidInputError, match="source 1 of the mix has weights"):
+        Mix([stream(small, batch_size=8), weighted])
 
 
 # ------------------------------------------------------------------------------ refusals
