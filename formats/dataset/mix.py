@@ -28,6 +28,7 @@ from tensorrepo.formats.dataset.streaming.mixstate import (
     encode_mix_state,
 )
 from tensorrepo.formats.dataset.streaming.ordering.items import items_total
+from tensorrepo.formats.dataset.streaming.ordering.keyed import numbers
 from tensorrepo.formats.dataset.streaming.ordering.mixed import MixSource, mixed_stretches
 from tensorrepo.formats.dataset.streaming.ordering.mixing import Batching, Blend, blend_of
 from tensorrepo.formats.dataset.streaming.ordering.packing import PackedItems, Packing
@@ -36,7 +37,7 @@ from tensorrepo.formats.dataset.streaming.ordering.schedule import STRETCH_ROWS
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -184,6 +185,7 @@ class Mix(Stream):
         parts = [source.assembler() for source in self.sources]
         bounds = _bounds(source.plan.runs for source in self.sources)
         row_bounds = _bounds(source.dataset.rows for source in self.sources)
+        source_rows = np.array([source.rows for source in self.sources])
         names = [column.name for column in self.plan.columns]
         places = [
             [[column.name for column in source.plan.columns].index(name) for name in names]
@@ -202,6 +204,7 @@ class Mix(Stream):
                 replace(parts[0].form, pool=self._pool),
                 row_bounds,
                 tuple(part.form for part in parts),
+                partial(_passes, self.blend, source_rows, self._seed, self._epoch),
             ),
             "stats": self._stats,
             "sources": tuple(map(_mix_source, self.sources, bounds.tolist())),
@@ -402,6 +405,7 @@ class _MixForm:
     base: BatchForm
     bounds: NDArray[np.int64]
     forms: tuple[BatchForm, ...]
+    passes: Callable[[int], NDArray[np.int64]]
 
     @property
     def pool(self) -> Pool:
@@ -415,30 +419,36 @@ class _MixForm:
         rows: NDArray[np.int64],
     ) -> Batch:
         """The batch of these values; `rows` counts those of all sources."""
-        identify = _Identify(self.forms)
-        form = replace(self.base, identify=identify)
+        form = replace(self.base, identify=partial(_identify, self.forms))
         batch = form.batch(columns, position=position, rows=rows)
         # A packed batch has found its rows by itself.
-        source = np.searchsorted(self.bounds, batch.rows, side="right") - 1
-        batch.rows = batch.rows - self.bounds[source]
-        batch.source = identify.source = source
+        batch.source = np.searchsorted(self.bounds, batch.rows, side="right") - 1
+        batch.rows = batch.rows - self.bounds[batch.source]
+        # A source that comes round again in an epoch is not cut and flipped as before.
+        passes = self.passes(position)[batch.source]
+        own = numbers(passes.view(np.uint64), batch.source.astype(np.uint64))
+        batch.draws = numbers(own, batch.rows.view(np.uint64))
         return batch
 
 
-class _Identify:
-    """Finds the ids of a batch's rows, each of them in its own source."""
+def _passes(
+    blend: Blend, source_rows: NDArray[np.int64], seed: int, epoch: int, position: int
+) -> NDArray[np.int64]:
+    """In which of its own epochs each source is before `position`."""
+    earlier = np.array(blend.epoch_rows, dtype=np.int64) * epoch
+    before = earlier + blend.rows_before(seed, epoch, position)
+    found: NDArray[np.int64] = np.maximum(before - 1, 0) // source_rows
+    return found
 
-    def __init__(self, forms: Sequence[BatchForm]) -> None:
-        self._forms = forms
-        self.source = np.zeros(0, dtype=np.int64)
 
-    def __call__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        source = self.source
-        found: Mapping[int, NDArray[Any]] = {
-            each: self._forms[each].identify(rows[source == each])
-            for each in np.unique(source).tolist()
-        }
-        ids = np.empty(len(rows), dtype=next(iter(found.values())).dtype)
-        for each, of_source in found.items():
-            ids[source == each] = of_source
-        return ids
+def _identify(
+    forms: Sequence[BatchForm], rows: NDArray[np.int64], source: NDArray[np.int64]
+) -> NDArray[Any]:
+    """The id of each row, which is one of its own source."""
+    found: Mapping[int, NDArray[Any]] = {
+        each: forms[each].identify(rows[source == each]) for each in np.unique(source).tolist()
+    }
+    ids = np.empty(len(rows), dtype=next(iter(found.values())).dtype)
+    for each, of_source in found.items():
+        ids[source == each] = of_source
+    return ids

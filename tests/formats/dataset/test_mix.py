@@ -71,6 +71,29 @@ def test_rows_come_as_they_are_stored_with_their_sources(mixed: Any, small: Data
     assert small[batch.rows[second]]["y"].tolist() == batch["y"][second].tolist()
 
 
+def test_chance_differs_by_source_and_by_pass_and_not_by_rank(mixed: Any) -> None:
+    def draws(**options: Any) -> list[tuple[tuple[int, int], int]]:
+        batches = list(mixed({"repeat": [0.2, 3]}, **options))
+        return [
+            pair
+            for batch, rows in zip(batches, told(batches), strict=True)
+            for pair in zip(rows, batch.draws.tolist(), strict=True)
+        ]
+
+    found = draws()
+    assert len({draw for _, draw in found}) >= len(found) - 64  # steps where a source begins anew
+    ranks = [pair for rank in range(2) for pair in draws(rank=rank, world=2, last="drop")]
+    assert set(ranks) <= set(found)
+
+
+def test_a_part_of_a_batch_knows_its_rows(mixed: Any) -> None:
+    batch = next(iter(mixed()))
+    places = np.array([1, 5, 30])
+    part = batch.part(places)
+    assert part.row_ids.tolist() == batch.row_ids[places].tolist()
+    assert part.draws.tolist() == batch.draws[places].tolist()
+
+
 def test_an_epoch_has_every_row_of_every_source_once(mixed: Any) -> None:
     rows = Counter(flat(told(mixed())))
     assert set(rows.values()) == {1}

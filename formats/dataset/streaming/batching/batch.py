@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.pages.pool import Pool
 
-    Identify = Callable[[NDArray[np.int64]], NDArray[Any]]
+    Identify = Callable[..., NDArray[Any]]  # of rows, and in a mix of their sources
 
 
 _COPIED_ALONE_STEPS = 256  # longer rows are padded one by one
@@ -49,6 +49,7 @@ class Batch(dict[str, Any]):
         repeated: how many of the last rows repeat others, where a last step was filled up.
         source: int64 ``(rows,)``, of a mix: which of its sources each row is of, whose number in
             that dataset `rows` then is. None where there is one dataset.
+        draws: uint64 ``(rows,)``, the numbers by which chance (of boxes and flips) follows rows.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Batch(dict[str, Any]):
         self.segments: dict[str, Any] = {}
         self.repeated = 0
         self.source: NDArray[np.int64] | None = None
+        self.draws = rows.view(np.uint64)
         self._identify = identify
 
     def part(self, places: NDArray[np.int64]) -> Batch:
@@ -83,12 +85,15 @@ class Batch(dict[str, Any]):
         found.segments = {name: _taken(values, places) for name, values in self.segments.items()}
         found.repeated = int((places >= len(self.rows) - self.repeated).sum())
         found.source = None if self.source is None else self.source[places]
+        found.draws = self.draws[places]
         return found
 
     @property
     def row_ids(self) -> NDArray[Any]:
         """The id of each row, ``fragment`` and ``offset``: kept when the dataset grows."""
-        return self._identify(self.rows)
+        if self.source is None:
+            return self._identify(self.rows)
+        return self._identify(self.rows, self.source)
 
     def __reduce__(self) -> tuple[Any, ...]:
         known = self.position, self.rows, self.row_ids
@@ -112,7 +117,7 @@ def _restored(
     row_ids: NDArray[Any],
     told: tuple[Any, ...],
 ) -> Batch:
-    batch = Batch(columns, position=position, rows=rows, identify=lambda _: row_ids)
+    batch = Batch(columns, position=position, rows=rows, identify=lambda *_: row_ids)
     batch.valid, batch.lengths, batch.repeated, batch.source, batch.segments = told
     return batch
 

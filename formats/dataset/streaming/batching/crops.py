@@ -38,9 +38,9 @@ class Box(NamedTuple):
     width: int
 
 
-def chances(key: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Numbers in [0, 1), ``(len(rows), CHANCES)``: a function of an epoch's key and row."""
-    keys = numbers(key, rows.view(np.uint64))
+def chances(key: int, draws: NDArray[np.uint64] | NDArray[np.int64]) -> NDArray[np.float64]:
+    """Numbers in [0, 1), ``(len(draws), CHANCES)``: a function of an epoch's key and row."""
+    keys = numbers(key, draws.view(np.uint64))
     drawn = numbers(keys[:, None], np.arange(CHANCES, dtype=np.uint64)[None, :])
     found: NDArray[np.float64] = (drawn >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64)
     found *= 2.0**-_FRACTION_BITS

@@ -218,7 +218,7 @@ class Decoder:
         """
         chances = None
         if any(how.fit == "random" or how.flip for how, _ in self._columns.values()):
-            chances = crops.chances(key, batch.rows).tolist()
+            chances = crops.chances(key, batch.draws).tolist()
         jobs = [
             _Job(name, how, reader, batch[name], chances, self._pool)
             for name, (how, reader) in self._columns.items()
