@@ -170,6 +170,18 @@ def test_a_transform_without_a_name_is_refused(ds: tr.Dataset) -> None:
         list(ds.stream(batch_size=10, transform=lambda batch: batch, workers="process"))
 
 
+def test_a_transform_of_a_notebook_is_refused_with_words(
+    ds: tr.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def typed(batch: Any) -> Any:
+        return batch
+
+    typed.__module__, typed.__qualname__ = "__main__", "typed"
+    monkeypatch.setattr(sys.modules["__main__"], "typed", typed, raising=False)
+    with pytest.raises(tr.InvalidInputError, match="what a notebook or a prompt defines"):
+        list(ds.stream(batch_size=10, transform=typed, workers="process"))
+
+
 def test_a_repository_in_this_processs_memory_is_not_found_there() -> None:
     repo = tr.init("memory://alone", author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:

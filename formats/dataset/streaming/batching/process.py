@@ -235,7 +235,7 @@ def _serve(
     free = _Free(len(blocks))
     Thread(target=_listen, args=(returns, free, os.getppid()), daemon=True).start()
     try:
-        made = ForkingPickler.loads(errand)()  # here, so that what fails in it is told
+        made = _unpacked(errand)()  # here, so that what fails in it is told
         try:
             for one in made:
                 number = free.take()
@@ -286,6 +286,19 @@ def _packed(errand: Errand) -> bytes:
             "the transform, must be found by name in a module: no lambda, nothing defined inside "
             "of a function. Or use workers='thread'."
         ) from error
+
+
+def _unpacked(packed: bytes) -> Errand:
+    """The errand, as the child finds its names."""
+    try:
+        found: Errand = ForkingPickler.loads(packed)
+    except (AttributeError, ModuleNotFoundError) as error:
+        raise InvalidInputError(
+            f"workers='process' did not find there what it was passed: {error}. Put functions, such "
+            "as the transform, into a module that can be imported: what a notebook or a prompt "
+            "defines is in its own process only. Or use workers='thread'."
+        ) from error
+    return found
 
 
 def _decoded(message: bytes) -> _Message:
