@@ -89,7 +89,7 @@ class MappedPages:
         """
         if not np.array_equal(rows, self._entries["rows"][pages]):
             raise AssertionError("a run that is used in place is not all of its page")
-        chunks = self._reader.index.chunk[pages]
+        chunks = self._reader.index.chunk[pages].astype(np.int64)
         for chunk in np.unique(chunks[self._address[chunks] == 0]).tolist():
             self._map(chunk)
         at = self._address[chunks] + self._offset[pages].astype(np.int64)
@@ -124,7 +124,7 @@ class MappedPages:
         for page in pages[proved[pages] == 0].tolist():
             self._prove_whole(page)
         self._copier.copy_spans(sums_at, lengths, tables)
-        view, start = memoryview(tables).cast("B"), 0
+        view, start = tables.data.cast("B"), 0
         wanted = zip(pages.tolist(), lengths.tolist(), proved[pages].tolist(), strict=True)
         for page, length, known in wanted:
             found = xxh3_64_intdigest(view[start : start + length])
