@@ -178,7 +178,7 @@ def test_a_transform_of_a_notebook_is_refused_with_words(
 
     typed.__module__, typed.__qualname__ = "__main__", "typed"
     monkeypatch.setattr(sys.modules["__main__"], "typed", typed, raising=False)
-    with pytest.raises(tr.InvalidInputError, match="what a notebook or a prompt defines"):
+    with pytest.raises(tr.InvalidInputError, match="what a notebook or a prompt"):
         list(ds.stream(batch_size=10, transform=typed, workers="process"))
 
 

@@ -294,9 +294,9 @@ def _unpacked(packed: bytes) -> Errand:
         found: Errand = ForkingPickler.loads(packed)
     except (AttributeError, ModuleNotFoundError) as error:
         raise InvalidInputError(
-            f"workers='process' did not find there what it was passed: {error}. Put functions, such "
-            "as the transform, into a module that can be imported: what a notebook or a prompt "
-            "defines is in its own process only. Or use workers='thread'."
+            f"workers='process' did not find there what it was passed: {error}. Put functions, "
+            "such as the transform, into a module that can be imported: what a notebook or a "
+            "prompt defines is in its own process only. Or use workers='thread'."
         ) from error
     return found
 
