@@ -438,7 +438,7 @@ class Downloads(Generic[T]):
         self._give_up(read, error)
 
     def _pause_seconds(self, failures: int) -> float:
-        longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
+        longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (failures - 1))
         return longest * (0.5 + self._means.chance() / 2)
 
     def _give_up(self, read: _Read, error: BaseException) -> None:

@@ -167,8 +167,9 @@ class _ColumnLoader:
             values = concat(self._reader.range(start, stop))
         else:
             values = concat(self._parts(run, start, stop, fetched))
-        if self._cut[run] and self._deleted is not None:
-            values = values.take(self._deleted.alive(start, stop))
+        alive = None if self._deleted is None else self._deleted.alive(start, stop)
+        if alive is not None:
+            values = values.take(alive)
         return in_memory(run, values, nullable=self._nullable)
 
     def _parts(self, run: int, start: int, stop: int, fetched: Fetched) -> list[ColumnValues]:
