@@ -14,23 +14,10 @@ that need it are skipped. `--scale` shrinks, or grows, the data of `million` (a 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 from dataset_cases import changes, diff, ingest, labels, million, regions, take
-from dataset_cases.support import Options, Skipped
+from harness import run
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-CASES: dict[str, Callable[[Path, Options], dict[str, Any]]] = {
+CASES = {
     **take.CASES,
     **regions.CASES,
     **million.CASES,
@@ -40,35 +27,5 @@ CASES: dict[str, Callable[[Path, Options], dict[str, Any]]] = {
     **diff.CASES,
 }
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure datasets.")
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; none: all")
-    parser.add_argument("--folder", type=Path, help="on the disk to be measured")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--peers", help="python of an environment with benchmarks/peers.txt")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="of the data, where a case says so"
-    )
-    chosen = parser.parse_args()
-    options = Options(chosen.rounds, chosen.peers, chosen.scale)
-    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
-        for name in chosen.cases or CASES:
-            place = Path(folder) / name
-            place.mkdir()
-            try:
-                found = CASES[name](place, options)
-            except Skipped as why:
-                found = {"skipped": str(why)}
-            print(json.dumps({"case": name, **found, **machine()}), flush=True)
-            shutil.rmtree(place)
-
-
-def machine() -> dict[str, Any]:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return {"cores": os.cpu_count(), "python": platform.python_version(), "commit": commit}
-
-
 if __name__ == "__main__":
-    main()
+    run(CASES, "Measure datasets.", rounds=7)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dataset_cases.support import SEED, Options, portions, written
+from harness import SEED, Options, portions, written
 
 import tensorrepo
 

@@ -22,7 +22,7 @@ import tensorrepo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dataset_cases.support import Options
+    from harness import Options
 
 ROWS, BATCH, SEED = 10_000_000, 1_000_000, 7
 COLUMNS = {"id": "int64", "x": "float32", "label": "int32"}

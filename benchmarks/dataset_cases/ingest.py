@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simplejpeg
-from dataset_cases.support import SEED, Options, Peer, medians_ms, portions, ratio, take_turns
+from harness import SEED, Options, Peer, medians_ms, portions, ratio, take_turns
 
 import tensorrepo
 
@@ -93,7 +93,10 @@ def _store(place: Path, rows: Callable[[], Any], columns: dict[str, Any] | None 
 def _against_peers(
     folder: Path, options: Options, kind: str, ours: Callable[[], float]
 ) -> dict[str, Any]:
-    peers = {name: Peer(options, f"peer_{name}.py", folder) for name in ("litdata", "mosaic")}
+    peers = {
+        name: Peer(options, f"dataset_cases/peer_{name}.py", folder)
+        for name in ("litdata", "mosaic")
+    }
     answers: dict[str, list[dict[str, float]]] = {name: [] for name in peers}
 
     def ask(name: str) -> float:

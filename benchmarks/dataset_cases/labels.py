@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dataset_cases.support import SEED, Options, portions, store_dataset
+from harness import SEED, Options, portions, store_dataset
 
 from tensorrepo.formats.dataset.columns.schema import Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.read import iterate, open_dataset

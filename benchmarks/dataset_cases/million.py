@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dataset_cases.support import HERE, SEED, Options, written
+from harness import HERE, SEED, Options, written
 
 import tensorrepo
 from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor
@@ -76,7 +76,13 @@ def million(folder: Path, options: Options) -> dict[str, Any]:
 
 def _opened(place: Path, rows: int) -> dict[str, float]:
     """What a process finds that has just begun."""
-    command = [sys.executable, str(HERE / "million_open.py"), str(place), NAME, str(rows // 2)]
+    command = [
+        sys.executable,
+        str(HERE / "dataset_cases/million_open.py"),
+        str(place),
+        NAME,
+        str(rows // 2),
+    ]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     answer: dict[str, float] = json.loads(found.stdout)
     return answer

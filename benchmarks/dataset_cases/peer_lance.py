@@ -1,4 +1,4 @@
-"""Lance's side of a comparison; runs in the peers' environment, see `support.Peer`.
+"""Lance's side of a comparison; runs in the peers' environment, see `harness.Peer`.
 
 Reads lines of JSON and answers each with one: ``{"what": "write", "name": ..., "kind": ...}`` makes
 a dataset from the arrays in the folder, ``{"what": "take", ...}`` gives the seconds of one take.

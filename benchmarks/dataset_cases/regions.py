@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dataset_cases.support import (
+from harness import (
     SEED,
     Options,
     Skipped,

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dataset_cases.support import (
+from harness import (
     SEED,
     Options,
     Peer,
@@ -77,7 +77,7 @@ def _against_lance(
     np.save(folder / "chosen.npy", chosen)
     page_reader(dataset, "x").take(np.arange(len(dataset)))  # every page is proved, and warm
     at = iter(np.repeat(np.arange(rounds), 3).tolist())
-    lance = Peer(options, "peer_lance.py", folder)
+    lance = Peer(options, "dataset_cases/peer_lance.py", folder)
     version = lance.ask("write", name="x", kind=kind)["version"]
     found = take_turns(
         rounds,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from dataset_cases.support import MIB, SEED, Options, Peer, ratio, reopen, store_dataset
+from harness import MIB, SEED, Options, Peer, ratio, reopen, store_dataset
 
 from tensorrepo.formats.dataset.columns.schema import Image, Schema
 from tensorrepo.formats.dataset.stream import Stream, stream
@@ -98,9 +98,7 @@ def _prepared(options: Options, folder: Path, data: list[bytes]) -> dict[str, Pe
     (folder / "jpegs").mkdir()
     for row, each in enumerate(data):
         (folder / "jpegs" / f"{row:06d}.jpg").write_bytes(each)
-    peers = {
-        name: Peer(options, f"../stream_cases/peer_images_{name}.py", folder) for name in PEERS
-    }
+    peers = {name: Peer(options, f"stream_cases/peer_images_{name}.py", folder) for name in PEERS}
     for peer in peers.values():
         peer.ask("prepare")
     return peers
@@ -167,11 +165,6 @@ def _told(found: dict[str, list[Seconds]], rows: int) -> dict[str, Any]:
         "ratio": None if best is None else ratio(walls[best], walls["ours"]),
         "ratio_by_cpu": None if best is None else ratio(cpus[best], cpus["ours"]),
     }
-
-
-def measure(folder: Path, peers: str | None, rounds: int = 5, scale: float = 1.0) -> dict[str, Any]:
-    """The case by itself; `peers` is the python of an environment with benchmarks/peers.txt."""
-    return images(folder, Options(rounds=rounds, peers=peers, scale=scale))
 
 
 CASES = {"images": images}

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dataset_cases.support import MIB, SEED, Options, Peer, Skipped, reopen, store_dataset
+from harness import MIB, SEED, Options, Peer, Skipped, reopen, store_dataset
 
 from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
 from tensorrepo.formats.dataset.stream import Stream, stream
@@ -63,7 +63,7 @@ def _portions(values: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _prepared(options: Options, folder: Path) -> dict[str, Peer]:
-    peers = {name: Peer(options, f"../stream_cases/peer_{name}.py", folder) for name in PEERS}
+    peers = {name: Peer(options, f"stream_cases/peer_{name}.py", folder) for name in PEERS}
     for peer in peers.values():
         peer.ask("prepare")
     return peers

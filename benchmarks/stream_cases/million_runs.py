@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset_cases.million import FRAGMENTS, ROWS, generate
-from dataset_cases.support import Options
+from harness import Options
 
 import tensorrepo
 from tensorrepo.repo.objects import Kind

@@ -17,10 +17,12 @@ import sys
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from harness import Options
 
 import tensorrepo
 from tensorrepo.formats.dataset.columns.schema import Tensor
@@ -224,3 +226,13 @@ def _peer(
     told: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     assert told["rows"] == len(values), f"{name} gave {told['rows']} rows of {len(values)}"
     return told
+
+
+def _case(latency_ms: float, mbit: int, folder: Path, options: Options) -> dict[str, Any]:
+    return measure(folder, options.peers, latency_ms=latency_ms, mbit=mbit, scale=options.scale)
+
+
+CASES = {
+    f"remote_{latency_ms}ms_{mbit}mbit": partial(_case, latency_ms, mbit)
+    for latency_ms, mbit in ((20, 1000), (50, 1000), (20, 4000))
+}

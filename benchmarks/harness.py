@@ -1,12 +1,18 @@
-"""What the cases of `bench_dataset.py` share: repositories, turns, peers, a slow S3."""
+"""What the cases of benchmarks share: repositories, turns, peers, a slow S3."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import platform
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +25,13 @@ from tensorrepo.repo.store import ObjectStore
 from tensorrepo.repo.writer import ObjectWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from tensorrepo.formats.dataset.columns.schema import Schema
     from tensorrepo.repo.objects import Link
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+ROOT = HERE.parent
 MIB = 1 << 20
 SEED = 7
 
@@ -35,12 +41,51 @@ class Options:
     """How to measure.
 
     `peers` is the python of an environment that has the peers, if there is; `scale` shrinks, or
-    grows, the data of the cases that say so.
+    grows, the data of the cases that say so; `patience` is how many seconds to wait for rounds that
+    nobody else disturbs.
     """
 
     rounds: int
     peers: str | None
     scale: float = 1.0
+    patience: float = 0.0
+
+
+Case = Callable[[Path, Options], dict[str, Any]]
+
+
+def run(cases: Mapping[str, Case], about: str, *, rounds: int) -> None:
+    """What a benchmark does on the command line: one line of JSON for each case asked for."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(cases)}; none: all")
+    parser.add_argument("--folder", type=Path, help="on the disk to be measured")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--peers", help="python of an environment with benchmarks/peers.txt")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of the data, where a case says so"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=0.0, help="seconds to wait for quiet, where a case can"
+    )
+    chosen = parser.parse_args()
+    options = Options(chosen.rounds, chosen.peers, chosen.scale, chosen.patience)
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
+        for name in chosen.cases or cases:
+            place = Path(folder) / name
+            place.mkdir()
+            try:
+                found = cases[name](place, options)
+            except Skipped as why:
+                found = {"skipped": str(why)}
+            print(json.dumps({"case": name, **found, **machine()}), flush=True)
+            shutil.rmtree(place)
+
+
+def machine() -> dict[str, Any]:
+    """Where and of what commit a figure is."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return {"cores": os.cpu_count(), "python": platform.python_version(), "commit": commit}
 
 
 class Skipped(Exception):
