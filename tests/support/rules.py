@@ -28,6 +28,7 @@ TOUCH_STORAGE = (
     "formats/*/*write.py",
     "formats/*/*read.py",
     "formats/*/stream.py",
+    "formats/dataset/streaming/fetching/means.py",  # chooses how objects are read for a stream
     "formats/dataset/elsewhere/outside.py",  # takes URLs apart, reads nothing
     "formats/model/filebytes.py",  # the user's own files that come with a model
     "formats/*/merge.py",  # a merge driver reads both sides' manifests and writes the joined one

@@ -57,6 +57,7 @@ _IN_PLACE_THREADS, _LOCAL_THREADS = 1, 4
 _AT_ONCE_BYTES = 8 << 20  # of steps that are gathered together, at most
 _AT_ONCE_ROWS = 16384
 _FIRST_ROWS = 2048  # of the first stretch
+_FIRST_BYTES = 16 << 20  # of the first stretch of what lies in a store
 _MOST_STRETCH_ROWS = 1 << 18
 
 
@@ -98,8 +99,11 @@ class Assembler:
         least = max(_FIRST_ROWS, spread, chosen.window_rows // 4)
         most = max(STRETCH_ROWS, least)
         if not self.loader.is_local:
-            # The next stretch is known at half of this one: enough for all that may be fetched.
-            known = 2 * self.options.ahead_bytes // max(1, plan.item_bytes)
+            # What is known of the future must be enough for all that may be on its way: from the
+            # first step on for some requests, later for as much as may be fetched ahead.
+            item_bytes = max(1, plan.item_bytes)
+            least = max(least, min(_FIRST_BYTES // item_bytes, STRETCH_ROWS))
+            known = 2 * self.options.ahead_bytes // item_bytes
             most = max(most, min(known, _MOST_STRETCH_ROWS))
         if chosen.kind == "global" and not self.loader.is_local:
             # Rows of a full shuffle share no pages, so what two stretches need is the window.
@@ -193,7 +197,8 @@ class _Walk:
         while current is not None:
             following: _Prepared | None = None
             steps = current.stretch.steps
-            half = steps // 2
+            # In a store the next runs are asked for as soon as the first batches are out.
+            half = steps // 2 if self._assembler.loader.is_local else 0
             step = 0
             while step < steps:
                 stop = min(step + at_once, steps)
