@@ -296,11 +296,16 @@ def _as_torch(values: Any) -> Any:
 def _stream(dataset: Dataset, asked: dict[str, Any]) -> Stream:
     """A stream, picklable: another process opens the dataset again and asks for the same."""
     remake = partial(_stored_stream, dataset, asked)
-    return Stream(dataset, remake(remake=remake), partial(_stream, dataset, asked))
+    of_equal = partial(_stream_of_equal, asked)
+    return Stream(dataset, remake(remake=remake), partial(_stream, dataset, asked), of_equal)
 
 
 def _stored_stream(dataset: Dataset, asked: dict[str, Any], **changes: Any) -> StoredStream:
     return open_stream(dataset.stored, **(asked | changes))
+
+
+def _stream_of_equal(asked: dict[str, Any], stored: StoredDataset) -> StoredStream:
+    return open_stream(stored, **(asked | {"workers": "thread"}))
 
 
 def _reopen(repository: Repository, path: str, commit: Digest) -> Dataset:

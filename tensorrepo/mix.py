@@ -7,6 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.dataset.mix import Mix as StoredMix
+from tensorrepo.formats.dataset.profile import SECONDS, Profile
+from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.stream import Stream
 
 if TYPE_CHECKING:
@@ -92,6 +94,17 @@ class Mix(Stream):
         """
         known = {key: value for key, value in state.items() if key != "commits"}
         self.stored.load_state_dict(known)
+
+    def profile(self, step: Any = None, *, seconds: float = SECONDS) -> Profile:  # noqa: ARG002 as a stream's
+        """Not of a mix: profile its streams, each of which reads a dataset of its own.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(
+            "a mix reads several datasets, whose storage may differ: profile each of its streams, "
+            "mix.streams[0].profile(step=...) and so on"
+        )
 
     def __repr__(self) -> str:
         names = ", ".join(stream.dataset.name for stream in self.streams)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.torch_stream import TorchStream, torch_stream
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tensorrepo.dataset import Dataset
+    from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.dataset.stream import Stream as StoredStream
 
 
@@ -26,6 +28,7 @@ class Stream:
     dataset: Dataset
     stored: StoredStream
     again: Callable[[], Stream]
+    of_equal: Callable[[StoredDataset], StoredStream]  # streams an equal dataset likewise
 
     def torch(self) -> TorchStream:
         """For torch's own `DataLoader`, which is to make no batches of them:
@@ -88,6 +91,21 @@ class Stream:
     def stats(self) -> Any:
         """What happened so far: rows, bytes, and what the consumer waited for."""
         return self.stored.stats()
+
+    def profile(
+        self, step: Callable[[Any], object] | None = None, *, seconds: float = SECONDS
+    ) -> Profile:
+        """What a training loop waits for: its step, preparing batches, or storage.
+
+        The first steps of the epoch run three times: from storage, with every stored byte in
+        memory, and with one batch over and over. What was read before by this machine, such as
+        files that the system still holds in memory, makes storage look faster than it is.
+
+        Args:
+            step: what the loop does with a batch; None: nothing.
+            seconds: after which the first pass ends; the others run the same steps.
+        """
+        return profile(self.dataset.stored, self.of_equal, step=step, seconds=seconds)
 
     def close(self) -> None:
         """Stop reading ahead."""

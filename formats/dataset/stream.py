@@ -15,31 +15,21 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from threading import Lock
+from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, live_rows, row_id_table
 from tensorrepo.formats.dataset.streaming.assemble import Assembler
-from tensorrepo.formats.dataset.streaming.batching.badsamples import BadSamples, OnError, report
-from tensorrepo.formats.dataset.streaming.batching.batch import (
-    Batch,
-    BatchForm,
-    as_output,
-    with_leaves_changed,
-)
-from tensorrepo.formats.dataset.streaming.batching.decode import (
-    Decoder,
-    Images,
-    Meter,
-    chosen_decodes,
-)
-from tensorrepo.formats.dataset.streaming.batching.outputs import Output, numbers_as_jax, pinned
-from tensorrepo.formats.dataset.streaming.batching.process import Made, ProcessItems
+from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError, report
+from tensorrepo.formats.dataset.streaming.batching.batch import BatchForm
+from tensorrepo.formats.dataset.streaming.batching.decode import Images, chosen_decodes
+from tensorrepo.formats.dataset.streaming.batching.outputs import Output
+from tensorrepo.formats.dataset.streaming.batching.process import ProcessItems
+from tensorrepo.formats.dataset.streaming.errand import Errand
 from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
 from tensorrepo.formats.dataset.streaming.options import (
     StreamOptions,
@@ -50,18 +40,9 @@ from tensorrepo.formats.dataset.streaming.options import (
 from tensorrepo.formats.dataset.streaming.ordering.explain import Explanation, explain
 from tensorrepo.formats.dataset.streaming.ordering.items import items_total
 from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
-from tensorrepo.formats.dataset.streaming.ordering.plan import (
-    Plan,
-    Shuffle,
-)
+from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, Shuffle
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Last, Share
-from tensorrepo.formats.dataset.streaming.pipeline import (
-    Decoding,
-    Item,
-    Items,
-    StreamIterator,
-    items_ahead,
-)
+from tensorrepo.formats.dataset.streaming.pipeline import Items, StreamIterator, items_ahead
 from tensorrepo.formats.dataset.streaming.planning import Sampling, plan_stream
 from tensorrepo.formats.dataset.streaming.state import (
     ItemsState,
@@ -69,6 +50,14 @@ from tensorrepo.formats.dataset.streaming.state import (
     decode_state,
     encode_state,
 )
+from tensorrepo.formats.dataset.streaming.tuning import (
+    AHEAD_BATCHES,
+    Tuning,
+    batches_ahead,
+    usual_work_threads,
+)
+from tensorrepo.formats.dataset.streaming.work import decoder_of, decoding_of, finish_of, work_of
+from tensorrepo.formats.native.rows import BEST
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -80,7 +69,6 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 512 << 20
 AHEAD_BYTES = 64 << 20
 EVERY_ROW = Sampling()
-_MOST_WORK_THREADS = 8
 
 
 def stream(  # noqa: PLR0913  the one call by which people set a stream up
@@ -102,7 +90,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     images: Images = None,
     on_error: OnError = "raise",
     transform: Transform | None = None,
-    prefetch: int = 4,
+    prefetch: int | None = None,
     threads: int | None = None,
     work_threads: int | None = None,
     ahead_bytes: int = AHEAD_BYTES,
@@ -141,7 +129,7 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
             instead of an image, or None to skip the row.
         transform: called with every `Batch`, by several threads at once; what it returns is handed
             out instead, in order.
-        prefetch: batches made ahead on threads; 0 makes them when asked for.
+        prefetch: batches made ahead on threads; 0 makes them when asked for, None chooses by bytes.
         threads: how many fetch; None chooses by where the data lies.
         work_threads: how many transform; None: one a core, up to 8. 1 for what is not thread-safe.
         ahead_bytes: decoded bytes that may be fetched ahead of their first use.
@@ -167,9 +155,9 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         output=output,
         pad=pad,
         transform=transform,
-        prefetch=prefetch,
+        prefetch=AHEAD_BATCHES if prefetch is None else prefetch,
         threads=threads,
-        work_threads=work_threads or min(_MOST_WORK_THREADS, os.cpu_count() or 1),
+        work_threads=work_threads or usual_work_threads(os.cpu_count()),
         ahead_bytes=ahead_bytes,
         clock=clock,
         pin=pin,
@@ -192,6 +180,9 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     if page_cache is not None:
         wanted_bytes = sum(column.page_bytes for column in plan.columns)
         options = replace(options, page_cache=page_cache.for_stream(wanted_bytes))
+    if prefetch is None:
+        batch_bytes = _batch_bytes(plan, options)
+        options = replace(options, prefetch=batches_ahead(batch_bytes))
     return Stream(dataset, options, plan, wanted, seed, epoch)
 
 
@@ -224,7 +215,7 @@ class Stream:
         self._newest: object = None
         self._stats = StreamStats()
         self._pool = Pool()
-        self._decoder = self._made_decoder()
+        self._decoder = decoder_of(options)
         self._open: weakref.WeakSet[StreamIterator] = weakref.WeakSet()
 
     @property
@@ -270,6 +261,19 @@ class Stream:
         self._newest = iterator.token
         self._open.add(iterator)
         return iterator
+
+    @property
+    def tuning(self) -> Tuning:
+        """How many threads make batches, and how far ahead."""
+        assembler = self.assembler()
+        works = self.options.transform is not None or self._decoder is not None
+        return Tuning(
+            self.options.prefetch,
+            self.options.work_threads if works else 0,
+            assembler.fetch_threads,
+            assembler.steps_at_once,
+            BEST.name,
+        )
 
     @property
     def start(self) -> int:
@@ -337,13 +341,14 @@ class Stream:
     def explain(self) -> Explanation:
         """What reading an epoch will mean: order, window, how well it mixes, reads and bytes."""
         share = self.options.share(0)
-        return explain(
+        found = explain(
             self.plan,
             batch_size=share.batch_size,
             steps=share.steps(self.rows),
             seed=self._seed,
             epoch=self._epoch,
         )
+        return replace(found, tuning=str(self.tuning))
 
     def stats(self) -> StreamStats:
         """What the newest iteration did up to now, and what it waited for."""
@@ -411,49 +416,19 @@ class Stream:
         )
 
     def _items(self, share: Share) -> Items:
-        assembler = self.assembler()
+        assembler, options = self.assembler(), self.options
+        work, decoding = work_of(options, self._stats), None
+        if self._decoder is not None:
+            key = epoch_key(self._seed, self._epoch, Purpose.IMAGES)
+            decoding = decoding_of(self._decoder, work, options, self._stats, key)
         return items_ahead(
             assembler.groups(share, self._seed, self._epoch),
-            self._work(),
-            prefetch=self.options.prefetch,
-            steps_at_once=assembler.steps_at_once,
-            threads=self.options.work_threads,
-            decoding=self._decoding(),
-        )
-
-    def _made_decoder(self) -> Decoder | None:
-        options = self.options
-        if not options.images:
-            return None
-        share = options.share(0)
-        return Decoder(
-            options.images,
-            partial(as_output, output=options.output),
-            rows=-(-share.batch_size // share.world),
+            work,
             prefetch=options.prefetch,
+            steps_at_once=assembler.steps_at_once,
+            threads=options.work_threads,
+            decoding=decoding,
         )
-
-    def _decoding(self) -> Decoding | None:
-        """How the images of a gathered batch are decoded, before anything else is done to it."""
-        decoder = self._decoder
-        if decoder is None:
-            return None
-        work, bad = self._work(), BadSamples(self.options.on_error, self._stats)
-        key = epoch_key(self._seed, self._epoch, Purpose.IMAGES)
-
-        def finish(batch: Batch) -> Item:
-            return batch.position, batch if work is None else work(batch)
-
-        stats, clock, lock = self._stats, self.options.clock, Lock()
-
-        def spent(seconds: float) -> None:
-            with lock:
-                stats.decode_seconds += seconds
-
-        def begin(batch: Batch) -> list[Callable[[], list[Item]]]:
-            return decoder.begin(batch, key, bad, finish, Meter(clock, spent))
-
-        return Decoding(begin, decoder.portions)
 
     def _items_of_process(self, share: Share) -> Items:
         options, stats = self.options, self._stats
@@ -465,32 +440,15 @@ class Stream:
 
         state = self.state_dict(share.start)
         return ProcessItems(
-            _Errand(options.remake, options.output, state, share.turn, share.turns),
+            Errand(options.remake, options.output, state, share.turn, share.turns),
             identify=self._identify,
-            finish=_finish(options),
+            finish=finish_of(options),
             stats_moved=stats_moved,
         )
 
     def _identify(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         live = live_rows(self.dataset)
         return row_id_table(self.dataset).of(rows if live is None else live.physical(rows))
-
-    def _work(self) -> Callable[[Batch], Any] | None:
-        """What is done to every gathered batch, by several threads at once."""
-        transform, stats, clock = self.options.transform, self._stats, self.options.clock
-        finish = _finish(self.options) if self.options.pins else None
-        if transform is None:
-            return finish
-        lock = Lock()
-
-        def transformed(batch: Batch) -> Any:
-            began = clock()
-            found = transform(batch)
-            with lock:
-                stats.transform_seconds += clock() - began
-            return found if finish is None else finish(found)
-
-        return transformed
 
     def _moved_to(self, position: int, token: object) -> None:
         """Called by an iterator when it hands a batch out; only the newest one counts."""
@@ -513,35 +471,11 @@ class Stream:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Errand:
-    """What a process of its own does for a stream: make it again there, and iterate over it."""
-
-    remake: Callable[..., Stream]
-    output: Output
-    state: dict[str, Any]
-    turn: int
-    turns: int
-
-    def __call__(self) -> Generator[Made, None, None]:
-        # A GPU, and memory for it, belong to the process that trains: JAX never starts here.
-        output = "numpy" if self.output == "jax" else self.output
-        found = self.remake(workers="thread", output=output, pin=False)
-        found.load_state_dict(self.state)
-        with closing(found.in_turn(self.turn, self.turns, quiet=True)) as items:
-            for item in items:
-                yield found.position, item, asdict(found.stats())
-
-
-def _finish(options: StreamOptions) -> Callable[[Any], Any]:
-    """What is done last, in the process of the user, to what is handed out."""
-    if options.output == "jax":
-        return partial(with_leaves_changed, change=numbers_as_jax)
-    return partial(with_leaves_changed, change=pinned) if options.pins else _as_it_is
-
-
-def _as_it_is(item: Any) -> Any:
-    return item
+def _batch_bytes(plan: Plan, options: StreamOptions) -> int:
+    """About how many bytes a batch of one rank has."""
+    share = options.share(0)
+    pixels = sum(prod(decode.row_shape or ()) for decode in options.images.values())
+    return -(-share.batch_size // share.world) * (plan.item_bytes + pixels)
 
 
 def _word(value: int, name: str) -> int:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tensorrepo.workspace.session import Session
 
 PACKAGES = (
-    "blake3", "fsspec", "msgspec", "numpy", "obstore", "opencv-python-headless", "pillow", "pyarrow",
-    "simplejpeg", "torch", "typer", "xxhash", "zstandard",
+    "blake3", "fsspec", "msgspec", "numpy", "obstore", "opencv-python-headless", "pillow",
+    "pyarrow", "simplejpeg", "torch", "typer", "xxhash", "zstandard",
 )  # fmt: skip
 CORRUPT = 5
 

@@ -18,6 +18,7 @@ from tensorrepo.connect import parse_size, world
 from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.streaming.batching.decode import Decode
 from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
 from tensorrepo.formats.dataset.streaming.planning import Sampling
 from tensorrepo.repo.errors import InvalidInputError
@@ -51,6 +52,9 @@ def stream_command(
     bucket: Annotated[
         str | None, typer.Option(help="Rows of like length in this column come together.")
     ] = None,
+    decode: Annotated[
+        int | None, typer.Option(min=1, help="Decode images, cut to squares of so many pixels.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
     epochs: Annotated[int, typer.Option(min=1, help="How often to go through it.")] = 1,
     explain: Annotated[
@@ -83,7 +87,7 @@ def stream_command(
         tensorrepo stream photos --explain
         tensorrepo stream photos --where "label == 'cat'" --balance split
         tensorrepo stream texts --column tokens --pack 2048 --explain
-        tensorrepo stream photos --profile --step-ms 20 --picture stalls.png
+        tensorrepo stream photos --decode 224 --profile --step-ms 20 --picture stalls.png
     """
     if shuffle not in ORDERS:
         raise InvalidInputError(f"no order {shuffle!r}: there are {', '.join(ORDERS)}")
@@ -102,6 +106,7 @@ def stream_command(
         shuffle=ORDERS[shuffle],
         window_bytes=parse_size(window),
         sampling=Sampling(where=where, balance=balance, pack=pack, bucket=bucket),
+        images=None if decode is None else Decode(size=decode),
         seed=seed,
         rank=rank,
         world=size,
@@ -134,6 +139,7 @@ def _run(reader: Stream, path: str, epochs: int, *, as_json: bool) -> None:
         f"planned {found.plan_seconds:.2f} s, fetched {found.fetch_seconds:.2f} s, gathered "
         f"{found.gather_seconds:.2f} s, waited {found.waited_seconds:.2f} s"
     )
+    output.line(str(reader.tuning))
 
 
 def _profile(

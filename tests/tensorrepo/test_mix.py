@@ -83,3 +83,10 @@ def test_streams_that_do_not_fit_are_named(both: list[tr.Dataset]) -> None:
         tr.Mix([both[0].stream(batch_size=8), both[1].stream(batch_size=9)])
     with pytest.raises(tr.InvalidInputError, match="at least one stream"):
         tr.Mix([])
+
+
+def test_the_streams_of_a_mix_are_profiled_one_by_one(both: list[tr.Dataset]) -> None:
+    mix = mixed(both)
+    with pytest.raises(tr.UnsupportedError, match="each of its streams"):
+        mix.profile()
+    assert mix.streams[0].profile().cold.rows == 300

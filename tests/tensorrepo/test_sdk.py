@@ -454,3 +454,11 @@ def test_a_setting_says_how_much_streams_may_keep(
     connect.write_config(tmp_path / "config" / "tensorrepo" / "config.json", {"cache.limit": "0"})
     list(tr.open(remote.url).dataset("points").stream(batch_size=64))
     assert pages(tmp_path / "cache" / "tensorrepo" / "pages") == []
+
+
+def test_a_stream_profiles_the_step_of_a_loop(filled: tr.Repository) -> None:
+    seen: list[int] = []
+    stream = filled.dataset("points").stream(batch_size=10, transform=len)
+    found = stream.profile(seen.append)
+    assert found.cold.rows == found.cached.rows == len(stream.dataset)
+    assert len(seen) == 3 * found.cold.steps

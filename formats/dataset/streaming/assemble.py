@@ -39,6 +39,7 @@ from tensorrepo.formats.dataset.streaming.ordering.schedule import (
     Stretch,
     stretches,
 )
+from tensorrepo.formats.dataset.streaming.tuning import load_threads, steps_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -53,9 +54,6 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.ordering.plan import Plan
 
 _LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
-_IN_PLACE_THREADS, _LOCAL_THREADS = 1, 4
-_AT_ONCE_BYTES = 8 << 20  # of steps that are gathered together, at most
-_AT_ONCE_ROWS = 16384
 _FIRST_ROWS = 2048  # of the first stretch
 _FIRST_BYTES = 16 << 20  # of the first stretch of what lies in a store
 _MOST_STRETCH_ROWS = 1 << 18
@@ -131,23 +129,25 @@ class Assembler:
             )
             found = Downloads(loader, means, self.stats, ahead_bytes=options.ahead_bytes)
             return TolerantSource(found, lost) if tolerant else found
-        # One thread verifies what lies in place faster than another gathers.
-        usual_threads = _IN_PLACE_THREADS if loader.is_in_place else _LOCAL_THREADS
         return Fetcher(
             TolerantLoader(loader.load, lost).load if tolerant else loader.load,
             loader.size_of,
-            threads=options.threads or usual_threads,
+            threads=self.fetch_threads or 1,
             ahead_bytes=options.ahead_bytes,
             group_bytes=_LOCAL_GROUP_BYTES,
         )
 
     @property
+    def fetch_threads(self) -> int | None:
+        """How many threads load runs; None: as many requests as the store bears."""
+        if self.options.threads is not None or not self.loader.is_local:
+            return self.options.threads
+        return load_threads(in_place=self.loader.is_in_place)
+
+    @property
     def steps_at_once(self) -> int:
         """How many steps are gathered together."""
-        own_rows = max(1, self.options.batch_size // self.options.world)
-        step_bytes = own_rows * self.plan.item_bytes
-        fitting = min(_AT_ONCE_BYTES // max(1, step_bytes), _AT_ONCE_ROWS // own_rows)
-        return max(1, fitting)
+        return steps_at_once(self.options.batch_size // self.options.world, self.plan.item_bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -64,6 +64,7 @@ class Explanation:
     packed_share: float = 1.0
     buckets: str = ""
     lengths: str = ""
+    tuning: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,6 +82,7 @@ class Explanation:
                 f"distinct runs  {mixing}",
                 f"reads          {self.requests:,} pages, {human(self.read_bytes)} an epoch",
                 *(f"  {column}" for column in self.columns),
+                *((f"made by        {self.tuning}",) if self.tuning else ()),
             )
         )
 

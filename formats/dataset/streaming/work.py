@@ -1,0 +1,96 @@
+"""What is done to a gathered batch before it is handed out, by which threads?
+
+    decode images -> the user's transform -> pin, or hand to JAX
+
+Decoding is cut into portions that several threads share; the rest is one call a batch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.dataset.streaming.batching.badsamples import BadSamples
+from tensorrepo.formats.dataset.streaming.batching.batch import as_output, with_leaves_changed
+from tensorrepo.formats.dataset.streaming.batching.decode import Decoder, Meter
+from tensorrepo.formats.dataset.streaming.batching.outputs import numbers_as_jax, pinned
+from tensorrepo.formats.dataset.streaming.pipeline import Decoding, Item
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorrepo.formats.dataset.streaming.batching.batch import Batch
+    from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamStats
+
+    Work = Callable[[Batch], Any]
+
+
+def decoder_of(options: StreamOptions) -> Decoder | None:
+    """What decodes the images of a stream; None where there are none to decode."""
+    if not options.images:
+        return None
+    share = options.share(0)
+    return Decoder(
+        options.images,
+        partial(as_output, output=options.output),
+        rows=-(-share.batch_size // share.world),
+        prefetch=options.prefetch,
+    )
+
+
+def work_of(options: StreamOptions, stats: StreamStats) -> Work | None:
+    """What is done to every batch, images decoded, by several threads at once; None: nothing."""
+    transform, clock = options.transform, options.clock
+    finish = finish_of(options) if options.pins else None
+    if transform is None:
+        return finish
+    lock = Lock()
+
+    def transformed(batch: Batch) -> Any:
+        began = clock()
+        found = transform(batch)
+        with lock:
+            stats.transform_seconds += clock() - began
+        return found if finish is None else finish(found)
+
+    return transformed
+
+
+def decoding_of(
+    decoder: Decoder, work: Work | None, options: StreamOptions, stats: StreamStats, key: int
+) -> Decoding:
+    """How the images of a batch are decoded, and what is done to it then.
+
+    Args:
+        decoder: of the stream.
+        work: done to a decoded batch.
+        options: of the stream.
+        stats: where the time, and what became of bad images, is counted.
+        key: of the epoch's crops and flips.
+    """
+    bad = BadSamples(options.on_error, stats)
+    clock, lock = options.clock, Lock()
+
+    def finish(batch: Batch) -> Item:
+        return batch.position, batch if work is None else work(batch)
+
+    def spent(seconds: float) -> None:
+        with lock:
+            stats.decode_seconds += seconds
+
+    def begin(batch: Batch) -> list[Callable[[], list[Item]]]:
+        return decoder.begin(batch, key, bad, finish, Meter(clock, spent))
+
+    return Decoding(begin, decoder.portions)
+
+
+def finish_of(options: StreamOptions) -> Callable[[Any], Any]:
+    """What is done last, in the process of the user, to what is handed out."""
+    if options.output == "jax":
+        return partial(with_leaves_changed, change=numbers_as_jax)
+    return partial(with_leaves_changed, change=pinned) if options.pins else _as_it_is
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
