@@ -148,7 +148,7 @@ def test_a_batch_keeps_its_attributes_and_finds_its_ids() -> None:
         (torch.eye(2).to_sparse(), "sparse"),
         (torch.empty(2, device="meta"), "on meta"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_cannot_be_handed_over_is_named(value: Any, where: str) -> None:
     with pytest.raises(InvalidInputError, match=where):
