@@ -105,7 +105,8 @@ class Assembler:
             most = max(most, min(known, _MOST_STRETCH_ROWS))
         if chosen.kind == "global" and not self.loader.is_local:
             # Rows of a full shuffle share no pages, so what two stretches need is the window.
-            least = most = max(1, plan.window_bytes // max(1, 2 * int(plan.run_bytes.mean())))
+            run_bytes = int(plan.run_bytes.sum()) // max(1, plan.runs)
+            least = most = max(1, plan.window_bytes // max(1, 2 * run_bytes))
         found = stretches(
             plan.order(seed, epoch, items),
             items.counts,

@@ -11,6 +11,7 @@ import pytest
 from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.streaming.planning import Sampling
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.pagecache import PageCache
@@ -225,3 +226,11 @@ def test_page_indexes_of_all_columns_are_read_side_by_side() -> None:
     objects.reads.clear()
     stream(ds, batch_size=8)
     assert len(objects.reads) >= len(ds.root.groups) > 3
+
+
+@pytest.mark.parametrize("shuffle", ["pages", "global", "buffer", False])
+def test_a_stream_of_no_chosen_row_has_no_batch(shuffle: Any) -> None:
+    objects = MemoryObjects()
+    nothing = far(objects, dataset(objects), shuffle=shuffle, sampling=Sampling(rows=[]))
+    assert len(nothing) == 0
+    assert list(nothing) == []
