@@ -37,7 +37,7 @@ from tensorrepo.formats.dataset.streaming.ordering.schedule import STRETCH_ROWS
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -180,9 +180,10 @@ class Mix(Stream):
             f"batch_size={self.options.batch_size}, epoch={self._epoch}, {len(self)} batches)"
         )
 
-    def assembler(self) -> _MixAssembler:
-        """What makes the batches of an iteration."""
-        parts = [source.assembler() for source in self.sources]
+    def assembler(self, nullable: Collection[str] = ()) -> _MixAssembler:
+        """What makes the batches of an iteration; a column with nulls anywhere is nullable."""
+        nullable = {*nullable, *_nullable(self.sources, self.columns)}
+        parts = [source.assembler(nullable) for source in self.sources]
         bounds = _bounds(source.plan.runs for source in self.sources)
         row_bounds = _bounds(source.dataset.rows for source in self.sources)
         source_rows = np.array([source.rows for source in self.sources])
@@ -195,11 +196,11 @@ class Mix(Stream):
         made: dict[str, Any] = {
             "plan": self.plan,
             "loader": MixLoader([part.loader for part in parts], places, bounds),
-            "columns": tuple((schema.column(name), names.index(name)) for name in self.columns),
-            "nullable": tuple(
-                any(source.dataset.schema.column(name).nullable for source in self.sources)
-                for name in names
+            "columns": tuple(
+                (replace(schema.column(name), nullable=name in nullable), names.index(name))
+                for name in self.columns
             ),
+            "nullable": tuple(name in nullable for name in names),
             "form": _MixForm(
                 replace(parts[0].form, pool=self._pool),
                 row_bounds,
@@ -346,6 +347,13 @@ def _joined_plan(sources: Sequence[Stream], names: tuple[str, ...]) -> Plan:
     elements = np.concatenate([_elements(source) for source in sources])
     pages = replace(joined.columns[0], first_page=np.arange(len(elements)))
     return replace(joined, columns=(pages,), packing=Packing(joined.packing.size, None, elements))
+
+
+def _nullable(sources: Sequence[Stream], names: Iterable[str]) -> Iterator[str]:
+    """Columns that are nullable in any of the sources."""
+    for name in names:
+        if any(source.dataset.schema.column(name).nullable for source in sources):
+            yield name
 
 
 def _elements(stream: Stream) -> NDArray[np.int64]:

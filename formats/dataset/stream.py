@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -396,14 +396,15 @@ class Stream:
             bucket_steps=chosen.bucket_steps,
         )
 
-    def assembler(self) -> Assembler:
-        """What makes the batches of an iteration."""
+    def assembler(self, nullable: Collection[str] = ()) -> Assembler:
+        """What makes the batches of an iteration; columns in `nullable` are taken for nullable."""
         schema, planned = self.dataset.schema, [column.name for column in self.plan.columns]
+        with_valid = tuple(schema.column(name).nullable or name in nullable for name in planned)
         return Assembler(
             plan=self.plan,
-            loader=RunLoader(self.dataset, self.plan),
+            loader=RunLoader(self.dataset, self.plan, with_valid),
             columns=tuple((schema.column(name), planned.index(name)) for name in self.columns),
-            nullable=tuple(schema.column(name).nullable for name in planned),
+            nullable=with_valid,
             form=BatchForm(
                 self.options.output,
                 self.options.pad,

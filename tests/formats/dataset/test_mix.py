@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -251,6 +252,36 @@ def test_packed_mixes_resume() -> None:
 def test_packs_of_different_sizes_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"same pack=: it is 16 .* 8 in source 1"):
         Mix(packed_streams((16, 8)))
+
+
+@pytest.mark.parametrize("objects", [MappedObjects, MemoryObjects])
+@pytest.mark.parametrize("shuffle", ["pages", "global"])
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_columns_that_are_nullable_in_some_sources_are_nullable_in_the_mix(
+    objects: type[MemoryObjects], shuffle: Any, order: slice
+) -> None:
+    strict = Schema(tuple(replace(column, nullable=False) for column in SCHEMA.columns))
+    full = [row for row in ROWS if row["t"] is not None and row["n"] is not None]
+    given = [(SCHEMA, ROWS), (strict, full)][order]
+    batches = list(
+        Mix(
+            [
+                stream(
+                    stored(objects(), schema, [rows], page_bytes=8192),
+                    batch_size=32,
+                    window_bytes=WINDOW,
+                    shuffle=shuffle,
+                )
+                for schema, rows in given
+            ]
+        )
+    )
+    assert same_rows(
+        [row for batch in batches for row in rows_of(batch)],
+        [given[source][1][row] for source, row in flat(told(batches))],
+    )
+    assert {tuple(sorted(batch.valid)) for batch in batches} == {("n", "t")}
+    assert all(np.array_equal(~batch["n"].mask, batch.valid["n"]) for batch in batches)
 
 
 def test_chosen_rows_are_mixed(large: Dataset, small: Dataset) -> None:

@@ -141,6 +141,8 @@ class RunValues:
         runs = where.runs
         if not np.array_equal(where.rows, self._live[runs]):
             raise AssertionError("a run was loaded with other rows than planned")
+        if self._nullable and where.valid_at is None:
+            raise AssertionError("a run of a nullable column was loaded without its validity")
         owners = zip(where.owners, repeat(where.prove), count(), strict=False)
         self._owners.update(zip(runs.tolist(), owners, strict=True))
         self._values_at[runs] = where.values_at

@@ -36,7 +36,7 @@ from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects import Link
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -53,17 +53,12 @@ _PAGES_KEPT = 8  # of a column whose pages hold rows of several runs
 class RunLoader:
     """Loads the runs of a plan. Thread-safe."""
 
-    def __init__(self, dataset: Dataset, plan: Plan) -> None:
+    def __init__(self, dataset: Dataset, plan: Plan, nullable: Sequence[bool]) -> None:
+        """Prepare; `nullable` says of each of the plan's columns whether validity is asked for."""
         self.objects = dataset.objects
         self._run_bytes = plan.run_bytes
         self._columns = [
-            _ColumnLoader(
-                dataset,
-                column,
-                plan,
-                place,
-                nullable=dataset.schema.column(column.name).nullable,
-            )
+            _ColumnLoader(dataset, column, plan, place, nullable=nullable[place])
             for place, column in enumerate(plan.columns)
         ]
 

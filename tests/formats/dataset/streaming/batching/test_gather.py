@@ -169,6 +169,13 @@ def test_a_run_with_other_rows_than_planned_is_refused() -> None:
         values.open(in_memory(0, runs[0], nullable=False))
 
 
+def test_a_run_of_a_nullable_column_without_its_validity_is_refused() -> None:
+    storage, runs = fixed((3,), "uint8")
+    values = RunValues(np.full(RUNS, ROWS), storage, nullable=True)
+    with pytest.raises(AssertionError, match="without its validity"):
+        values.open(in_memory(0, runs[0], nullable=False))
+
+
 # ------------------------------------------------------------------------------ row sums
 
 
