@@ -16,7 +16,12 @@ import numpy as np
 from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
 from tensorrepo.formats.dataset.columns.convert import as_torch
 from tensorrepo.formats.dataset.columns.present import present
-from tensorrepo.formats.dataset.columns.values import ColumnValues, FixedValues, RaggedValues
+from tensorrepo.formats.dataset.columns.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    RaggedValues,
+)
 from tensorrepo.formats.dataset.streaming.batching.outputs import Output, as_jax, map_leaves
 from tensorrepo.formats.dataset.streaming.batching.packed import PackedValues
 
@@ -104,6 +109,8 @@ class Batch(dict[str, Any]):
 def _taken(values: Any, places: NDArray[np.int64]) -> Any:
     if isinstance(values, list):
         return [values[at] for at in places.tolist()]
+    if isinstance(values, BinaryValues):  # encoded, for a decoder
+        return values.take(places)
     taken = getattr(values, "take", None)
     if taken is not None and not isinstance(values, np.ndarray) and hasattr(values, "to_pylist"):
         return taken(places)  # of Arrow
