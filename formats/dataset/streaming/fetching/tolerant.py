@@ -3,6 +3,9 @@
 A run whose page is damaged or cannot be read, after all that is tried for it, becomes rows of zeros
 that are never handed out: they keep everything behind it as it was planned. Whoever assembles
 batches asks which runs are lost, and leaves their rows out.
+
+A store that cannot be reached for a while is no loss: its error ends the stream, as what is left
+out then would differ from rank to rank and from run to run.
 """
 
 from __future__ import annotations
@@ -77,6 +80,7 @@ class TolerantLoader:
         try:
             return self._load(runs)
         except _LOST as error:
+            _refuse_outage(error)
             if len(runs) == 1:
                 return self._lost.add(runs[0], error)
         parts = [self.load([run]) for run in runs]
@@ -99,8 +103,15 @@ class TolerantSource:
             try:
                 found += self._source.take([run])
             except _LOST as error:
+                _refuse_outage(error)
                 found.append(self._lost.add(run, error))
         return found
+
+
+def _refuse_outage(error: Error) -> None:
+    """Raise an error that may be gone when the same is asked again: nothing is lost."""
+    if isinstance(error, StorageError) and error.transient:
+        raise error
 
 
 def _zeros(storage: Storage, rows: int) -> ColumnValues:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import gc
+import io
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from tensorrepo.formats.codecs.buffers import Codec
+from tensorrepo.formats.dataset.columns.schema import Column, Image, Scalar, Schema
 from tensorrepo.formats.dataset.read import column_index
 from tensorrepo.formats.dataset.stream import stream
+from tensorrepo.formats.dataset.streaming.fetching.tolerant import (
+    LostRuns,
+    TolerantLoader,
+    TolerantSource,
+)
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, PermissionDenied, StorageError
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects
 from tests.support.streams import ROWS, SCHEMA, WINDOW, MappedObjects, rows_of, stream_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError
     from tensorrepo.repo.ids import Buffer
     from tensorrepo.repo.objects import Link
+    from tests.support.datasets import Rows
 
 PAGE = 20  # of column x, whose pages are the runs
 STORES = [MappedObjects, MemoryObjects]
@@ -34,10 +44,18 @@ def _no_thread_is_left() -> Iterator[None]:
     assert stream_threads() == []
 
 
-def damaged(store: type[MemoryObjects], codec: Codec = Codec.NONE, column: str = "x") -> Dataset:
+def damaged(
+    store: type[MemoryObjects],
+    codec: Codec = Codec.NONE,
+    column: str = "x",
+    *,
+    schema: Schema = SCHEMA,
+    rows: Rows = ROWS,
+    page_bytes: int = 8192,
+) -> Dataset:
     """A dataset with one page that is not what its entry says."""
     objects = store()
-    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192, codec=codec)
+    ds = stored(objects, schema, [rows], page_bytes=page_bytes, codec=codec)
     index = column_index(ds, column)
     page = min(PAGE, index.pages - 1)
     chunk, entry = index.chunks[index.chunk[page]], index.entries[page]
@@ -57,6 +75,16 @@ def lost_rows(ds: Dataset, column: str = "x") -> list[int]:
 def read(ds: Dataset, **options: Any) -> list[Any]:
     chosen = {"batch_size": 64, "columns": NAMES, "window_bytes": WINDOW, "on_error": "skip"}
     return list(stream(ds, **(chosen | options)))
+
+
+def png(shade: int) -> bytes:
+    """A picture of noise, too large for the metadata, which begins with this shade."""
+    pictures = pytest.importorskip("PIL.Image")
+    noise = np.random.default_rng(shade).integers(0, 256, (16, 16, 3), np.uint8)
+    noise[0, 0] = shade
+    out = io.BytesIO()
+    pictures.fromarray(noise).save(out, "PNG")
+    return out.getvalue()
 
 
 def rows_in(batches: list[Any]) -> list[int]:
@@ -160,6 +188,45 @@ def test_what_the_store_has_lost_is_left_out() -> None:
     objects.failure = StorageError("the store has lost it")
     with pytest.raises(CorruptError, match="the store has lost it"):
         read(ds, columns=["x"], batch_size=8, shuffle=False)  # until a step has nothing left
+
+
+class Unreachable:
+    """Gives runs to no one for a while, alone or together."""
+
+    def load(self, runs: Sequence[int]) -> list[Any]:
+        raise StorageError(f"connection refused for {runs}", transient=True)
+
+    expect = take = load
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("runs", [[3], [3, 4]])
+def test_an_outage_of_the_store_ends_the_stream_and_loses_no_run(runs: list[int]) -> None:
+    lost = LostRuns(stream(damaged(MemoryObjects), batch_size=64).plan, [False] * 5)
+    with pytest.raises(StorageError, match="connection refused"):
+        TolerantLoader(Unreachable().load, lost).load(runs)
+    with pytest.raises(StorageError, match="connection refused"):
+        TolerantSource(Unreachable(), lost).take(runs)
+    assert lost == {}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("choice", ["skip", lambda *_: None])
+def test_rows_of_encoded_images_are_left_out_alike(
+    store: type[MemoryObjects], choice: OnError
+) -> None:
+    pytest.importorskip("simplejpeg")
+    rows = [{"x": png(at), "n": at} for at in range(64)]
+    schema = Schema((Column("x", Image()), Column("n", Scalar("int64"))))
+    ds = damaged(store, schema=schema, rows=rows, page_bytes=4096)
+    found = read(ds, columns=None, images=True, batch_size=16, shuffle=False, on_error=choice)
+    lost = set(lost_rows(ds))
+    assert 0 < len(lost) < 16
+    assert rows_in(found) == [at for at in range(64) if at not in lost]
+    shades = [int(image[0, 0, 0]) for batch in found for image in batch["x"]]
+    assert shades == [n for batch in found for n in batch["n"].tolist()]
 
 
 def test_a_store_that_refuses_is_no_damage() -> None:
