@@ -28,7 +28,7 @@ from tensorrepo.formats.dataset.pages.page import (
     verify_page,
 )
 from tensorrepo.formats.dataset.streaming.batching.gather import InMemory, address_of
-from tensorrepo.formats.native.rows import BEST, RowCopier
+from tensorrepo.formats.native.rows import BEST, LEAST_SUMMED_BYTES, RowCopier
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ class MappedPages:
         self._entries = index.entries
         self._row_bytes = index.storage.row_bytes
         self._offset, self._stored_bytes = index.entries["offset"], index.entries["stored_bytes"]
-        self._sums = copier.proves_rows & (index.entries["flags"] & HAS_ROW_SUMS > 0)
+        # Other writers may give sums to rows that are too small for the kernel to compare.
+        by_row = copier.proves_rows and self._row_bytes >= LEAST_SUMMED_BYTES
+        self._sums = by_row & (index.entries["flags"] & HAS_ROW_SUMS > 0)
         self._lock = Lock()
         # Of each chunk, once it is asked for; its address is the last to be set.
         self._payloads: dict[int, memoryview] = {}

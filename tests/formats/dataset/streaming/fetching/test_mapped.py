@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.columns.values import FixedValues
+from tensorrepo.formats.dataset.pages import page
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, column_index, page_reader
 from tensorrepo.formats.dataset.stream import stream
@@ -159,6 +160,18 @@ def test_nothing_is_read_behind_the_end_of_a_file_that_was_cut(copier: RowCopier
     disk.objects.map = cut  # type: ignore[method-assign]
     with pytest.raises(CorruptError, match=f"page {last}"):
         disk.read(disk.pages(copier), copier)
+
+
+def test_sums_of_rows_that_are_too_small_for_the_kernel_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(page, "SUMMED_ROW_BYTES", 64)  # as another writer may choose
+    schema = Schema((Column("x", Tensor("float32", (32,))),))
+    rows = [{"x": np.full(32, at, np.float32)} for at in range(COUNT)]
+    ds = stored(MappedObjects(), schema, [rows], page_bytes=4096)
+    assert (column_index(ds, "x").entries["flags"] & page.HAS_ROW_SUMS).all()
+    found = [batch["x"][:, 0] for batch in stream(ds, batch_size=8, shuffle=False)]
+    assert np.concatenate(found).tolist() == list(range(COUNT))
 
 
 def test_streams_say_what_gathers_their_rows() -> None:
