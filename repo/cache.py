@@ -12,7 +12,6 @@ import mmap
 import os
 import random
 import re
-import secrets
 import stat
 import time
 from contextlib import suppress
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
+from tensorrepo.repo.cachefolder import claim, is_partial, partial_name, refusal
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -61,13 +61,14 @@ class DiskCache:
 
     Args:
         root: a folder of its own; it is made, for this user alone. One that belongs to somebody
-            else, or cannot be made, is not used: everything is a miss.
+            else, holds other files, or cannot be made, is not used: everything is a miss.
         limit_bytes: how much of the disk it may take.
         clock: seconds since the epoch.
         chance: numbers in [0, 1).
     """
 
     _kept = _KEPT
+    _names = _NAME
 
     def __init__(
         self,
@@ -85,6 +86,10 @@ class DiskCache:
 
     def __repr__(self) -> str:
         return f"DiskCache({str(self.root)!r}, {self.limit_bytes})"
+
+    def refusal(self) -> str | None:
+        """Why the folder is not used, as far as that can be told without making it."""
+        return refusal(self.root, self._is_own)
 
     def get(self, name: str) -> memoryview | None:
         """The value under `name`, its checksum verified, or None."""
@@ -146,14 +151,20 @@ class DiskCache:
         return (0.0, file.used)
 
     def _path(self, name: str) -> str:
-        if not _NAME.fullmatch(name):
+        if not self._names.fullmatch(name):
             raise InvalidInputError(f"{name!r:.200} cannot name a cached value")
         return f"{self.root}/{name[:2]}/{name}"
 
     def _is_usable(self) -> bool:
         if self._usable is None:
-            self._usable = _is_private(self.root)
+            self._usable = claim(self.root, self._is_own)
         return self._usable
+
+    def _is_own(self, folder: str, name: str) -> bool:
+        """Whether a cache wrote this file, by its name: nothing else is deleted."""
+        if is_partial(name):
+            return True
+        return name[:2] == folder and self._names.fullmatch(name) is not None
 
     def _verified(self, fd: int, name: str) -> memoryview | None:
         status = os.fstat(fd)
@@ -172,7 +183,7 @@ class DiskCache:
 
     def _write(self, path: str, views: list[memoryview]) -> None:
         folder = os.path.dirname(path)
-        partial = f"{folder}/.{os.getpid()}-{secrets.token_hex(8)}"
+        partial = f"{folder}/{partial_name()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             fd = os.open(partial, flags, 0o600)
@@ -191,11 +202,16 @@ class DiskCache:
     def _scan(self) -> Iterator[Stored]:
         with suppress(OSError), os.scandir(self.root) as folders:
             for folder in folders:
-                with suppress(OSError), os.scandir(folder.path) as files:
-                    for file in files:
-                        with suppress(OSError):
-                            status = file.stat(follow_symlinks=False)
-                            yield Stored(status.st_mtime, status.st_size, file.path)
+                if len(folder.name) == 2 and folder.is_dir(follow_symlinks=False):
+                    yield from self._scan_folder(folder)
+
+    def _scan_folder(self, folder: os.DirEntry[str]) -> Iterator[Stored]:
+        with suppress(OSError), os.scandir(folder.path) as files:
+            for file in files:
+                with suppress(OSError):
+                    if self._is_own(folder.name, file.name):
+                        status = file.stat(follow_symlinks=False)
+                        yield Stored(status.st_mtime, status.st_size, file.path)
 
     def _drop(self, path: str) -> None:
         with suppress(OSError):
@@ -219,17 +235,3 @@ def _checksum(name: str, views: Sequence[memoryview]) -> int:
 def _write_all(write: Callable[[memoryview], int | None], view: memoryview) -> None:
     while view.nbytes:
         view = view[write(view) or 0 :]
-
-
-def _is_private(root: Path) -> bool:
-    """Make `root` and see that only this user can write into it: its checksums stop no attacker."""
-    try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = root.stat(follow_symlinks=False)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            return False
-        if status.st_mode & 0o077:
-            root.chmod(0o700)
-    except OSError:
-        return False
-    return True

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.ids import Buffer
 
+# Chunk, payload bytes, and the tag that proved them. Pages kept before tags were in names have
+# none: nobody asks for those any more, and they go like others.
+_PAGE_NAME = re.compile(r"[0-9a-f]{64}\.\d{1,20}-\d{1,20}(\.[0-9a-f]{32})?")
 _SURE = 1.1  # times the limit is admitted, so that chance does not leave room; eviction cuts it
 _FORGOTTEN_SECONDS = 2 * 86400.0  # longer than nearly every epoch
 _CUT_SECONDS = 3600.0  # a threshold learned by evicting holds for so long
@@ -47,6 +51,7 @@ class PageCache(DiskCache):
     """
 
     _kept = 0.95
+    _names = _PAGE_NAME
 
     def __init__(
         self,

@@ -108,12 +108,24 @@ def page_cache(
         machine: whose settings count.
         folder: None: ``pages`` beside the cache of objects, below XDG_CACHE_HOME.
         limit: None: what the user's setting ``cache.limit`` says; 0 keeps nothing.
+
+    Raises:
+        InvalidInputError: `folder` cannot be a cache, because it holds other files for example.
     """
     if limit is None:
         limit = read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT)
     size_bytes = parse_size(limit)
     root = machine.cache_folder / "pages" if folder is None else machine.cwd / folder
-    return PageCache(root, size_bytes) if size_bytes else None
+    if not size_bytes:
+        return None
+    cache = PageCache(root, size_bytes)
+    refused = None if folder is None else cache.refusal()
+    if refused is not None:
+        raise InvalidInputError(
+            f"pages cannot be kept in {str(root)!r}: {refused}. Name a folder of its own, such as "
+            f"{str(root / 'tensorrepo-pages')!r}, or leave cache_dir out."
+        )
+    return cache
 
 
 def allowed_outside(

@@ -21,7 +21,8 @@ def cache(tmp_path: Path) -> DiskCache:
 
 
 def files(cache: DiskCache) -> list[Path]:
-    return [path for path in cache.root.rglob("*") if path.is_file()]
+    """What is kept: all but the mark of the folder."""
+    return [path for path in cache.root.rglob("*/*") if path.is_file()]
 
 
 @pytest.mark.parametrize("value", [b"", SMALL, LARGE], ids=["empty", "small", "large"])
@@ -95,6 +96,57 @@ def test_only_this_user_may_look_into_the_folder(cache: DiskCache) -> None:
     assert files(cache)[0].stat().st_mode & 0o077 == 0
 
 
+def test_files_that_the_cache_did_not_write_are_never_deleted(cache: DiskCache) -> None:
+    cache.put(NAME, (SMALL,))
+    beside = [
+        cache.root / name
+        for name in ("notes.txt", "train/img_0001.jpg", "ab/cd.jpg", "ab/.hidden", "ab/ab c.jpg")
+    ]
+    (cache.root / "train").mkdir()
+    for path in beside:
+        path.write_bytes(LARGE)
+        os.utime(path, (0, 0))
+    DiskCache(cache.root, 100).evict()
+    assert [path.exists() for path in beside] == [True] * 5
+
+
+@pytest.mark.parametrize("held", ["train/img_0001.jpg", "notes.txt", "ab/img.jpg", "abc/abcd"])
+def test_a_folder_of_other_files_is_no_cache_and_stays_as_it_is(
+    cache: DiskCache, held: str
+) -> None:
+    (cache.root / held).parent.mkdir(parents=True)
+    (cache.root / held).write_bytes(LARGE)
+    cache.root.chmod(0o755)
+    cache.put(NAME, (SMALL,))
+    assert cache.get(NAME) is None
+    assert cache.root.stat().st_mode & 0o777 == 0o755
+    assert [path for path in cache.root.rglob("*") if path.is_file()] == [cache.root / held]
+    assert held.split("/", maxsplit=1)[0] in (cache.refusal() or "")
+
+
+def test_a_cache_made_before_folders_were_marked_is_used_and_marked(cache: DiskCache) -> None:
+    cache.put(NAME, (SMALL,))
+    (cache.root / "CACHEDIR.TAG").unlink()
+    cache.root.chmod(0o755)
+    found = DiskCache(cache.root, 1 << 30)
+    assert bytes(found.get(NAME) or b"") == SMALL
+    assert cache.root.stat().st_mode & 0o777 == 0o700
+    assert (cache.root / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f0")
+
+
+def test_a_folder_marked_as_the_cache_of_another_program_is_refused(cache: DiskCache) -> None:
+    (cache.root / "v").mkdir(parents=True)
+    tag = b"Signature: 8a477f597d28d172789f06886806bc55\n# made by pytest\n"
+    (cache.root / "CACHEDIR.TAG").write_bytes(tag)
+    assert cache.get(NAME) is None
+    assert "'v'" in (cache.refusal() or "")
+
+
+def test_a_folder_that_is_not_there_yet_is_not_refused_and_not_made(cache: DiskCache) -> None:
+    assert cache.refusal() is None
+    assert not cache.root.exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_somebody_else_is_not_used(cache: DiskCache) -> None:
     cache.put(NAME, (SMALL,))
@@ -156,7 +208,7 @@ def test_what_killed_writers_left_goes_once_it_is_old(
     cache: DiskCache, age_seconds: float, kept: bool
 ) -> None:
     cache.put(NAME, (SMALL,))
-    partial = files(cache)[0].with_name(".4711-cafe")
+    partial = files(cache)[0].with_name(".4711-0123456789abcdef")
     partial.write_bytes(b"half")
     now = partial.stat().st_mtime + age_seconds
     DiskCache(cache.root, 1 << 30, clock=lambda: now).evict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import random
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorrepo.repo.cache import DiskCache
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.pagecache import PageCache
 
 if TYPE_CHECKING:
@@ -22,7 +24,12 @@ LIMIT = 100 * PAGE
 
 
 def names(dataset: str, pages: int) -> list[str]:
-    return [f"{dataset}{at:04}.0-{PAGE}" for at in range(pages)]
+    return [name_of(f"{dataset}{at:04}", PAGE) for at in range(pages)]
+
+
+def name_of(page: str, size_bytes: int) -> str:
+    digest = hashlib.sha256(page.encode()).hexdigest()
+    return f"{digest}.0-{size_bytes}.{digest[:32]}"
 
 
 def epoch(cache: DiskCache, pages: list[str], seed: int) -> float:
@@ -126,8 +133,24 @@ def test_a_threshold_that_eviction_taught_is_forgotten(tmp_path: Path) -> None:
 def test_a_disk_that_is_nearly_full_is_left_to_others(tmp_path: Path) -> None:
     cache = PageCache(tmp_path / "pages", LIMIT, spare=1.1)
     cache.root.mkdir()
-    cache.put("name", (b"value",))
+    cache.put(name_of("page", 5), (b"value",))
     assert bytes_of(cache) == 0
+
+
+def test_only_files_named_like_pages_are_deleted(tmp_path: Path) -> None:
+    cache = page_cache(tmp_path)
+    page = name_of("page", 5)
+    cache.put(page, (b"value",))
+    beside = cache.root / page[:2] / f"{page[:2]}acus.jpg"
+    beside.write_bytes(bytes(LIMIT))
+    os.utime(beside, (0, 0))
+    PageCache(cache.root, 10, spare=0).evict()
+    assert [path for path in cache.root.rglob("*/*") if path.is_file()] == [beside]
+
+
+def test_what_is_no_page_cannot_be_kept(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="cannot name"):
+        page_cache(tmp_path).put("abacus.jpg", (b"value",))
 
 
 def _stream(root: Path, seed: int) -> float:
@@ -152,7 +175,7 @@ def _write_for_ever(root: Path) -> None:
     cache = PageCache(root, 1 << 30, spare=0)
     at = 0
     while True:
-        cache.put(f"page{at}", (os.urandom(200_000),))
+        cache.put(name_of(f"page{at}", 200_000), (os.urandom(200_000),))
         at += 1
 
 
@@ -161,11 +184,12 @@ def test_a_killed_writer_leaves_nothing_that_is_believed(tmp_path: Path) -> None
     cache = PageCache(root, 1 << 30, spare=0)
     process = multiprocessing.get_context("spawn").Process(target=_write_for_ever, args=(root,))
     process.start()
-    while cache.get("page20") is None:
+    while cache.get(name_of("page20", 200_000)) is None:
         assert process.is_alive()
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()
-    whole = [path.name for path in root.rglob("page*")]
+    whole = [path.name for path in root.rglob("*.0-200000.*")]
+    assert whole
     assert all(cache.get(name) is not None for name in whole)
     for path in root.rglob(".*-*"):
         os.utime(path, (1e9, 1e9))

@@ -447,6 +447,19 @@ def test_the_page_cache_can_lie_elsewhere_or_nowhere(remote: tr.Repository, tmp_
     assert pages(tmp_path / "cache" / "tensorrepo" / "pages") == []
 
 
+def test_a_page_cache_among_other_files_is_refused_before_it_deletes_any(
+    remote: tr.Repository, tmp_path: Path
+) -> None:
+    kept = tmp_path / "data" / "train" / "img_0001.jpg"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(bytes(3_000_000))
+    with pytest.raises(tr.InvalidInputError, match=r"holds what no cache wrote \('train'\)"):
+        remote.dataset("points").stream(
+            batch_size=64, cache_dir=tmp_path / "data", cache_limit="2MB"
+        )
+    assert kept.exists()
+
+
 def test_a_setting_says_how_much_streams_may_keep(
     remote: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
