@@ -402,7 +402,10 @@ class Stream:
         with_valid = tuple(schema.column(name).nullable or name in nullable for name in planned)
         return Assembler(
             plan=self.plan,
-            loader=RunLoader(self.dataset, self.plan, with_valid),
+            # Whoever goes on without damaged pages learns of them while runs are loaded.
+            loader=RunLoader(
+                self.dataset, self.plan, with_valid, by_row=self.options.on_error == "raise"
+            ),
             columns=tuple((schema.column(name), planned.index(name)) for name in self.columns),
             nullable=with_valid,
             form=BatchForm(

@@ -7,7 +7,8 @@ Whole: the page is compared with its xxh3 when its run is opened. Row by row: on
 proved whole in this process, the xxh3 of its table of row sums is remembered. When its run is
 opened again, the table is copied and compared with that, and every row is compared with its sum as
 it is gathered: memory is read once instead of twice. What is compared then is what is handed out,
-not what the map showed some seconds before.
+not what the map showed some seconds before. That is too late for whoever goes on without damaged
+pages: there, each page is proved whole in every epoch.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class MappedPages:
         located: Callable[[int, CorruptError], CorruptError],
         *,
         copier: RowCopier = BEST,
+        by_row: bool = True,
     ) -> None:
         """Prepare.
 
@@ -57,6 +59,7 @@ class MappedPages:
             reader: of the column; its store maps chunks.
             located: names column, page and dataset in what is wrong with a page.
             copier: copies the rows later. Rows are proved one by one where that costs it little.
+            by_row: whether that is allowed: damage is then found as late as rows are gathered.
         """
         index = reader.index
         self._reader, self._located, self._copier = reader, located, copier
@@ -64,7 +67,7 @@ class MappedPages:
         self._row_bytes = index.storage.row_bytes
         self._offset, self._stored_bytes = index.entries["offset"], index.entries["stored_bytes"]
         # Other writers may give sums to rows that are too small for the kernel to compare.
-        by_row = copier.proves_rows and self._row_bytes >= LEAST_SUMMED_BYTES
+        by_row &= copier.proves_rows and self._row_bytes >= LEAST_SUMMED_BYTES
         self._sums = by_row & (index.entries["flags"] & HAS_ROW_SUMS > 0)
         self._lock = Lock()
         # Of each chunk, once it is asked for; its address is the last to be set.

@@ -53,12 +53,21 @@ _PAGES_KEPT = 8  # of a column whose pages hold rows of several runs
 class RunLoader:
     """Loads the runs of a plan. Thread-safe."""
 
-    def __init__(self, dataset: Dataset, plan: Plan, nullable: Sequence[bool]) -> None:
-        """Prepare; `nullable` says of each of the plan's columns whether validity is asked for."""
+    def __init__(
+        self, dataset: Dataset, plan: Plan, nullable: Sequence[bool], *, by_row: bool = True
+    ) -> None:
+        """Prepare.
+
+        Args:
+            dataset: what to read.
+            plan: its runs.
+            nullable: says of each of the plan's columns whether validity is asked for.
+            by_row: whether rows of mapped pages may be proved when they are gathered, not loaded.
+        """
         self.objects = dataset.objects
         self._run_bytes = plan.run_bytes
         self._columns = [
-            _ColumnLoader(dataset, column, plan, place, nullable=nullable[place])
+            _ColumnLoader(dataset, column, plan, place, nullable=nullable[place], by_row=by_row)
             for place, column in enumerate(plan.columns)
         ]
 
@@ -112,7 +121,14 @@ def _column_of(piece: Piece) -> int:
 
 class _ColumnLoader:
     def __init__(
-        self, dataset: Dataset, plan: ColumnPlan, runs: Plan, place: int, *, nullable: bool
+        self,
+        dataset: Dataset,
+        plan: ColumnPlan,
+        runs: Plan,
+        place: int,
+        *,
+        nullable: bool,
+        by_row: bool,
     ) -> None:
         self._dataset = dataset
         self._plan = plan
@@ -135,7 +151,7 @@ class _ColumnLoader:
         self._offset, self._stored_bytes = entries["offset"], entries["stored_bytes"]
         self._checksum = entries["checksum"]
         self._tags = plan.index.tags
-        self._mapped = MappedPages(self._reader, self._located)
+        self._mapped = MappedPages(self._reader, self._located, by_row=by_row)
         in_place = self.is_local and not nullable
         self._used_in_place = self._mapped.usable() & np.bool_(in_place)
 
