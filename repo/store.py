@@ -123,7 +123,8 @@ class ObjectStore:
         Raises:
             CorruptError: the bytes differ from `tag`, twice.
         """
-        name = f"{link.digest}.{start}-{stop}"
+        # With the tag: whoever names this chunk along with other tags is given other bytes.
+        name = f"{link.digest}.{start}-{stop}.{tag.hex()}"
         if self.cache is not None and (cached := self.cache.get(name)) is not None:
             return cached
         for _ in range(2):

@@ -262,6 +262,15 @@ def test_what_was_read_once_comes_from_the_cache(cache: DiskCache) -> None:
     assert counting.operations == []
 
 
+def test_bytes_proved_by_another_tag_do_not_come_from_the_cache(cache: DiskCache) -> None:
+    inner = MemoryBackend()
+    link = put(inner, Kind.CHUNK, b"0123456789")
+    hostile = ObjectStore(LiesOnce(inner), cache=cache)
+    assert bytes(hostile.read_checked(link, 3, 7, content_tag(b"3452"))) == b"3452"
+    store = ObjectStore(inner, cache=cache)
+    assert bytes(store.read_checked(link, 3, 7, content_tag(b"3456"))) == b"3456"
+
+
 def test_a_damaged_cache_falls_back_to_the_store_and_is_mended(cache: DiskCache) -> None:
     inner = MemoryBackend()
     link = put(inner, Kind.CHUNK, b"0123456789")

@@ -48,8 +48,13 @@ class Piece(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the bytes are called in every cache, whatever dataset they belong to."""
-        return f"{self.link.digest}.{self.start}-{self.stop}"
+        """What the proved bytes are called in every cache, whatever dataset they belong to.
+
+        The tag is part of it: a dataset that names a chunk of another one along with tags of its
+        own would fill the cache for both, and caches check only what they wrote themselves.
+        """
+        assert self.tag is not None, "what nothing proves is not kept"
+        return f"{self.link.digest}.{self.start}-{self.stop}.{self.tag.hex()}"
 
     def is_proved_by(self, data: Buffer) -> bool:
         """Whether these are its bytes, as far as its tag can tell."""

@@ -55,6 +55,12 @@ def test_every_piece_gets_its_bytes(places: list[tuple[int, int, int]]) -> None:
             assert span.part(data, one) == chunk_bytes[one.start : one.stop]
 
 
+def test_what_is_proved_by_another_tag_has_another_name() -> None:
+    one, other = (piece(0, 4, tag=content_tag(data)) for data in (b"page", b"evil"))
+    assert one.name != other.name
+    assert one.name == piece(0, 4, tag=content_tag(b"page")).name
+
+
 def test_a_piece_knows_its_bytes_by_its_tag() -> None:
     tagged = piece(0, 4, tag=content_tag(b"page"))
     assert tagged.is_proved_by(b"page")
