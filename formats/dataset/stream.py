@@ -27,7 +27,7 @@ from tensorrepo.formats.dataset.streaming.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError, report
 from tensorrepo.formats.dataset.streaming.batching.batch import BatchForm
 from tensorrepo.formats.dataset.streaming.batching.decode import Images, chosen_decodes
-from tensorrepo.formats.dataset.streaming.batching.outputs import Output
+from tensorrepo.formats.dataset.streaming.batching.outputs import Output, check_moments
 from tensorrepo.formats.dataset.streaming.batching.process import ProcessItems
 from tensorrepo.formats.dataset.streaming.errand import Errand
 from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
@@ -145,7 +145,9 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         InvalidInputError: an option that makes no sense, or a rank that would get no rows.
         NotFoundError: no such column.
     """
-    wanted = dataset.schema.select(columns).names
+    chosen = dataset.schema.select(columns)
+    check_moments(chosen.columns, output)
+    wanted = chosen.names
     options = StreamOptions(
         batch_size=batch_size,
         rank=rank,

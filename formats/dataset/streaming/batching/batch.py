@@ -159,12 +159,13 @@ class BatchForm:
                 batch[name] = values
             elif isinstance(values, PackedValues):
                 batch.rows = values.rows
-                batch[name] = self._array(values.values)
+                batch[name] = self._array(values.values, name)
                 batch.segments[name] = self._array(values.segments)
                 batch.lengths[name] = self._array(values.lengths)
             elif isinstance(values, RaggedValues) and self.pad is not None:
                 padded, true_lengths = pad_rows(values, self.pad, self.pool)
-                batch[name], batch.lengths[name] = self._array(padded), self._array(true_lengths)
+                batch[name] = self._array(padded, name)
+                batch.lengths[name] = self._array(true_lengths)
             else:
                 batch[name] = self._values(column, values)
         return batch
@@ -175,21 +176,21 @@ class BatchForm:
         if self.output == "numpy":
             return present(column, values)
         if isinstance(values, FixedValues):
-            return self._array(values.values)
+            return self._array(values.values, column.name)
         rows = present(column, values)
         if not isinstance(values, RaggedValues):
             return rows
-        return [None if row is None else self._array(row) for row in rows]
+        return [None if row is None else self._array(row, column.name) for row in rows]
 
-    def _array(self, array: NDArray[Any]) -> Any:
-        return as_output(array, self.output)
+    def _array(self, array: NDArray[Any], name: str = "") -> Any:
+        return as_output(array, self.output, name)
 
 
-def as_output(array: NDArray[Any], output: Output) -> Any:
-    """`array` as what is handed out, of the same memory where it can be."""
+def as_output(array: NDArray[Any], output: Output, name: str = "") -> Any:
+    """`array`, of column `name`, as what is handed out, of the same memory where it can be."""
     if output == "torch":
         return as_torch(array)
-    return as_jax(array) if output == "jax" else array
+    return as_jax(array, name) if output == "jax" else array
 
 
 def with_leaves_changed(item: Any, change: Callable[[Any], Any]) -> Any:

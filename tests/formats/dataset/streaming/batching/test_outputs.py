@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,9 @@ from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tests.support.datasets import stored
 from tests.support.streams import MappedObjects
 
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.read import Dataset
+
 WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 SCHEMA = Schema(
     (
@@ -39,7 +42,6 @@ SCHEMA = Schema(
         Column("n", Scalar("float32"), nullable=True),
         Column("b", Scalar("bool")),
         Column("r", Tensor("int16", (None,)), nullable=True),
-        Column("when", Timestamp("s")),
         Column("t", Text()),
     )
 )
@@ -49,7 +51,6 @@ ROWS = [
         "n": None if at % 2 else np.float32(at),
         "b": np.bool_(at % 3 == 0),
         "r": None if at == 3 else np.arange(at, dtype=np.int16),
-        "when": np.datetime64(at, "s"),
         "t": f"row {at}",
     }
     for at in range(6)
@@ -60,7 +61,7 @@ def aligned(name: str, count: int = 64) -> np.ndarray[Any, Any]:
     dtype = element_dtype(name)
     memory = np.zeros(count * dtype.itemsize + 64, np.uint8)
     start = -memory.__array_interface__["data"][0] % 64
-    memory[:] = np.arange(memory.size) % 2
+    memory[start :: dtype.itemsize][:count] = np.arange(count) % 2  # integers stay small
     return memory[start : start + count * dtype.itemsize].view(dtype).reshape(8, -1)
 
 
@@ -96,10 +97,75 @@ def test_wide_numbers_stay_wide_where_jax_is_told_so() -> None:
         assert as_jax(aligned("int64")).dtype == jnp.int64
 
 
+TOO_LARGE = [
+    ("int64", 2**31),
+    ("int64", -(2**31) - 1),
+    ("int64", 2**40),
+    ("uint64", 2**32),
+    ("uint64", 2**63),
+]
+FITTING = [("int64", 2**31 - 1), ("int64", -(2**31)), ("uint64", 2**32 - 1)]
+
+
+def single(name: str, value: int, shape: tuple[int | None, ...] = ()) -> Dataset:
+    """Three rows; `value` is in the second one."""
+    schema = Schema((Column("n", Tensor(name, shape) if shape else Scalar(name)),))
+    dtype = element_dtype(name)
+    rows = [np.full(2 if shape else (), at, dtype)[()] for at in (1, value, 3)]
+    return stored(MappedObjects(), schema, [[{"n": row} for row in rows]])
+
+
+@pytest.mark.parametrize(("name", "value"), TOO_LARGE)
+@pytest.mark.parametrize("shape", [(), (2,), (None,)], ids=["scalar", "tensor", "ragged"])
+def test_an_integer_that_jax_would_cut_is_an_error_that_names_its_column(
+    name: str, value: int, shape: tuple[int | None, ...]
+) -> None:
+    batches = stream(single(name, value, shape), batch_size=3, output="jax")
+    with pytest.raises(InvalidInputError, match=rf"column .n. holds {value}, .*jax_enable_x64"):
+        list(batches)
+
+
+@pytest.mark.parametrize(("name", "value"), FITTING)
+def test_wide_integers_that_fit_32_bits_reach_jax(name: str, value: int) -> None:
+    batches = stream(single(name, value), batch_size=3, shuffle=False, output="jax")
+    assert next(iter(batches))["n"].tolist() == [1, value, 3]
+
+
+def test_a_padded_integer_that_jax_would_cut_names_its_column() -> None:
+    batches = stream(single("int64", 2**40, (None,)), batch_size=3, output="jax", pad=0)
+    with pytest.raises(InvalidInputError, match=f"column 'n' holds {2**40}"):
+        list(batches)
+
+
+MOMENTS = Schema((Column("x", Scalar("float32")), Column("when", Timestamp("us"))))
+MOMENT = [{"x": np.float32(1), "when": np.datetime64("2025-06-01", "us")}]
+
+
+def test_moments_are_refused_when_a_stream_for_jax_is_opened() -> None:
+    ds = stored(MappedObjects(), MOMENTS, [MOMENT])
+    with pytest.raises(InvalidInputError, match=r"column .when. holds moments.*jax_enable_x64"):
+        stream(ds, batch_size=1, output="jax")
+    assert next(iter(stream(ds, batch_size=1, output="jax", columns=["x"])))["x"].tolist() == [1]
+
+
+def test_moments_stay_whole_where_jax_is_told_so() -> None:
+    ds = stored(MappedObjects(), MOMENTS, [MOMENT])
+    with jax.enable_x64(True):
+        batch = next(iter(stream(ds, batch_size=1, output="jax", prefetch=0)))
+    assert batch["when"].tolist() == MOMENT[0]["when"].reshape(1).view(np.int64).tolist()
+
+
+def test_what_a_transform_of_a_process_gives_is_not_cut_either() -> None:
+    made = {"of": {"n": np.array([2**40])}}
+    with pytest.raises(InvalidInputError, match="an array of int64 holds") as raised:
+        map_leaves(made, numbers_as_jax)
+    assert raised.value.__notes__ == ["that is what 'n' holds", "that is what 'of' holds"]
+
+
 def test_a_stream_gives_jax_arrays_zeros_where_null_and_says_which() -> None:
     ds = stored(MappedObjects(), SCHEMA, [ROWS])
     batch = next(iter(stream(ds, batch_size=6, shuffle=False, output="jax")))
-    assert all(isinstance(batch[name], jax.Array) for name in ("x", "n", "b", "when"))
+    assert all(isinstance(batch[name], jax.Array) for name in ("x", "n", "b"))
     assert batch["x"].dtype == jnp.bfloat16
     assert batch["x"][:, 0].tolist() == list(range(6))
     assert batch["n"].tolist() == [0, 0, 2, 0, 4, 0]
@@ -109,7 +175,6 @@ def test_a_stream_gives_jax_arrays_zeros_where_null_and_says_which() -> None:
         None if at == 3 else list(range(at)) for at in range(6)
     ]
     assert isinstance(batch["r"][2], jax.Array)
-    assert batch["when"].tolist() == list(range(6))
     assert batch["t"] == [f"row {at}" for at in range(6)]
 
 
