@@ -69,6 +69,7 @@ class DiskCache:
 
     _kept = _KEPT
     _names = _NAME
+    _map_from_bytes = _MAP_FROM_BYTES
 
     def __init__(
         self,
@@ -102,7 +103,9 @@ class DiskCache:
             return None
         try:
             value = self._verified(fd, name)
-        except (OSError, ValueError):  # cut short while it was read
+        except OSError:  # no descriptor or no memory to map it: that says nothing of the value
+            return None
+        except ValueError:  # cut short while it was read
             value = None
         finally:
             os.close(fd)
@@ -170,7 +173,10 @@ class DiskCache:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size < TRAILER.size:
             return None
-        stored = memoryview(_load(fd, status.st_size))
+        is_mapped = status.st_size >= self._map_from_bytes
+        stored = memoryview(_load(fd, status.st_size, is_mapped=is_mapped))
+        if stored.nbytes != status.st_size:
+            return None
         value = stored[: -TRAILER.size]
         checksum, magic = TRAILER.unpack(stored[-TRAILER.size :])
         if magic != MAGIC or checksum != _checksum(name, [value]):
@@ -218,8 +224,8 @@ class DiskCache:
             os.unlink(path)
 
 
-def _load(fd: int, size_bytes: int) -> Buffer | mmap.mmap:
-    if size_bytes < _MAP_FROM_BYTES:
+def _load(fd: int, size_bytes: int, *, is_mapped: bool) -> Buffer | mmap.mmap:
+    if not is_mapped:
         return os.pread(fd, size_bytes, 0)
     flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_POPULATE", 0)
     return mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import resource
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -87,6 +88,21 @@ def test_a_mapped_value_outlives_its_file(cache: DiskCache) -> None:
     files(cache)[0].unlink()
     assert found is not None
     assert bytes(found) == LARGE
+
+
+def test_a_value_that_no_descriptor_is_left_for_is_a_miss_and_stays(cache: DiskCache) -> None:
+    cache.put(NAME, (LARGE,))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The next one is the last: the file can be opened, and a map of it needs another.
+    last = os.dup(0)
+    os.close(last)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, hard))
+    try:
+        found = cache.get(NAME)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found is None
+    assert bytes(cache.get(NAME) or b"") == LARGE
 
 
 def test_only_this_user_may_look_into_the_folder(cache: DiskCache) -> None:

@@ -137,6 +137,17 @@ def test_a_disk_that_is_nearly_full_is_left_to_others(tmp_path: Path) -> None:
     assert bytes_of(cache) == 0
 
 
+def test_a_page_in_use_holds_no_descriptor(tmp_path: Path) -> None:
+    cache = PageCache(tmp_path / "pages", 1 << 30, spare=0)
+    page = name_of("page", 3 << 20)
+    cache.put(page, (bytes(3 << 20),))
+    before = os.listdir("/proc/self/fd")
+    found = cache.get(page)
+    assert os.listdir("/proc/self/fd") == before
+    assert found is not None
+    assert found.nbytes == 3 << 20
+
+
 def test_only_files_named_like_pages_are_deleted(tmp_path: Path) -> None:
     cache = page_cache(tmp_path)
     page = name_of("page", 5)
