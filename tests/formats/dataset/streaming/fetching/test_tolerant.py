@@ -214,8 +214,10 @@ class Unreachable:
 
     expect = take = load
 
-    def close(self) -> None:
+    def stop(self) -> None:
         pass
+
+    close = stop
 
 
 @pytest.mark.parametrize("runs", [[3], [3, 4]])
