@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo.formats.dataset.stream import Stream
+from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.fetching.mix_loader import MixLoader
 from tensorrepo.formats.dataset.streaming.mixstate import (
@@ -30,7 +31,12 @@ from tensorrepo.formats.dataset.streaming.mixstate import (
 from tensorrepo.formats.dataset.streaming.ordering.items import items_total
 from tensorrepo.formats.dataset.streaming.ordering.keyed import numbers
 from tensorrepo.formats.dataset.streaming.ordering.mixed import MixSource, mixed_stretches
-from tensorrepo.formats.dataset.streaming.ordering.mixing import Batching, Blend, blend_of
+from tensorrepo.formats.dataset.streaming.ordering.mixing import (
+    Batching,
+    Blend,
+    blend_of,
+    wish_of,
+)
 from tensorrepo.formats.dataset.streaming.ordering.packing import PackedItems, Packing
 from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, arranged
 from tensorrepo.formats.dataset.streaming.ordering.schedule import STRETCH_ROWS
@@ -87,7 +93,9 @@ class Mix(Stream):
             rows: of an epoch, with `weights` or alone: then each comes as often as it is large.
             steps: instead of `rows`, in whole batches.
             batching: "random" shuffles the sources of 4,096 rows at a time; "stratified" gives
-                every step as much of each source; "per_source" makes every step of one source.
+                every step as much of each source; "per_source" makes steps of one source, and
+                the last ones of what is left of the sources after their whole steps. With
+                `weights` or `rows` all are whole, so an epoch's rows are rounded up to them.
             seed: of the mix; every stream has its own.
             epoch: which pass over the mix, see `set_epoch`.
 
@@ -97,20 +105,16 @@ class Mix(Stream):
         """
         _check_streams(streams)
         first = streams[0]
+        self.wish = wish = wish_of(batching, weights, repeat, choose, rows, steps)
         batch_size = first.options.batch_size
-        if steps is not None:
-            if rows is not None:
-                raise InvalidInputError("rows and steps of a mix say different things: give one")
-            rows = steps * batch_size
-        source_rows = [stream.rows for stream in streams]
         self.blend = blend_of(
-            source_rows,
+            [stream.rows for stream in streams],
             batch_size=batch_size,
             batching=batching,
-            weights=weights,
-            repeat=repeat,
-            choose=choose,
-            rows=rows,
+            weights=wish.weights,
+            repeat=wish.repeat,
+            choose=wish.choose,
+            rows=wish.rows if wish.steps is None else wish.steps * batch_size,
         )
         self.sources = tuple(_arranged(streams, self.blend))
         plan = _joined_plan(self.sources, first.columns)
@@ -128,12 +132,16 @@ class Mix(Stream):
             position: `Batch.position` of the last batch that was used, where somebody else
                 prefetches batches of this mix; None for the last batch handed out.
         """
+        if position is not None:
+            position = checks.whole("position", position, 0, self.rows)
         state = MixState(
+            wish=self.wish,
             sources=tuple(source.state_dict(position=0) for source in self.sources),
             shares=self.blend.shares,
             cycle_slots=self.blend.cycle_slots,
             slot_rows=self.blend.slot_rows,
             rows=self.blend.rows,
+            rest=self.blend.rest,
             seed=self._seed,
             epoch=self._epoch,
             position=self._position if position is None else position,
@@ -144,10 +152,16 @@ class Mix(Stream):
         """Go on where `state` was: same order, whatever the batch size and number of ranks are.
 
         Raises:
-            InvalidInputError: not a state of a mix of these datasets and columns.
+            InvalidInputError: not a state of a mix of these datasets and columns, or one that
+                was asked for other weights, rows or batching.
         """
         found = decode_mix_state(state, sources=len(self.sources))
-        blend = Blend(found.shares, found.cycle_slots, found.slot_rows, found.rows)
+        blend = Blend(found.shares, found.cycle_slots, found.slot_rows, found.rows, found.rest)
+        if found.wish != self.wish and blend != self.blend:
+            raise InvalidInputError(
+                f"the state was saved for a mix with {found.wish}, this one has {self.wish}: its "
+                "positions count other rows. Mix the same way to resume."
+            )
         sources = tuple(copy(source) for source in self.sources)
         for source, own in zip(sources, found.sources, strict=True):
             source.load_state_dict(dict(own))
@@ -166,6 +180,7 @@ class Mix(Stream):
             steps=self.options.share(0).steps(self.rows),
             slot_rows=self.blend.slot_rows,
             cycle_slots=self.blend.cycle_slots,
+            rest_rows=sum(self.blend.rest),
             source_rows=tuple(rows),
             passes=tuple(
                 count / source.rows for count, source in zip(rows, self.sources, strict=True)
@@ -223,6 +238,7 @@ class MixExplanation:
     steps: int
     slot_rows: int
     cycle_slots: int
+    rest_rows: int
     source_rows: tuple[int, ...]
     passes: tuple[float, ...]
     resident_bytes: int
@@ -233,6 +249,9 @@ class MixExplanation:
 
     def __str__(self) -> str:
         lines = [f"mix            {self.rows:,} rows in {self.steps:,} steps an epoch"]
+        if self.slot_rows > 1:
+            left = f"; the last {self.rest_rows:,} rows are what is left of all of them"
+            lines.append("steps of one source each" + left * bool(self.rest_rows))
         told = zip(self.source_rows, self.passes, self.sources, strict=True)
         for number, (rows, passes, source) in enumerate(told):
             lines.append(f"source {number}: {rows:,} rows an epoch, {passes:.2f} of its own")
@@ -244,8 +263,12 @@ class MixExplanation:
 
 
 def _check_streams(streams: Sequence[Stream]) -> None:
+    if not isinstance(streams, list | tuple):
+        raise checks.wrong("a mix", "made of a list of streams", streams)
     if not streams:
         raise InvalidInputError("a mix needs at least one stream")
+    for number, stream in enumerate(streams):
+        _check_stream(stream, number)
     first = streams[0]
     for number, stream in enumerate(streams):
         _check_options(first, stream, number)
@@ -253,6 +276,16 @@ def _check_streams(streams: Sequence[Stream]) -> None:
         _check_items(first, stream, number)
     if first.options.workers == "process":
         raise InvalidInputError("a mix is made on threads: use workers='thread' in its streams")
+
+
+def _check_stream(stream: Stream, number: int) -> None:
+    if isinstance(stream, Mix):
+        raise InvalidInputError(
+            f"source {number} of the mix is a mix itself: give its streams to one mix, with weights "
+            "that say how often each of them comes"
+        )
+    if not isinstance(stream, Stream):
+        raise checks.wrong(f"source {number} of the mix", "a stream", stream)
 
 
 def _check_options(first: Stream, stream: Stream, number: int) -> None:
@@ -312,7 +345,7 @@ def _arranged(streams: Sequence[Stream], blend: Blend) -> Iterator[Stream]:
     """The streams, each with its part of the window and of a batch."""
     window_bytes = max(stream.plan.window_bytes for stream in streams)
     row_bytes = [
-        share * max(1, stream.plan.item_bytes)
+        max(1, share) * max(1, stream.plan.item_bytes)
         for share, stream in zip(blend.shares, streams, strict=True)
     ]
     for stream, share, own_bytes in zip(streams, blend.shares, row_bytes, strict=True):

@@ -159,10 +159,16 @@ def taken(shares: Sequence[int], slots: int) -> list[int]:
 
 
 def mix(
-    shares: Sequence[int], cycle: int, slot_rows: int, rows: int, seed: int, epoch: int
+    shares: Sequence[int],
+    cycle: int,
+    slot_rows: int,
+    rows: int,
+    seed: int,
+    epoch: int,
+    rest: Sequence[int] = (),
 ) -> list[int]:
     """The source of every position of an epoch of a mix."""
-    slots = rows // slot_rows
+    slots = (rows - sum(rest)) // slot_rows
     found: list[int] = []
     for z in range(-(-slots // cycle)):
         low, high = z * cycle, min((z + 1) * cycle, slots)
@@ -170,4 +176,4 @@ def mix(
         line = [i for i in range(len(shares)) for _ in range(after[i] - before[i])]
         shuffled = perm(number(key(seed, epoch, 5), z), high - low)
         found += [line[place] for place in shuffled for _ in range(slot_rows)]
-    return found
+    return found + [i for i, left in enumerate(rest) for _ in range(left)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tensorrepo.formats.dataset.streaming.ordering.mixing import Wish
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -22,13 +23,18 @@ MIX_FORMAT = "tensorrepo mix state v1"
 
 
 class MixState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A place in an epoch of a mix, how its sources take turns, and the order of each."""
+    """A place in an epoch of a mix, how its sources take turns, and the order of each.
+
+    `wish` is what was asked for; shares and slots follow from it, the sources and a batch size.
+    """
 
     sources: tuple[dict[str, Any], ...]
     shares: tuple[int, ...]
     cycle_slots: int
     slot_rows: int
     rows: int
+    rest: tuple[int, ...]
+    wish: Wish
     seed: int
     epoch: int
     position: int

@@ -133,6 +133,44 @@ def test_steps_of_one_source_are_of_one_source(mixed: Any) -> None:
     assert {step[0][0] for step in steps} == {0, 1}
 
 
+@pytest.mark.parametrize("batch_size", [32, 45, 90, 91, 700, 2000])
+def test_steps_of_one_source_have_every_row_once_and_end_with_what_is_left(
+    mixed: Any, batch_size: int
+) -> None:
+    found = mixed({"batching": "per_source"}, batch_size=batch_size)
+    steps = told(found)
+    rows = Counter(flat(steps))
+    assert (set(rows.values()), len(rows)) == ({1}, LARGE + SMALL)
+    whole = LARGE // batch_size + SMALL // batch_size
+    assert [len({source for source, _ in step}) for step in steps[:whole]] == [1] * whole
+    assert sum(map(len, steps[whole:])) == found.explain().rest_rows
+
+
+def test_steps_of_one_source_keep_repeats_and_choices_to_the_row(mixed: Any) -> None:
+    repeated = Counter(flat(told(mixed({"repeat": [0.5, 3], "batching": "per_source"}))))
+    assert {times for (source, _), times in repeated.items() if source == 0} == {1}
+    assert [times for (source, _), times in repeated.items() if source == 1] == [3] * SMALL
+    chosen = [
+        source for source, _ in flat(told(mixed({"choose": [77, 5], "batching": "per_source"})))
+    ]
+    assert (chosen.count(0), chosen.count(1)) == (77, 5)
+
+
+@pytest.mark.parametrize("after", [5, 33, 34])
+@pytest.mark.parametrize("batch_size", [32, 20])
+def test_reading_resumes_within_what_is_left_of_the_sources(
+    mixed: Any, after: int, batch_size: int
+) -> None:
+    first = mixed({"batching": "per_source"})
+    rest = flat(told(first))[32 * after :]
+    ranks = []
+    for rank in range(2):
+        resumed = mixed({"batching": "per_source"}, batch_size=batch_size, rank=rank, world=2)
+        resumed.load_state_dict(json.loads(json.dumps(first.state_dict(position=32 * after))))
+        ranks += flat(told(resumed))
+    assert sorted(ranks) == sorted(rest)
+
+
 def test_another_epoch_goes_on_where_the_sources_were(mixed: Any) -> None:
     found = mixed({"choose": [200, 40], "seed": 4})
     first = told(found)
@@ -153,7 +191,7 @@ def test_reading_resumes_where_it_was(mixed: Any, batching: str, after: int) -> 
     list(islice(batches, after))
     state = json.loads(json.dumps(first.state_dict()))
     rest = told(batches)
-    resumed = mixed()  # what the order needs is in the state
+    resumed = mixed(wish | {"seed": 0, "epoch": 0})  # the state has its own
     resumed.load_state_dict(state)
     assert told(resumed) == rest
 
@@ -164,7 +202,7 @@ def test_reading_resumes_with_another_batch_size_and_world(mixed: Any) -> None:
     state = first.state_dict(position=160)
     ranks = []
     for rank in range(3):
-        resumed = mixed(batch_size=50, rank=rank, world=3)
+        resumed = mixed({"weights": [1, 2]}, batch_size=50, rank=rank, world=3)
         resumed.load_state_dict(state)
         ranks.append(told(resumed))
     steps = [sorted(row for part in parts for row in part) for parts in zip(*ranks, strict=True)]
@@ -244,7 +282,7 @@ def test_packed_texts_of_several_datasets_come_in_one_batch() -> None:
 def test_packed_mixes_resume() -> None:
     first = Mix(packed_streams(), weights=[1, 3], steps=40)
     whole = [batch["t"].tolist() for batch in first]
-    resumed = Mix(packed_streams())
+    resumed = Mix(packed_streams(), weights=[1, 3], steps=40)
     resumed.load_state_dict(first.state_dict(position=80))
     assert [batch["t"].tolist() for batch in resumed] == whole[10:]
 
@@ -353,6 +391,40 @@ def test_a_state_of_something_else_is_refused(mixed: Any, change: dict[str, Any]
     found = mixed()
     with pytest.raises(InvalidInputError):
         found.load_state_dict(found.state_dict() | change)
+
+
+@pytest.mark.parametrize(
+    ("saved", "here", "message"),
+    [
+        ({"weights": [3, 1]}, {}, r"weights=\[3, 1\], this one has batching='random'"),
+        ({}, {"weights": [3, 1]}, r"with batching='random', .* weights=\[3, 1\]"),
+        ({"batching": "stratified"}, {}, r"batching='stratified', .* batching='random'"),
+        ({"choose": [9, 9]}, {"choose": [9, 8]}, r"choose=\[9, 9\], .* choose=\[9, 8\]"),
+        (
+            {"repeat": [1, 2.5]},
+            {"repeat": [1, 3]},
+            r"repeat=\[1, 2.5\], this one .*repeat=\[1, 3\]",
+        ),
+        ({"steps": 5}, {"steps": 6}, r"steps=5, .* steps=6"),
+    ],
+)
+def test_a_state_of_another_blend_is_refused_and_both_are_named(
+    mixed: Any, saved: dict[str, Any], here: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        mixed(here).load_state_dict(mixed(saved).state_dict())
+
+
+def test_wishes_in_other_words_that_mean_the_same_are_the_same(mixed: Any) -> None:
+    resumed = mixed({"weights": [6, 2], "rows": 64})
+    resumed.load_state_dict(mixed({"weights": [3, 1], "steps": 2}).state_dict(position=32))
+    assert len(resumed) == 1
+
+
+def test_a_mix_of_a_mix_is_refused(mixed: Any, small: Dataset) -> None:
+    other = stream(small, batch_size=32, window_bytes=WINDOW)
+    with pytest.raises(InvalidInputError, match="source 1 of the mix is a mix itself"):
+        Mix([other, mixed()])
 
 
 def test_a_state_of_sources_in_another_order_is_refused(large: Dataset, small: Dataset) -> None:

@@ -10,13 +10,13 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from math import isfinite
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tensorrepo.formats.dataset.streaming.checks import numbers, whole, whole_numbers
 from tensorrepo.formats.dataset.streaming.ordering.keyed import (
     Purpose,
     epoch_key,
@@ -44,35 +44,43 @@ class Blend:
         shares: one whole number per source, at least 1: what it gets of every `sum(shares)` slots.
         cycle_slots: slots that are shuffled together.
         slot_rows: rows of a slot, which are all of one source.
-        rows: of an epoch, a multiple of `slot_rows`.
+        rows: of an epoch: whole slots, and `rest`.
+        rest: rows of each source after all slots, less than a slot each; () for none.
     """
 
     shares: tuple[int, ...]
     cycle_slots: int
     slot_rows: int
     rows: int
+    rest: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.shares or min(self.shares) < 1 or sum(self.shares) > _MOST_SHARES:
-            raise InvalidInputError(f"shares of a mix are at least 1 each, got {self.shares}")
         if min(self.cycle_slots, self.slot_rows) < 1 or self.rows < 0:
             raise InvalidInputError(f"a mix of no rows a cycle or a slot: {self}")
-        if self.rows % self.slot_rows:
+        rest = self.rest or (0,) * len(self.shares)
+        if len(rest) != len(self.shares) or not all(0 <= each < self.slot_rows for each in rest):
+            raise InvalidInputError(f"the rest of each source is less than a slot: {self}")
+        come = [max(both) for both in zip(self.shares, rest, strict=True)]
+        if not come or min(come) < 1 or min(self.shares) < 0 or sum(self.shares) > _MOST_SHARES:
+            raise InvalidInputError(f"shares of a mix are at least 1 each, got {self.shares}")
+        slots, left = divmod(self.rows - sum(rest), self.slot_rows)
+        if left or slots < 0 or (slots and not sum(self.shares)):
             raise InvalidInputError(
-                f"{self.rows} rows of a mix are not whole slots of {self.slot_rows} rows"
+                f"{self.rows} rows of a mix are not whole slots of {self.slot_rows} rows and a "
+                f"rest of {sum(rest)}"
             )
 
     @property
     def slots(self) -> int:
         """Slots of an epoch."""
-        return self.rows // self.slot_rows
+        return (self.rows - sum(self.rest)) // self.slot_rows
 
     def taken(self, slots: int) -> list[int]:
         """How many of the first `slots` each source has; no source is ever far from its share."""
         found = []
         left, weight = slots, sum(self.shares)
         for share in self.shares:
-            mine = left * share // weight
+            mine = left * share // weight if share else 0
             found.append(mine)
             left, weight = left - mine, weight - share
         return found
@@ -80,12 +88,19 @@ class Blend:
     @property
     def epoch_rows(self) -> list[int]:
         """Rows of each source in an epoch."""
-        return [slots * self.slot_rows for slots in self.taken(self.slots)]
+        rest = self.rest or (0,) * len(self.shares)
+        taken = self.taken(self.slots)
+        return [slots * self.slot_rows + left for slots, left in zip(taken, rest, strict=True)]
 
     def sources(self, seed: int, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """The source of every position in ``[start, stop)``, which is not beyond the epoch."""
         if start >= stop:
             return np.zeros(0, dtype=np.int64)
+        begins = self.slots * self.slot_rows  # of the rest
+        if stop > begins:
+            rest = np.repeat(np.arange(len(self.rest)), self.rest)
+            of_rest = rest[max(0, start - begins) : stop - begins]
+            return np.concatenate((self.sources(seed, epoch, start, begins), of_rest))
         first, last = start // self.slot_rows, (stop - 1) // self.slot_rows
         cycles = range(first // self.cycle_slots, last // self.cycle_slots + 1)
         slots = np.concatenate([_cycle(self, seed, epoch, cycle) for cycle in cycles])
@@ -94,7 +109,7 @@ class Blend:
 
     def rows_before(self, seed: int, epoch: int, position: int) -> NDArray[np.int64]:
         """Rows of each source at the positions before `position` of the epoch."""
-        cycle = min(position, self.rows) // self.slot_rows // self.cycle_slots
+        cycle = min(position // self.slot_rows, self.slots) // self.cycle_slots
         begins = cycle * self.cycle_slots
         taken = np.array(self.taken(begins), dtype=np.int64) * self.slot_rows
         inside = self.sources(seed, epoch, begins * self.slot_rows, min(position, self.rows))
@@ -113,6 +128,53 @@ def _cycle(blend: Blend, seed: int, epoch: int, cycle: int) -> NDArray[np.int64]
     return in_turn[permutation(key, stop - start)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What was asked of a mix, as it was asked; None where nothing was. Kept in the state."""
+
+    batching: str
+    weights: tuple[float, ...] | None
+    repeat: tuple[float, ...] | None
+    choose: tuple[int, ...] | None
+    rows: int | None
+    steps: int | None
+
+    def __str__(self) -> str:
+        told = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return ", ".join(f"{name}={_text(value)}" for name, value in told if value is not None)
+
+
+def _text(value: str | int | tuple[float, ...]) -> str:
+    if not isinstance(value, tuple):
+        return repr(value)
+    return str([int(each) if each == int(each) else each for each in value])
+
+
+def wish_of(
+    batching: str,
+    weights: Any = None,
+    repeat: Any = None,
+    choose: Any = None,
+    rows: Any = None,
+    steps: Any = None,
+) -> Wish:
+    """What was asked for, each by itself found to be what it has to be.
+
+    Raises:
+        InvalidInputError: no numbers, or ones that cannot be; rows and steps.
+    """
+    if rows is not None and steps is not None:
+        raise InvalidInputError("rows and steps of a mix say different things: give one")
+    return Wish(
+        batching=batching,
+        weights=None if weights is None else numbers("weights of a mix", weights),
+        repeat=None if repeat is None else numbers("repeat of a mix", repeat),
+        choose=None if choose is None else whole_numbers("choose of a mix", choose),
+        rows=None if rows is None else whole("rows of a mix", rows, 1),
+        steps=None if steps is None else whole("steps of a mix", steps, 1),
+    )
+
+
 def blend_of(
     source_rows: Sequence[int],
     *,
@@ -129,7 +191,8 @@ def blend_of(
         source_rows: of each source.
         batch_size: rows of a step, of all ranks together.
         batching: "random" shuffles sources over some thousand rows; "stratified" gives every step
-            the same rows of each source; "per_source" makes whole steps of one source.
+            the same rows of each source; "per_source" makes whole steps of one source, and
+            what is left of the sources comes last.
         weights: how often each source comes. An epoch has `rows`, or those of all sources.
         repeat: how often an epoch goes through each source.
         choose: rows of each source in an epoch.
@@ -155,8 +218,9 @@ def blend_of(
     cycle_slots = batch_size if batching == "stratified" else CYCLE_SLOTS
     if weights is None and rows is None:
         counts = _counts(source_rows, repeat, choose)
-        shares = tuple(-(-count // slot_rows) for count in counts)
-        return Blend(shares, cycle_slots, slot_rows, sum(shares) * slot_rows)
+        shares = tuple(count // slot_rows for count in counts)
+        rest = tuple(count % slot_rows for count in counts)
+        return Blend(shares, cycle_slots, slot_rows, sum(counts), rest if any(rest) else ())
     shares = rounded(source_rows if weights is None else weights, cycle_slots)
     wanted = sum(source_rows) if rows is None else rows
     if wanted < 1:
@@ -173,10 +237,9 @@ def _named(
 def _check(name: str, wish: Sequence[float] | None, sources: int) -> None:
     if wish is None:
         return
+    (whole_numbers if name == "choose" else numbers)(f"{name} of a mix", wish)
     if len(wish) != sources:
         raise InvalidInputError(f"{name} has {len(wish)} numbers for {sources} sources")
-    if not all(isfinite(each) and each > 0 for each in wish):
-        raise InvalidInputError(f"{name} of a mix are above 0, got {list(wish)}")
 
 
 def _counts(

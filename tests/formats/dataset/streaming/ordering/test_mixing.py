@@ -25,11 +25,15 @@ from tests.support import reference_order as reference
 @st.composite
 def blends(draw: st.DrawFn) -> Blend:
     slot_rows = draw(st.integers(1, 4))
+    shares = tuple(draw(st.lists(st.integers(1, 30), min_size=1, max_size=5)))
+    left = st.integers(0, slot_rows - 1)
+    rest = draw(st.lists(left, min_size=len(shares), max_size=len(shares)) | st.just([]))
     return Blend(
-        shares=tuple(draw(st.lists(st.integers(1, 30), min_size=1, max_size=5))),
+        shares=shares,
         cycle_slots=draw(st.integers(1, 40)),
         slot_rows=slot_rows,
-        rows=slot_rows * draw(st.integers(1, 150)),
+        rows=slot_rows * draw(st.integers(1, 150)) + sum(rest),
+        rest=tuple(rest),
     )
 
 
@@ -50,7 +54,13 @@ EXAMPLE = "20120020202010020210"
 @given(blends(), st.integers(0, 2**64 - 1), st.integers(0, 9))
 def test_a_mix_is_that_of_the_spec(blend: Blend, seed: int, epoch: int) -> None:
     assert every_source(blend, seed, epoch) == reference.mix(
-        list(blend.shares), blend.cycle_slots, blend.slot_rows, blend.rows, seed, epoch
+        list(blend.shares),
+        blend.cycle_slots,
+        blend.slot_rows,
+        blend.rows,
+        seed,
+        epoch,
+        blend.rest,
     )
 
 
@@ -112,7 +122,9 @@ SIZES = [100, 300]
         ({"rows": 50}, Blend((1024, 3072), 4096, 1, 50)),
         ({"weights": [2, 1], "batching": "stratified"}, Blend((11, 5), 16, 1, 400)),
         ({"weights": [1, 1], "batching": "per_source"}, Blend((2048, 2048), 4096, 16, 400)),
-        ({"choose": [10, 33], "batching": "per_source"}, Blend((1, 3), 4096, 16, 64)),
+        ({"choose": [10, 33], "batching": "per_source"}, Blend((0, 2), 4096, 16, 43, (10, 1))),
+        ({"batching": "per_source", "choose": [16, 32]}, Blend((1, 2), 4096, 16, 48)),
+        ({"batching": "per_source", "choose": [1, 2]}, Blend((0, 0), 4096, 16, 3, (1, 2))),
     ],
 )
 def test_wishes_become_whole_shares(wish: dict[str, Any], expected: Blend) -> None:
@@ -143,7 +155,10 @@ def test_sources_without_rows_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [((), 1, 1, 5), ((0,), 1, 1, 5), ((1,), 0, 1, 5), ((1,), 1, 2, 5)]
+    "wrong",
+    [((), 1, 1, 5), ((0,), 1, 1, 5), ((1,), 0, 1, 5), ((1,), 1, 2, 5)]
+    + [((0,), 1, 2, 3, (1,)), ((1,), 1, 2, 3, (2,)), ((1, 1), 1, 2, 3, (1,))]
+    + [((1,), 1, 2, 4, (1,)), ((1, 0), 1, 2, 2, (0, 0)), ((-1, 2), 1, 2, 3, (1, 0))],
 )
 def test_an_impossible_blend_is_refused(wrong: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidInputError):
