@@ -428,7 +428,7 @@ class Stream:
             key = epoch_key(self._seed, self._epoch, Purpose.IMAGES)
             decoding = decoding_of(self._decoder, work, options, self._stats, key)
         return items_ahead(
-            assembler.groups(share, self._seed, self._epoch),
+            assembler.reading(share, self._seed, self._epoch),
             work,
             prefetch=options.prefetch,
             steps_at_once=assembler.steps_at_once,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from tensorrepo.formats.dataset.streaming.ordering.schedule import (
 from tensorrepo.formats.dataset.streaming.tuning import load_threads, steps_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from numpy.typing import NDArray
 
@@ -57,6 +57,16 @@ _LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over c
 _FIRST_ROWS = 2048  # of the first stretch
 _FIRST_BYTES = 16 << 20  # of the first stretch of what lies in a store
 _MOST_STRETCH_ROWS = 1 << 18
+
+
+class Reading(NamedTuple):
+    """Batches, some at a time; closing `groups` ends the threads behind them.
+
+    `stop` may be called on any thread: `groups` waits for nothing any more, and raises.
+    """
+
+    groups: Generator[list[Batch], None, None]
+    stop: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +84,15 @@ class Assembler:
     options: StreamOptions
     stats: StreamStats
 
-    def groups(self, share: Share, seed: int, epoch: int) -> Generator[list[Batch], None, None]:
-        """Every step of the share, some at a time. Closing this ends the threads behind it."""
+    def reading(self, share: Share, seed: int, epoch: int) -> Reading:
+        """Every step of the share. Reading begins with the first one asked for."""
         lost = LostRuns(self.plan, self.nullable)
         fetcher = self._fetcher(lost)
+        return Reading(self._groups(share, seed, epoch, fetcher, lost), fetcher.stop)
+
+    def _groups(
+        self, share: Share, seed: int, epoch: int, fetcher: RunSource, lost: LostRuns
+    ) -> Generator[list[Batch], None, None]:
         teach_allocator()
         items = self.plan.items(seed, epoch)
         walk = _Walk(self, fetcher, items, lost)

@@ -17,6 +17,7 @@ from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from tensorrepo.formats.dataset.streaming.assemble import Reading
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch
     from tensorrepo.formats.dataset.streaming.options import StreamStats
 
@@ -45,7 +46,7 @@ class Items(Protocol):
 
 
 def items_ahead(
-    groups: Generator[list[Batch], None, None],
+    reading: Reading,
     work: Callable[[Batch], Any] | None,
     *,
     prefetch: int,
@@ -56,19 +57,20 @@ def items_ahead(
     """What is handed out for each step, made ahead on threads unless `prefetch` is 0.
 
     Args:
-        groups: the gathered batches, up to `steps_at_once` at a time.
+        reading: the gathered batches, up to `steps_at_once` at a time.
         work: makes of a batch what is handed out; None hands the batch out.
         prefetch: steps that are made ahead.
-        steps_at_once: see `groups`.
+        steps_at_once: see `reading`.
         threads: how many work at once.
         decoding: what is done instead of `work`, and ends with it.
     """
+    groups, stop = reading
     if decoding is not None:
-        return _decoded(groups, decoding, prefetch, threads)
+        return _decoded(reading, decoding, prefetch, threads)
     if work is None:
         plain = _plain(groups)
         ahead = -(-prefetch // steps_at_once)
-        return Ahead(plain, ahead, "tensorrepo-batches") if ahead else plain
+        return Ahead(plain, ahead, "tensorrepo-batches", stop=stop) if ahead else plain
     if not prefetch:
         return _worked(groups, work)
     return Stages(
@@ -77,13 +79,12 @@ def items_ahead(
         threads=threads,
         most=max(prefetch, threads + 1),
         name="tensorrepo-batches",
+        stop=stop,
     )
 
 
-def _decoded(
-    groups: Generator[list[Batch], None, None], decoding: Decoding, prefetch: int, threads: int
-) -> Items:
-    calls = _calls(groups, decoding)
+def _decoded(reading: Reading, decoding: Decoding, prefetch: int, threads: int) -> Items:
+    calls = _calls(reading.groups, decoding)
     if not prefetch:
         return _called(calls)
     return Stages(
@@ -92,6 +93,7 @@ def _decoded(
         threads=threads,
         most=max(prefetch * decoding.portions, threads + 1),
         name="tensorrepo-batches",
+        stop=reading.stop,
     )
 
 

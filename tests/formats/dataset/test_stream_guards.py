@@ -16,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.read import Dataset, column_index
 from tensorrepo.formats.dataset.stream import stream
+from tensorrepo.formats.dataset.streaming.fetching import downloads
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects
@@ -179,6 +180,35 @@ def test_ctrl_c_interrupts_the_wait_for_a_batch(prefetch: int) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert stream_threads() == []
+
+
+def same(batch: Any) -> Any:
+    return batch
+
+
+@pytest.mark.parametrize("transform", [None, same])
+def test_closing_waits_for_no_thread_but_those_whose_reads_hang(
+    transform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "_LANDING_SECONDS", 0.05)
+    objects = SlowObjects()
+    objects.let_go.set()
+    ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
+    options: dict[str, Any] = {"ahead_bytes": WINDOW, "transform": transform, "work_threads": 4}
+    found = stream(ds, batch_size=8, window_bytes=WINDOW, prefetch=1, **options)
+    batches = iter(found)
+    next(batches)
+    objects.let_go.clear()
+    objects.asked.clear()
+    puller = threading.Thread(target=list, args=(batches,))
+    puller.start()
+    assert objects.asked.wait(60)
+    found.close()
+    puller.join()
+    hanging = [each for each in threading.enumerate() if each.name in stream_threads()]
+    assert {each.name.rpartition("-")[0] for each in hanging} == {"tensorrepo-fetch"}
+    objects.let_go.set()
+    [each.join() for each in hanging]
 
 
 def test_reading_ahead_is_bounded_in_bytes(remote: Dataset) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tensorrepo.formats.dataset.streaming.fetching.ahead import join
+from tensorrepo.formats.dataset.streaming.fetching.ahead import join_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +30,7 @@ class Stages(Generic[S, T]):
         threads: int,
         most: int,
         name: str,
+        stop: Callable[[], None] | None = None,
     ) -> None:
         """Prepare; the threads start with the first result asked for.
 
@@ -40,8 +41,10 @@ class Stages(Generic[S, T]):
             threads: how many work at once.
             most: items that are worked on, or are done and not taken yet.
             name: of the threads.
+            stop: called by `close`, beside the threads: ends what `items` may wait for.
         """
         self._items = items
+        self._stop = stop
         self._work_on = work
         self._most = most
         self._results: dict[int, tuple[T | None, BaseException | None]] = {}
@@ -85,8 +88,9 @@ class Stages(Generic[S, T]):
             self._closed = self._ended = True
             self._room.notify_all()
             self._arrived.notify_all()
-        for thread in self._threads:
-            join(thread)
+        if self._stop is not None:
+            self._stop()
+        join_all(self._threads)
         self._results.clear()
 
     def _work(self) -> None:

@@ -96,13 +96,17 @@ class Fetcher(Generic[T]):
                 self._room.notify(len(found))
         return found
 
-    def close(self) -> None:
-        """Stop. Reads that have begun are waited for; what was loaded is dropped."""
+    def stop(self) -> None:
+        """Load nothing more, and let whoever takes go: that raises. For any thread."""
         with self._room:
             self._closed = True
             self._expected.clear()
             self._room.notify_all()
             self._arrived.notify_all()
+
+    def close(self) -> None:
+        """Stop. Reads that have begun are waited for; what was loaded is dropped."""
+        self.stop()
         join_all(self._threads)
         self._results.clear()
 
@@ -144,13 +148,22 @@ class Fetcher(Generic[T]):
 class Ahead(Generic[T]):
     """Iterates over `items` on a thread of its own, up to `most` items ahead."""
 
-    def __init__(self, items: Iterator[T], most: int, name: str) -> None:
+    def __init__(
+        self,
+        items: Iterator[T],
+        most: int,
+        name: str,
+        *,
+        stop: Callable[[], None] | None = None,
+    ) -> None:
         """Prepare; the thread, called `name`, starts with the first item asked for.
 
         So whoever makes this can first see to it that it will be closed, whatever happens.
-        At most `most` items wait to be taken.
+        At most `most` items wait to be taken. `stop` is called by `close`, beside the thread: it
+        ends what `items` may wait for.
         """
         self._items = items
+        self._stop = stop
         self._most = most
         self._ready: deque[T] = deque()
         self._failure: BaseException | None = None
@@ -186,7 +199,9 @@ class Ahead(Generic[T]):
             self._closed = True
             self._room.notify_all()
             self._arrived.notify_all()
-        join(self._thread)
+        if self._stop is not None:
+            self._stop()
+        join_all([self._thread])
         self._ready.clear()
 
     def _work(self) -> None:
@@ -215,14 +230,9 @@ class Ahead(Generic[T]):
             return True
 
 
-def join_all(threads: Sequence[Thread]) -> None:
-    """Wait for threads to end, for as long as it makes sense for all of them together."""
-    until = monotonic() + _JOIN_SECONDS
+def join_all(threads: Sequence[Thread], seconds: float = _JOIN_SECONDS) -> None:
+    """Wait for threads to end, so long for all of them together."""
+    until = monotonic() + seconds
     for thread in threads:
         if thread.ident is not None:  # an interrupt may have come before it was started
             thread.join(max(0.0, until - monotonic()))
-
-
-def join(thread: Thread) -> None:
-    """Wait for one thread likewise."""
-    join_all([thread])

@@ -36,6 +36,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 _TIMES_DAMAGED = 2
+_LANDING_SECONDS = 3.0  # requests that hang longer are left to their daemon threads
 
 
 class Runs(Protocol[T_co]):
@@ -148,14 +149,18 @@ class Downloads(Generic[T]):
                 found.append(result)
         return found
 
-    def close(self) -> None:
-        """Stop. Requests that have begun are waited for; what was loaded is dropped."""
+    def stop(self) -> None:
+        """Begin nothing more, and let whoever takes go: that raises. For any thread."""
         with self._work_there:
             self._closed = True
             self._expected.clear()
             self._work_there.notify_all()
             self._arrived.notify_all()
-        join_all(self._threads)
+
+    def close(self) -> None:
+        """Stop. Requests that have begun are waited for a little; what was loaded is dropped."""
+        self.stop()
+        join_all(self._threads, _LANDING_SECONDS)
         for held in (self._results, self._asked, self._local, self._reads, self._later):
             held.clear()
 

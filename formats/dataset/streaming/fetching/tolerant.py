@@ -48,6 +48,10 @@ class RunSource(Protocol):
         """Those expected first; runs that were loaded together come together."""
         ...
 
+    def stop(self) -> None:
+        """Let whoever takes go: that raises. For any thread."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -94,7 +98,7 @@ class TolerantSource:
 
     def __init__(self, source: RunSource, lost: LostRuns) -> None:
         self._source, self._lost = source, lost
-        self.expect, self.close = source.expect, source.close
+        self.expect, self.stop, self.close = source.expect, source.stop, source.close
 
     def take(self, runs: Sequence[int]) -> list[Loaded]:
         """Those expected first, taken one by one: an error says nothing about the others."""

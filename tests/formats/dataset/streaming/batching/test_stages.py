@@ -106,6 +106,20 @@ def test_closing_early_closes_the_generator_and_ends_the_threads(threads: int) -
     assert stream_threads() == []
 
 
+@pytest.mark.parametrize("threads", THREADS)
+def test_closing_ends_what_the_items_wait_for_before_it_waits_for_them(threads: int) -> None:
+    let_go = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 0
+        assert let_go.wait(60)
+
+    found = Stages(items(), str, threads=threads, most=9, name="tensorrepo-x", stop=let_go.set)
+    next(found)
+    found.close()
+    assert stream_threads() == []
+
+
 def test_nothing_begins_before_it_is_asked_for() -> None:
     found = Stages(iter([1]), str, threads=2, most=2, name="tensorrepo-x")
     assert stream_threads() == []

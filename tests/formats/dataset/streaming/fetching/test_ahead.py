@@ -142,3 +142,33 @@ def test_closing_closes_the_generator_on_its_own_thread() -> None:
     ahead.close()
     ahead.close()
     assert closed == ["tensorrepo-x"]
+
+
+def test_closing_ends_what_the_items_wait_for_before_it_waits_for_them() -> None:
+    let_go = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 0
+        assert let_go.wait(60)
+
+    ahead = Ahead(items(), 5, "tensorrepo-x", stop=let_go.set)
+    next(ahead)
+    ahead.close()
+    assert stream_threads() == []
+
+
+def test_stopping_lets_whoever_takes_go_though_loading_hangs() -> None:
+    begun, let_go = threading.Event(), threading.Event()
+
+    def load(runs: list[int]) -> list[int]:
+        begun.set()
+        assert let_go.wait(60)
+        return runs
+
+    found = fetcher(load, threads=1)
+    found.expect([0])
+    threading.Thread(target=lambda: (begun.wait(60), found.stop())).start()
+    with pytest.raises(RuntimeError, match="closed"):
+        found.take([0])
+    let_go.set()
+    found.close()

@@ -356,6 +356,21 @@ def test_closing_in_the_middle_of_requests_waits_for_them() -> None:
     assert stream_threads() == []
 
 
+def test_stopping_lets_whoever_takes_go_though_the_store_hangs() -> None:
+    begun, let_go = threading.Event(), threading.Event()
+
+    def script(_piece: int, _before: int) -> None:
+        begun.set()
+        assert let_go.wait(60)
+
+    with downloads(ScriptedRuns(script)) as (found, _):
+        found.expect(range(50))
+        threading.Thread(target=lambda: (begun.wait(60), found.stop())).start()
+        with pytest.raises(RuntimeError, match="closed"):
+            found.take([0])
+        let_go.set()
+
+
 def test_a_mistake_in_a_thread_does_not_leave_others_waiting(tmp_path: Path) -> None:
     class Mistaken(PageCache):
         def get(self, name: str) -> memoryview | None:
