@@ -7,7 +7,7 @@ its header passes.
 from __future__ import annotations
 
 from struct import Struct, error
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -38,6 +38,14 @@ _PNG_MODES = {0: "L", 2: "RGB", 3: "P", 4: "LA", 6: "RGBA"}
 _JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 _TIFF_MODES = {(0, 1): "L", (1, 1): "L", (2, 3): "RGB", (2, 4): "RGBA", (3, 1): "P", (5, 4): "CMYK"}
 _GREY_MODES = {1: "1", 16: "I;16"}  # by bits, where they are not the usual ones
+
+
+# What Pillow may take bytes of unknown origin for: pixels. Others start programs (EPS runs
+# Ghostscript) or load what other code registered.
+_RASTER_FORMATS = (
+    "PNG", "JPEG", "MPO", "GIF", "BMP", "DIB", "TIFF", "WEBP", "AVIF", "JPEG2000", "PPM", "ICO",
+    "TGA", "PCX", "QOI", "SGI",
+)  # fmt: skip
 
 
 class ImageHeader(NamedTuple):
@@ -72,6 +80,12 @@ def codec_of(head: bytes) -> str | None:
         known = head[14:18] in {bytes([size, 0, 0, 0]) for size in (12, 40, 52, 56, 64, 108, 124)}
         return "bmp" if known else None
     return None
+
+
+def raster_formats(pillow: Any) -> tuple[str, ...]:
+    """The formats to give to `PIL.Image.open`, of those that this Pillow has."""
+    pillow.init()
+    return tuple(name for name in _RASTER_FORMATS if name in pillow.OPEN)
 
 
 def header_of(data: Encoded) -> ImageHeader | None:

@@ -22,6 +22,7 @@ from tensorrepo.formats.dataset.columns.values import (
     FixedValues,
     valid_rows,
 )
+from tensorrepo.formats.imagebytes import raster_formats
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def decode_image(encoded: bytes) -> NDArray[np.uint8]:
             "decoding images needs pillow: pip install 'tensorrepo[images]'"
         ) from error
     try:
-        with Pillow.open(io.BytesIO(encoded)) as image:
+        with Pillow.open(io.BytesIO(encoded), formats=raster_formats(Pillow)) as image:
             plain = image.convert("RGB") if image.mode in ("P", "CMYK", "YCbCr") else image
             return np.array(plain)
     except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:

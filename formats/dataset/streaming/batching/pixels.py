@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tensorrepo.formats.dataset.streaming.batching.crops import Box, scaled
-from tensorrepo.formats.imagebytes import header_of, jpeg_segments, tiff_fields
+from tensorrepo.formats.imagebytes import header_of, jpeg_segments, raster_formats, tiff_fields
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Reader:
         self._mode, self._orient, self._max_pixels = mode, orient, max_pixels
         self._exact = exact or mode == "RGBA"
         self._jpeg, self._pillow = needed("simplejpeg"), needed("PIL.Image")
+        self._formats = raster_formats(self._pillow)
         self._cv2 = None if self._exact else needed("cv2")
         self._scratch = local()
 
@@ -159,7 +160,7 @@ class Reader:
         header = header_of(data)
         if header is not None:
             self._check_size(header.height, header.width)
-        with self._pillow.open(io.BytesIO(data)) as image:
+        with self._pillow.open(io.BytesIO(data), formats=self._formats) as image:
             self._check_size(image.height, image.width)
             pixels = turned(self._converted(image), _orientation_of(image) if self._orient else 1)
         return self._placed(pixels, place(*pixels.shape[:2]))

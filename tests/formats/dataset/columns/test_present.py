@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import EpsImagePlugin
 from PIL import Image as Pillow
 
 from tensorrepo.formats.dataset.columns.present import decode_image
@@ -55,6 +56,14 @@ def test_an_image_is_decoded_on_demand(mode: str, form: str, shape: tuple[int, .
 def test_what_is_no_image_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptError, match="are no image"):
         decode_image(data)
+
+
+def test_bytes_that_are_a_program_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args, **_: started.append(args))
+    with pytest.raises(CorruptError, match="are no image"):
+        decode_image(_encoded("RGB", (3, 2), "EPS"))
+    assert started == []
 
 
 @pytest.mark.parametrize(

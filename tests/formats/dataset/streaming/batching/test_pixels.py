@@ -239,6 +239,15 @@ def test_a_bomb_is_refused_before_it_is_decoded() -> None:
         read(bytes(bomb))
 
 
+def test_bytes_that_are_a_program_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    plugin = pytest.importorskip("PIL.EpsImagePlugin")
+    monkeypatch.setattr(plugin, "Ghostscript", lambda *args, **_: started.append(args))
+    with pytest.raises(CorruptError, match="are no image"):
+        read(encoded(COLOURS, "EPS"))
+    assert started == []
+
+
 def test_numbers_of_32_bits_are_refused() -> None:
     data = encoded(np.ones((4, 4), np.float32), "TIFF")
     with pytest.raises(CorruptError, match="32-bit"):
