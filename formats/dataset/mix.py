@@ -23,6 +23,7 @@ from tensorrepo.formats.dataset.stream import Stream
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.fetching.mix_loader import MixLoader
+from tensorrepo.formats.dataset.streaming.fetching.run_loader import remote_bytes
 from tensorrepo.formats.dataset.streaming.mixstate import (
     MixState,
     decode_mix_state,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.ordering.explain import Explanation
     from tensorrepo.formats.dataset.streaming.ordering.items import Items
     from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, Stretch
+    from tensorrepo.repo.pagecache import PageCache
 
 _FIRST_ROWS = 2048  # of the first stretch
 _OWN = frozenset({"remake", "page_cache"})  # options that each stream has for itself
@@ -118,7 +120,8 @@ class Mix(Stream):
         )
         self.sources = tuple(_arranged(streams, self.blend))
         plan = _joined_plan(self.sources, first.columns)
-        super().__init__(first.dataset, first.options, plan, first.columns, seed, epoch)
+        options = replace(first.options, page_cache=_page_cache(streams))
+        super().__init__(first.dataset, options, plan, first.columns, seed, epoch)
 
     @property
     def rows(self) -> int:
@@ -222,6 +225,7 @@ class Mix(Stream):
                 tuple(part.form for part in parts),
                 partial(_passes, self.blend, source_rows, self._seed, self._epoch),
             ),
+            "options": self.options,
             "stats": self._stats,
             "sources": tuple(map(_mix_source, self.sources, bounds.tolist())),
             "blend": self.blend,
@@ -356,6 +360,16 @@ def _arranged(streams: Sequence[Stream], blend: Blend) -> Iterator[Stream]:
         source = copy(stream)
         source.plan = arranged(stream.plan, batch_size=batch_size, window_bytes=own_window)
         yield source
+
+
+def _page_cache(streams: Sequence[Stream]) -> PageCache | None:
+    """The cache of the first remote source that has one, for what is read of all of them."""
+    wanted = [remote_bytes(stream.dataset, stream.plan) for stream in streams]
+    caches = [
+        stream.options.page_cache for stream, size in zip(streams, wanted, strict=True) if size
+    ]
+    first = next((cache for cache in caches if cache is not None), None)
+    return None if first is None else first.for_stream(sum(wanted))
 
 
 def _joined_plan(sources: Sequence[Stream], names: tuple[str, ...]) -> Plan:

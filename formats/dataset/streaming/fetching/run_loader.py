@@ -115,6 +115,16 @@ class RunLoader:
         return [column.load(np.array(runs), fetched) for column in self._columns]
 
 
+def remote_bytes(dataset: Dataset, plan: Plan) -> int:
+    """Stored bytes of the pages of `plan` that come over a network."""
+    return sum(column.page_bytes for column in plan.columns if not _is_local(dataset, column))
+
+
+def _is_local(dataset: Dataset, plan: ColumnPlan) -> bool:
+    stored = next((chunk for chunk in plan.index.chunks if isinstance(chunk, Link)), None)
+    return stored is None or dataset.objects.map(stored) is not None
+
+
 def _column_of(piece: Piece) -> int:
     return piece.key[0]
 
@@ -143,9 +153,7 @@ class _ColumnLoader:
         self._most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
         self._kept: OrderedDict[int, tuple[ColumnValues, int]] = OrderedDict()
         self._lock = Lock()
-        chunks = plan.index.chunks
-        stored = next((chunk for chunk in chunks if isinstance(chunk, Link)), None)
-        self.is_local = stored is None or dataset.objects.map(stored) is not None
+        self.is_local = _is_local(dataset, plan)
         self._row_bytes = plan.index.storage.row_bytes
         entries = plan.index.entries
         self._offset, self._stored_bytes = entries["offset"], entries["stored_bytes"]
@@ -199,7 +207,8 @@ class _ColumnLoader:
 
     def pieces(self, run: int) -> Iterator[Piece]:
         """What a run needs of the store and is not there."""
-        if self._odd[run]:
+        # In a mix, a local column is asked too: fetching its pages would copy and cache them.
+        if self._odd[run] or self.is_local:
             return
         for page in self._pages_of(run):
             link = self._link(page)

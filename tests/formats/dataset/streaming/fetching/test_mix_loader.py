@@ -1,0 +1,86 @@
+"""A mix of sources near and far reads from afar what is far, and keeps it as one stream would."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
+from tensorrepo.formats.dataset.mix import Mix
+from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.repo.pagecache import PageCache
+from tests.support.datasets import stored
+from tests.support.objects import MemoryObjects
+from tests.support.streams import MappedObjects, stream_threads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = 16 << 10
+SCHEMA = Schema((Column("x", Tensor("float32", (256,))),))
+ROWS = 320
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Any:
+    yield
+    assert stream_threads() == []
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> PageCache:
+    return PageCache(tmp_path / "pages", 1 << 30, spare=0)
+
+
+def source(objects: MemoryObjects, first: float, cache: PageCache | None) -> Stream:
+    rows = [{"x": np.full(256, first + at, np.float32)} for at in range(ROWS)]
+    dataset = stored(objects, SCHEMA, [rows], page_bytes=PAGE)
+    found = stream(dataset, batch_size=16, window_bytes=100_000, page_cache=cache)
+    objects.reads.clear()
+    return found
+
+
+def firsts(mix: Mix) -> list[float]:
+    return sorted(np.concatenate([batch["x"][:, 0] for batch in mix]).tolist())
+
+
+def test_local_sources_beside_remote_ones_are_neither_fetched_nor_cached(pages: PageCache) -> None:
+    near, far = MappedObjects(), MemoryObjects()
+    mix = Mix([source(far, 0, pages), source(near, 1000, pages)])
+    assert firsts(mix) == [*range(ROWS), *range(1000, 1000 + ROWS)]
+    assert near.reads == []
+    assert mix.stats().fetched_bytes == sum(stop - start for _, start, stop in far.reads)
+    kept = [path for path in pages.root.rglob("*/*") if path.is_file()]
+    assert len(kept) == ROWS * 1024 // PAGE
+
+
+def test_a_mix_caches_what_is_remote_when_its_first_source_has_no_cache(pages: PageCache) -> None:
+    near, far = MappedObjects(), MemoryObjects()
+    mix = Mix([source(near, 0, None), source(far, 1000, pages)])
+    firsts(mix)
+    mix.set_epoch(1)
+    firsts(mix)
+    assert mix.stats().cache_hit_rate == 1
+
+
+def test_all_remote_sources_of_a_mix_share_the_limit_of_its_cache(tmp_path: Path) -> None:
+    one, other, near = MemoryObjects(), MemoryObjects(), MappedObjects()
+    limit = ROWS * 1024  # half of what is remote
+    cache = PageCache(tmp_path / "pages", limit, spare=0)
+    sources = [(one, 0), (other, 1000), (near, 2000)]
+    mix = Mix([source(objects, first, cache) for objects, first in sources])
+    admitted = [mix.options.page_cache.admits(name(at)) for at in range(2000)]  # type: ignore[union-attr]
+    assert 0.5 < sum(admitted) / len(admitted) < 0.6
+
+
+def name(page: int) -> str:
+    return f"{page:064x}.0-{PAGE}"
+
+
+def test_a_mix_of_local_sources_needs_no_cache(pages: PageCache) -> None:
+    mix = Mix([source(MappedObjects(), 0, pages), source(MappedObjects(), 1000, pages)])
+    firsts(mix)
+    assert mix.options.page_cache is None
+    assert not pages.root.exists()
