@@ -16,6 +16,7 @@ from tensorrepo.formats.dataset.stream import stream as open_stream
 from tensorrepo.formats.dataset.streaming.planning import BUCKET_STEPS, Sampling
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.samples import check_fill, read_samples
 from tensorrepo.stream import Stream
 from tensorrepo.workspace.describe import value_text
@@ -295,6 +296,11 @@ def _as_torch(values: Any) -> Any:
 
 def _stream(dataset: Dataset, asked: dict[str, Any]) -> Stream:
     """A stream, picklable: another process opens the dataset again and asks for the same."""
+    if asked["workers"] == "process" and dataset.repository.url.startswith("memory:"):
+        raise InvalidInputError(
+            f"{dataset.repository.url} lies in the memory of this process, and workers='process' "
+            "would open it in another one: use workers='thread'."
+        )
     remake = partial(_stored_stream, dataset, asked)
     of_equal = partial(_stream_of_equal, asked)
     return Stream(dataset, remake(remake=remake), partial(_stream, dataset, asked), of_equal)

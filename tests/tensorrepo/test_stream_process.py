@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.formats.dataset.stream import stream as open_stream
 from tests.support.sources import ROOT
 from tests.support.transforms import (
     doubled,
@@ -152,16 +153,27 @@ def test_what_a_transform_raises_is_raised_here_with_its_traceback(ds: tr.Datase
     with pytest.raises(LookupError, match="no sense in 30") as raised:
         next(batches)
     assert "transforms.py" in "".join(raised.value.__notes__)
+    assert "failed on the batch that ends at position 30" in "".join(raised.value.__notes__)
     assert list(batches) == []
 
 
-def test_a_transform_cannot_end_the_loop_by_accident(ds: tr.Dataset) -> None:
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        list(ds.stream(batch_size=10, transform=ending, workers="process"))
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_what_a_transform_raises_says_on_which_batch(ds: tr.Dataset, prefetch: int) -> None:
+    with pytest.raises(LookupError, match="no sense in 30") as raised:
+        list(open_stream(ds.stored, batch_size=10, transform=failing, prefetch=prefetch))
+    assert raised.value.__notes__ == ["the transform failed on the batch that ends at position 30"]
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_a_transform_cannot_end_the_loop_by_accident(ds: tr.Dataset, workers: Any) -> None:
+    said = "the transform raised StopIteration on the batch that ends at position 10"
+    with pytest.raises(RuntimeError, match=said):
+        list(ds.stream(batch_size=10, transform=ending, workers=workers))
 
 
 def test_what_cannot_be_handed_over_is_named(ds: tr.Dataset) -> None:
-    with pytest.raises(tr.InvalidInputError, match=r"\['batch'\]\[1\]\['what'\] is a set"):
+    said = r"^what the transform returned\['batch'\]\[1\]\['what'\] is a set"
+    with pytest.raises(tr.InvalidInputError, match=said):
         list(ds.stream(batch_size=10, transform=unsendable, workers="process"))
 
 
@@ -182,12 +194,12 @@ def test_a_transform_of_a_notebook_is_refused_with_words(
         list(ds.stream(batch_size=10, transform=typed, workers="process"))
 
 
-def test_a_repository_in_this_processs_memory_is_not_found_there() -> None:
+def test_a_repository_in_this_processs_memory_is_refused_when_a_stream_is_opened() -> None:
     repo = tr.init("memory://alone", author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
         tx.create_dataset("d", {"x": "int64"}).append({"x": np.arange(10)})
-    with pytest.raises(tr.NotFoundError, match="no tensorrepo repository"):
-        list(repo.dataset("d").stream(batch_size=5, workers="process"))
+    with pytest.raises(tr.InvalidInputError, match="memory://alone lies in the memory of this"):
+        repo.dataset("d").stream(batch_size=5, workers="process")
 
 
 def test_a_killed_process_is_an_error_and_no_wait(ds: tr.Dataset) -> None:

@@ -49,12 +49,26 @@ def work_of(options: StreamOptions, stats: StreamStats) -> Work | None:
 
     def transformed(batch: Batch) -> Any:
         began = clock()
-        found = transform(batch)
+        found = _called(transform, batch)
         with lock:
             stats.transform_seconds += clock() - began
         return found if finish is None else finish(found)
 
     return transformed
+
+
+def _called(transform: Work, batch: Batch) -> Any:
+    """What the transform returns; what it raises says on which batch."""
+    position = batch.position  # it may change the batch
+    try:
+        return transform(batch)
+    except StopIteration as error:  # passed on, it would end the loop unseen
+        raise RuntimeError(
+            f"the transform raised StopIteration on the batch that ends at position {position}"
+        ) from error
+    except Exception as error:
+        error.add_note(f"the transform failed on the batch that ends at position {position}")
+        raise
 
 
 def decoding_of(

@@ -34,6 +34,8 @@ from tensorrepo.formats.tensors import is_torch
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.streaming.batching.batch import Identify
@@ -47,16 +49,17 @@ _MOST_WHOLE, _LEAST_WHOLE = 1 << 64, -(1 << 63)
 class Frame:
     """What `value` consists of, ready to be copied into shared memory.
 
+    `parts` name what a tuple consists of, for errors.
+
     Raises:
         InvalidInputError: something in it cannot be handed over; says where, and what can.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, parts: Sequence[str] = ()) -> None:
         self._pieces: list[tuple[int, NDArray[np.uint8]]] = []
         self._used = 0
-        self._description = np.frombuffer(
-            msgspec.msgpack.encode(self._node(value, "what is handed out")), np.uint8
-        )
+        node = self._parts(value, parts) if parts else self._node(value, "what is handed out")
+        self._description = np.frombuffer(msgspec.msgpack.encode(node), np.uint8)
         self.description_at = self._placed(self._description)
 
     @property
@@ -77,6 +80,9 @@ class Frame:
         self._pieces.append((at, piece))
         self._used = at + len(piece)
         return at
+
+    def _parts(self, value: tuple[Any, ...], names: Sequence[str]) -> Node:
+        return ["u", [self._node(each, name) for each, name in zip(value, names, strict=True)]]
 
     def _node(self, value: Any, where: str) -> Node:
         if isinstance(value, np.ndarray | np.generic):
@@ -102,12 +108,12 @@ class Frame:
         if type(value) in (list, tuple):
             nodes = [self._node(each, f"{where}[{at}]") for at, each in enumerate(value)]
             return ["l" if isinstance(value, list) else "u", nodes]
-        raise _refused(where, f"a {type(value).__name__}")
+        raise _refused(where, _of_type(value))
 
     def _dict(self, value: dict[Any, Any], where: str) -> Node:
         for key in value:
             if not isinstance(key, _PLAIN):
-                raise _refused(where, f"a key that is a {type(key).__name__}")
+                raise _refused(where, f"a key that is {_of_type(key)}")
         return ["d", [[key, self._node(each, f"{where}[{key!r}]")] for key, each in value.items()]]
 
     def _plain(self, value: Any, where: str) -> Node:
@@ -217,6 +223,11 @@ def _arrow_stream(array: pa.Array) -> NDArray[np.uint8]:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return np.frombuffer(sink.getvalue(), np.uint8)
+
+
+def _of_type(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _refused(where: str, found: str) -> InvalidInputError:

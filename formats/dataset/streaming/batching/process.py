@@ -18,7 +18,7 @@ import os
 import signal
 import traceback
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -34,6 +34,7 @@ from tensorrepo.repo.errors import Error, InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from multiprocessing.context import SpawnContext
 
     from tensorrepo.formats.dataset.streaming.batching.batch import Identify
 
@@ -44,6 +45,8 @@ _ALIVE_SECONDS = 1.0  # how often the child looks whether its parent is there
 _END_SECONDS = 5.0  # what a child may take to end by itself
 
 Made = tuple[int, Any, dict[str, Any]]  # position, what is handed out, statistics up to there
+
+_PARTS = "the position", "what the transform returned", "the statistics"
 
 
 class Errand(Protocol):
@@ -145,21 +148,19 @@ class ProcessItems:
             )
         errand = _packed(self._errand)
         context = multiprocessing.get_context("spawn")
-        self._results, results = context.Pipe(duplex=False)
-        returns, self._returns = context.Pipe(duplex=False)
-        self._blocks = [SharedBlock() for _ in range(_BLOCKS)]
-        process = context.Process(
-            target=_serve,
-            args=(errand, self._blocks, results, returns),
-            name="tensorrepo-stream",
-            daemon=True,
-        )
-        try:
+        with ExitStack() as theirs, ExitStack() as ours:  # given back should one of them fail
+            self._results, results = _pipe(context, ours, theirs)
+            returns, self._returns = _pipe(context, theirs, ours)
+            blocks = [_block(ours) for _ in range(_BLOCKS)]
+            process = context.Process(
+                target=_serve,
+                args=(errand, blocks, results, returns),
+                name="tensorrepo-stream",
+                daemon=True,
+            )
             process.start()
-            self._process = process
-        finally:
-            results.close()
-            returns.close()
+            ours.pop_all()
+        self._blocks, self._process = blocks, process
 
     def _receive(self) -> _Message:
         with suppress(EOFError, OSError):  # the child ended without a word
@@ -199,6 +200,20 @@ class ProcessItems:
         if free:
             with suppress(OSError):  # the child is gone; `_receive` says so
                 self._returns.send_bytes(bytes(free))
+
+
+def _pipe(
+    context: SpawnContext, reads: ExitStack, writes: ExitStack
+) -> tuple[Connection, Connection]:
+    """Both ends of a pipe, each of which a stack closes."""
+    reader, writer = context.Pipe(duplex=False)
+    return reads.enter_context(reader), writes.enter_context(writer)
+
+
+def _block(closed_by: ExitStack) -> SharedBlock:
+    block = SharedBlock()
+    closed_by.callback(block.close)
+    return block
 
 
 class _Free:
@@ -252,7 +267,7 @@ def _serve(
 
 
 def _written(made: Made, number: int, block: SharedBlock) -> _Ready:
-    frame = Frame(made)
+    frame = Frame(made, _PARTS)
     block.grow(frame.bytes)
     frame.write(block.memory)
     return _Ready(

@@ -140,7 +140,7 @@ def test_a_batch_keeps_its_attributes_and_finds_its_ids() -> None:
     ("value", "where"),
     [
         ({"a": [1, {2}]}, r"\['a'\]\[1\] is a set"),
-        ((object(),), "is a object"),
+        ((object(),), "is an object"),
         (np.array([{}, None]), "array of object"),
         (np.zeros(2, "i4,f8"), "array of"),
         ({(1, 2): 3}, "key that is a tuple"),
