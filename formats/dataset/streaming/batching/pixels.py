@@ -7,7 +7,9 @@ three taps so that nothing aliases: within a shade or two of Pillow's "bilinear"
 its time. What has an alpha channel, and whatever is to be exact, is resized by Pillow.
 
 Damaged data is an error, never a grey half: libjpeg's warnings are taken seriously but for those
-about bytes that belong to nothing, where Pillow decides.
+about its header, without which it is decoded once more (`jpegtidy`). Pillow, which hears none of
+them, decodes only the few JPEGs that libjpeg-turbo's simple half lacks, by arithmetic coding or
+with chroma planes of unusual sizes; there, damage that is not a missing end goes unnoticed.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from __future__ import annotations
 import io
 import math
 import struct
+from functools import partial
 from threading import local
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from tensorrepo.formats.dataset.streaming.batching.crops import Box, scaled
+from tensorrepo.formats.dataset.streaming.batching.jpegtidy import HARMLESS, tidied
 from tensorrepo.formats.imagebytes import header_of, jpeg_segments, raster_formats, tiff_fields
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 
@@ -32,11 +36,13 @@ if TYPE_CHECKING:
     Picture = NDArray[np.uint8]
     Place = Callable[[int, int], "Target"]
 
+T = TypeVar("T")
 CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}
 _JPEG_MAGIC = b"\xff\xd8\xff"
-_JPEG_SPACES = {"RGB": "RGB", "L": "GRAY"}  # what simplejpeg calls the modes
-# libjpeg warns of these, and the picture is whole nevertheless.
-_HARMLESS = ("extraneous bytes", "Adobe", "JFIF", "SOS parameters", "Unsupported", "not supported")
+# What simplejpeg calls the modes. Alpha is 255 then.
+_JPEG_SPACES = {"RGB": "RGB", "L": "GRAY", "RGBA": "RGBA"}
+_INKS = ("CMYK", "YCCK")
+_UNSUPPORTED = ("Unsupported", "not supported", "Could not determine")  # that is no damage
 _KEPT_BYTES = 64 << 20  # scratch memory that a thread keeps
 _LARGEST_SHRINK = 8
 _ORIENTATION = 0x0112
@@ -75,6 +81,7 @@ class Reader:
         self._exact = exact or mode == "RGBA"
         self._jpeg, self._pillow = needed("simplejpeg"), needed("PIL.Image")
         self._formats = raster_formats(self._pillow)
+        self._files = needed("PIL.ImageFile")
         self._cv2 = None if self._exact else needed("cv2")
         self._scratch = local()
 
@@ -90,9 +97,10 @@ class Reader:
 
         Raises:
             CorruptError: no picture, a damaged one, or one larger than allowed.
+            InvalidInputError: Pillow is set to pass over damage.
         """
         try:
-            if data[:3] == _JPEG_MAGIC and self._mode in _JPEG_SPACES:
+            if data[:3] == _JPEG_MAGIC:
                 return self._read_jpeg(data, place)
             return self._read_other(data, place)
         except (Error, MemoryError):
@@ -107,56 +115,75 @@ class Reader:
 
     def _read_jpeg(self, data: memoryview, place: Place) -> Picture:
         try:
-            height, width, space, _ = self._jpeg.decode_jpeg_header(data)
-        except ValueError:  # cut short, or made in a way that libjpeg-turbo's simple half lacks
-            return self._read_other(data, place)
+            height, width, space, _ = _strictly(self._jpeg.decode_jpeg_header, data)
+        except ValueError as error:
+            return self._read_unsupported(data, place, error)
         self._check_size(height, width)
-        if space in ("CMYK", "YCCK"):
-            return self._read_other(data, place)
+        inks = space in _INKS
         turn = jpeg_orientation(data) if self._orient else 1
         shown = (width, height) if turn > 4 else (height, width)
         target = place(*shown)
         shrink = 1 if self._exact else _shrink(target)
         direct = target.out
-        if turn != 1 or target.box != (0, 0, height, width) or not _is_plain(direct, height, width):
+        everything = turn == 1 and target.box == (0, 0, height, width)
+        if inks or not everything or not _is_plain(direct, height, width):
             direct = None
+        size = -(-height // shrink), -(-width // shrink)
         try:
-            pixels = self._decoded(data, height, width, shrink, target, direct)
+            pixels = self._decoded(data, size, shrink, target, direct, inks=inks)
         except ValueError as error:
-            if any(word in str(error) for word in _HARMLESS):
-                return self._read_other(data, place)
-            raise CorruptError(f"a jpeg image of {len(data)} bytes is damaged: {error}") from error
+            return self._read_unsupported(data, place, error)
         if direct is not None:
             return self._flipped(pixels, flip=target.flip)
         pixels = turned(pixels, turn)
         box = scaled(target.box, shown, pixels.shape[:2]) if shrink > 1 else target.box
         return self._placed(pixels, target._replace(box=box))
 
+    def _read_unsupported(self, data: memoryview, place: Place, error: ValueError) -> Picture:
+        """Leave a JPEG to Pillow, unless it is damaged."""
+        if any(word in str(error) for word in _UNSUPPORTED):
+            return self._read_other(data, place)
+        raise CorruptError(f"a jpeg image of {len(data)} bytes is damaged: {error}") from error
+
     def _decoded(
         self,
         data: memoryview,
-        height: int,
-        width: int,
+        size: tuple[int, int],
         shrink: int,
         target: Target,
         direct: Picture | None,
+        *,
+        inks: bool,
     ) -> Picture:
-        rows, columns = -(-height // shrink), -(-width // shrink)
         buffer = direct
         if direct is None and target.out is not None:
-            buffer = self._room("decoded", rows * columns * CHANNELS[self._mode])
-        found: Picture = self._jpeg.decode_jpeg(
-            data,
-            colorspace=_JPEG_SPACES[self._mode],
-            min_height=rows if shrink > 1 else 0,
-            min_width=columns if shrink > 1 else 0,
+            buffer = self._room("decoded", size[0] * size[1] * max(CHANNELS.values()))
+        decode = partial(
+            self._jpeg.decode_jpeg,
+            colorspace="CMYK" if inks else _JPEG_SPACES[self._mode],
+            min_height=size[0] if shrink > 1 else 0,
+            min_width=size[1] if shrink > 1 else 0,
             buffer=buffer,
         )
-        return found
+        found: Picture = _strictly(decode, data)
+        return self._from_inks(found) if inks else found
+
+    def _from_inks(self, inks: Picture) -> Picture:
+        """The colours of a screen; JPEGs hold how much of each ink there is not, as Adobe does."""
+        size = inks.shape[1], inks.shape[0]
+        image = self._pillow.frombuffer("CMYK", size, inks, "raw", "CMYK;I", 0, 1)
+        found: Picture = np.asarray(image.convert(self._mode))
+        return found.reshape(*found.shape[:2], CHANNELS[self._mode])
 
     # ------------------------------------------------------------------ every other format
 
     def _read_other(self, data: memoryview, place: Place) -> Picture:
+        if self._files.LOAD_TRUNCATED_IMAGES:
+            raise InvalidInputError(
+                "PIL.ImageFile.LOAD_TRUNCATED_IMAGES is set in this program: Pillow then fills up "
+                "damaged pictures with black, without a word. Set it to False; on_error='skip' "
+                "leaves pictures out that cannot be decoded."
+            )
         header = header_of(data)
         if header is not None:
             self._check_size(header.height, header.width)
@@ -270,6 +297,10 @@ def needed(module: str) -> Any:
             from PIL import Image
 
             return Image
+        if module == "PIL.ImageFile":
+            from PIL import ImageFile
+
+            return ImageFile
         if module == "simplejpeg":
             import simplejpeg
 
@@ -282,6 +313,16 @@ def needed(module: str) -> Any:
             + (", or Decode(exact=True), which does without it" if module == "cv2" else "")
         ) from error
     return cv2
+
+
+def _strictly(decode: Callable[[memoryview | bytes], T], data: memoryview) -> T:
+    """What simplejpeg makes of a JPEG, or of a tidied copy where it warns of the header."""
+    try:
+        return decode(data)
+    except ValueError as error:
+        if not any(word in str(error) for word in HARMLESS):
+            raise
+    return decode(tidied(data))
 
 
 def jpeg_orientation(data: memoryview) -> int:

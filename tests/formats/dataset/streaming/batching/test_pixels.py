@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +14,14 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.streaming.batching import pixels
 from tensorrepo.formats.dataset.streaming.batching.crops import Box, middle, whole
+from tensorrepo.formats.dataset.streaming.batching.jpegtidy import tidied
 from tensorrepo.formats.dataset.streaming.batching.pixels import Reader, Target
-from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 pytest.importorskip("cv2")
-pytest.importorskip("simplejpeg")
+simplejpeg = pytest.importorskip("simplejpeg")
 Image = pytest.importorskip("PIL.Image")
+ImageFile = pytest.importorskip("PIL.ImageFile")
 ImageOps = pytest.importorskip("PIL.ImageOps")
 from tests.support.pictures import (  # noqa: E402 - behind what it needs
     Pixels,
@@ -32,7 +36,43 @@ from tests.support.pictures import (  # noqa: E402 - behind what it needs
 
 COLOURS = smooth(120, 160)
 GREY = smooth(120, 160, 1)
+NOISY_JPEG = encoded(np.random.default_rng(0).integers(0, 255, (128, 128, 3), np.uint8), "JPEG")
 FORMS = ["PNG", "WEBP", "BMP", "TIFF", "GIF", "JPEG"]
+
+
+def with_bytes_before_the_scan(data: bytes) -> bytes:
+    at = data.index(b"\xff\xda")
+    return data[:at] + b"\0\0\0" + data[at:]
+
+
+def of_a_later_jfif(data: bytes) -> bytes:
+    at = data.index(b"JFIF\0") + 5
+    return data[:at] + b"\x09" + data[at + 1 :]
+
+
+def with_transform(data: bytes, transform: int) -> bytes:
+    """With a colour transform of Adobe, in place of what said it before."""
+    block = b"\xff\xee\x00\x0eAdobe\0\x64\0\0\0\0" + bytes([transform])
+    return data[:2] + block + data[4 + int.from_bytes(data[4:6], "big") :]
+
+
+def of_an_unknown_transform(data: bytes) -> bytes:
+    return with_transform(data, 7)
+
+
+def with_other_coefficients(data: bytes) -> bytes:
+    at = data.index(b"\xff\xda") + 2
+    end = at + int.from_bytes(data[at : at + 2], "big")
+    return data[: end - 1] + b"\x11" + data[end:]
+
+
+Oddity = Callable[[bytes], bytes]
+ODDITIES: list[Oddity] = [
+    with_bytes_before_the_scan,
+    of_a_later_jfif,
+    of_an_unknown_transform,
+    with_other_coefficients,
+]
 
 
 def reader(mode: str = "RGB", *, exact: bool = False, max_pixels: int = 1 << 20) -> Reader:
@@ -190,15 +230,72 @@ def test_a_jpeg_that_is_cut_short_and_closed_is_an_error() -> None:
         read(data[: len(data) // 2] + b"\xff\xd9")
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"mode": "CMYK"}, {"mode": "L"}])
+def test_half_a_jpeg_that_is_closed_is_an_error_in_every_mode(
+    options: dict[str, Any], mode: str
+) -> None:
+    data = encoded(COLOURS, "JPEG", **options)
+    with pytest.raises(CorruptError, match="damaged"):
+        read(data[: len(data) // 2] + b"\xff\xd9", mode)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+@pytest.mark.parametrize("count", [37, 200, 1000])
+def test_bytes_put_into_the_scan_of_a_jpeg_are_an_error(count: int, mode: str) -> None:
+    data, at = NOISY_JPEG, len(NOISY_JPEG) // 2
+    noise = np.random.default_rng(count).integers(0, 255, count, np.uint8).tobytes()
+    with pytest.raises(CorruptError, match="damaged"):
+        read(data[:at] + noise + data[at:], mode)
+
+
+def test_a_part_of_a_scan_that_comes_twice_is_an_error() -> None:
+    half = len(NOISY_JPEG) // 2
+    with pytest.raises(CorruptError, match=r"damaged.*extraneous bytes"):
+        read(NOISY_JPEG[:half] + NOISY_JPEG[half - 900 :])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+@pytest.mark.parametrize("oddity", ODDITIES)
+def test_an_odd_header_is_no_damage_and_hides_none(oddity: Oddity, mode: str) -> None:
+    data = oddity(jpeg(COLOURS))
+    with pytest.raises(ValueError, match=r"extraneous|JFIF|Adobe|SOS"):
+        simplejpeg.decode_jpeg(data)
+    assert shades_apart(read(data, mode), read(jpeg(COLOURS), mode)) == 0
+    with pytest.raises(CorruptError, match=r"damaged.*premature end"):
+        read(data[: len(data) // 2] + b"\xff\xd9", mode)
+
+
+def test_an_odd_header_of_a_picture_in_inks_is_no_damage() -> None:
+    data = encoded(COLOURS, "JPEG", "CMYK")
+    odd = with_transform(data, 7)
+    with pytest.raises(ValueError, match="Adobe"):
+        simplejpeg.decode_jpeg(odd, colorspace="CMYK")
+    assert shades_apart(read(odd), by_pillow(odd)) == 0
+
+
+@given(st.integers(0, 1 << 20), st.binary(min_size=1, max_size=8))
+def test_a_damaged_header_is_tidied_without_an_error(at: int, damage: bytes) -> None:
+    data = bytearray(jpeg(smooth(16, 16)))
+    at %= len(data)
+    data[at : at + len(damage)] = damage
+    assert tidied(memoryview(data))[:2] == b"\xff\xd8"
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP"])
+def test_pillow_must_not_be_set_to_pass_over_damage(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    data = encoded(COLOURS, form)
+    with pytest.raises(InvalidInputError, match="LOAD_TRUNCATED_IMAGES is set"):
+        read(data[: len(data) // 2])
+    assert read(jpeg(COLOURS)).any()  # not by Pillow
+
+
 @pytest.mark.parametrize("tail", [b"", b"\0" * 100, b"trailing bytes of a camera"])
 def test_bytes_behind_a_picture_are_passed_over(tail: bytes) -> None:
     assert shades_apart(read(jpeg(COLOURS) + tail), by_pillow(jpeg(COLOURS))) == 0
-
-
-def test_bytes_before_the_end_that_belong_to_nothing_are_passed_over() -> None:
-    data = jpeg(COLOURS)
-    at = data.index(b"\xff\xda")
-    assert shades_apart(read(data[:at] + b"\0\0\0" + data[at:]), by_pillow(data)) == 0
 
 
 @settings(max_examples=300, deadline=None)
