@@ -9,6 +9,7 @@ torch is imported when an adapter is made, and not before.
 
 from __future__ import annotations
 
+import multiprocessing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     from tensorrepo.stream import Stream
 
-_EPOCH, _CLAIM, _WORKERS = range(3)  # what all workers of a loader and its process share
+# What all workers of a loader and its process share: `_CLAIM_WORKERS` of the loop `_CLAIM` use the
+# place that was loaded.
+_EPOCH, _CLAIM, _WORKERS, _CLAIM_WORKERS = range(4)
 
 
 def torch_stream(stream: Stream) -> TorchStream:
@@ -29,7 +32,7 @@ def torch_stream(stream: Stream) -> TorchStream:
         UnsupportedError: torch is not installed.
     """
     torch = _torch()
-    shared = torch.zeros(3, dtype=torch.int64).share_memory_()
+    shared = torch.zeros(4, dtype=torch.int64).share_memory_()
     shared[_EPOCH] = stream.epoch
     return _restored(stream, shared, 0)
 
@@ -69,6 +72,7 @@ class TorchStream:
         info = _torch().utils.data.get_worker_info()
         self.stream.set_epoch(int(self._shared[_EPOCH]))
         if info is None:
+            self._notice()
             return self._steps(0, 1)
         if self.stream.stored.options.workers == "process":
             raise InvalidInputError(
@@ -76,7 +80,7 @@ class TorchStream:
                 f"{info.num_workers}: use one of them"
             )
         self._shared[_WORKERS] = info.num_workers
-        if not self._claimed(info.seed - info.id):
+        if not self._claimed(_process_number() - info.id, info.num_workers):
             self.stream.stored.rewind()
         if not self._turns:
             return self._steps(info.id, info.num_workers)
@@ -135,15 +139,18 @@ class TorchStream:
             self.stream.stored.rewind()
             self._turns = 0
 
-    def _claimed(self, loop: int) -> bool:
+    def _claimed(self, loop: int, workers: int) -> bool:
         """Whether the place that was loaded is for the workers of this `loop` over a loader.
 
         New workers begin every loop as copies of one object, but a state is for one loop only.
-        All workers of a loop have seeds that follow each other, so they claim it together.
+        Loops are told apart by the number of the process that is the first worker: `workers`
+        processes follow each other, up to a few that somebody else begins in between. Seeds say
+        nothing, since people set them anew before every loop.
         """
         if not self._shared[_CLAIM]:
-            self._shared[_CLAIM] = loop or 1
-        return bool(self._shared[_CLAIM] == (loop or 1))
+            self._shared[_CLAIM_WORKERS] = workers
+            self._shared[_CLAIM] = loop
+        return bool(loop - self._shared[_CLAIM] < self._shared[_CLAIM_WORKERS])
 
     def _steps(self, turn: int, turns: int) -> Iterator[Any]:
         stored = self.stream.stored
@@ -161,6 +168,12 @@ class TorchStream:
 
 def _restored(stream: Stream, shared: Any, turns: int) -> TorchStream:
     return _class()(stream, shared, turns)
+
+
+def _process_number() -> int:
+    """How many processes the parent of this one had begun with it."""
+    number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001  its name says it
+    return number
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -101,6 +102,36 @@ def test_reading_resumes_with_another_number_of_workers(
     assert seen(resumed) == whole[5:]
     assert len(resumed) == 13  # the place counts once
     assert seen(resumed) == whole
+
+
+@pytest.mark.parametrize(("workers", "start"), [(1, "fork"), (3, "fork"), (1, "spawn")])
+def test_a_loaded_place_counts_once_though_loops_have_equal_seeds(
+    ds: tr.Dataset, workers: int, start: str
+) -> None:
+    whole = seen(stream(ds))
+    torched = stream(ds).torch()
+    torched.load_state_dict(stream(ds).state_dict(position=5 * BATCH))
+    made = loader(torched, workers, multiprocessing_context=start)
+    assert [seeded(made) for _ in range(3)] == [whole[5:], whole, whole]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 0), (0, 2)])
+def test_a_loaded_place_counts_once_for_all_loaders(
+    ds: tr.Dataset, before: int, after: int
+) -> None:
+    whole = seen(stream(ds))
+    torched = stream(ds).torch()
+    torched.load_state_dict(stream(ds).state_dict(position=5 * BATCH))
+    assert seeded(loader(torched, before)) == whole[5:]
+    assert seeded(loader(torched, after)) == whole
+    torched.load_state_dict(stream(ds).state_dict(position=9 * BATCH))
+    assert seeded(loader(torched, after)) == whole[9:]
+
+
+def seeded(batches: Any) -> list[Any]:
+    """What a loop sees that sets the seed first, as many do."""
+    torch.manual_seed(0)
+    return seen(batches)
 
 
 @pytest.mark.parametrize("persistent", [False, True])
