@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
 from tensorrepo.repo.errors import InvalidInputError
@@ -110,6 +110,20 @@ class Stream:
     def close(self) -> None:
         """Stop reading ahead."""
         self.stored.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getitem__(self, index: object) -> NoReturn:
+        # A DataLoader that is given the stream itself asks for items by number.
+        raise TypeError(
+            "a stream gives its batches in order and none by number: iterate over it, or give "
+            "torch's DataLoader stream.torch(), as in "
+            "DataLoader(stream.torch(), batch_size=None)"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What another process needs to begin where this one would."""

@@ -148,6 +148,21 @@ def test_another_epoch_reaches_workers_that_persist(ds: tr.Dataset, persistent: 
         assert batches == seen(plain)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_is_given_the_stream_itself_is_told_of_torch(
+    ds: tr.Dataset, workers: int
+) -> None:
+    with pytest.raises(TypeError, match=r"stream\.torch\(\)"):
+        list(loader(stream(ds), workers))  # type: ignore[arg-type]  # what is tested
+
+
+def test_a_stream_stops_reading_at_the_end_of_a_with_block(ds: tr.Dataset) -> None:
+    with stream(ds) as batches:
+        reading = iter(batches)
+        assert next(reading).position == BATCH
+    assert list(reading) == []
+
+
 def test_a_place_is_asked_for_where_workers_read_ahead(ds: tr.Dataset) -> None:
     torched = stream(ds).torch()
     batches = iter(loader(torched, 1))
