@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     IsOwn = Callable[[str, str], bool]  # of a folder in the cache and of a file in that
 
-MARKER = "CACHEDIR.TAG"  # https://bford.info/cachedir/
+MARKER = "CACHEDIR.TAG"  # of the Cache Directory Tagging Specification
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n"
 _OWNER = b"# A cache of tensorrepo"
 _TEXT = _SIGNATURE + _OWNER + b", which deletes files in it. It can be deleted as a whole.\n"
