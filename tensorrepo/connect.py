@@ -11,6 +11,7 @@ import re
 import secrets
 import subprocess
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ import msgspec
 from tensorrepo.formats.dataset.elsewhere.outside import parse_address
 from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
+from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.model.merge import ModelMergeDriver
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.cache import DiskCache
@@ -114,8 +116,11 @@ def page_cache(
     """
     if limit is None:
         limit = read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT)
-    size_bytes = parse_size(limit)
-    root = machine.cache_folder / "pages" if folder is None else machine.cwd / folder
+    size_bytes = parse_size(limit, "cache_limit")
+    if folder is not None and not isinstance(folder, str | PathLike):
+        raise checks.wrong("cache_dir", "the path of a folder", folder)
+    named = None if folder is None else machine.cwd / _expanded(Path(folder), machine)
+    root = machine.cache_folder / "pages" if named is None else named
     if not size_bytes:
         return None
     cache = PageCache(root, size_bytes)
@@ -126,6 +131,11 @@ def page_cache(
             f"{str(root / 'tensorrepo-pages')!r}, or leave cache_dir out."
         )
     return cache
+
+
+def _expanded(path: Path, machine: Machine) -> Path:
+    """A path in which a leading ``~`` means the home of this user."""
+    return machine.home.joinpath(*path.parts[1:]) if path.parts[:1] == ("~",) else path
 
 
 def allowed_outside(
@@ -244,34 +254,68 @@ def author(machine: Machine, workspace_config: Path | None = None) -> str:
     return f"{name} <{email}>"
 
 
-def world(environment: Mapping[str, str]) -> tuple[int, int]:
-    """(rank, world size) as torchrun and others set them; (0, 1) where nobody did."""
-    told = environment.get("RANK", "0"), environment.get("WORLD_SIZE", "1")
-    try:
-        rank, size = map(int, told)
-    except ValueError:
-        rank, size = 0, 0
-    if not 0 <= rank < size:
+def world(
+    environment: Mapping[str, str], rank: int | None = None, world_size: int | None = None
+) -> tuple[int, int]:
+    """(rank, world size), as given or as torchrun and others set them; (0, 1) where nobody did.
+
+    Raises:
+        InvalidInputError: no numbers, a rank beyond the world, or a world without a rank.
+    """
+    size, size_told = _told(environment, "world_size", world_size, least=1)
+    own, rank_told = _told(environment, "rank", rank, least=0)
+    if own is None and (size or 1) > 1:
         raise InvalidInputError(
-            f"RANK={told[0]} and WORLD_SIZE={told[1]} in the environment: expected numbers with "
-            "0 <= RANK < WORLD_SIZE. Correct or unset them."
+            f"{size_told} without a rank: every process would read the share of rank 0. Give "
+            "rank=, or set RANK in the environment as torchrun does."
         )
-    return rank, size
+    if (own or 0) >= (size or 1):
+        raise InvalidInputError(
+            f"{rank_told} and {size_told or 'no world_size= or WORLD_SIZE'}: expected a rank from "
+            "0 to below the number of ranks. Correct or unset them."
+        )
+    return own or 0, size or 1
 
 
-def parse_size(text: str | int) -> int:
+def _told(
+    environment: Mapping[str, str], name: str, given: int | None, *, least: int
+) -> tuple[int | None, str]:
+    """A number as it was given or set, None where it was not, and how people know it."""
+    if given is not None:
+        found = checks.whole(name, given, least)
+        return found, f"{name}={found}"
+    text = environment.get(name.upper())
+    if text is None:
+        return None, ""
+    told = f"{name.upper()}={text} in the environment"
+    if not text.strip().isdecimal() or int(text) < least:
+        raise InvalidInputError(
+            f"{told}: expected a whole number, at least {least}. Correct or unset it."
+        )
+    return int(text), told
+
+
+def parse_size(text: str | int, name: str = "", least: int = 0) -> int:
     """A size in bytes: decimal units without an "i", binary ones with it, a number is itself.
 
     >>> parse_size("64MB"), parse_size("64MiB"), parse_size("1.5k"), parse_size(100)
     (64000000, 67108864, 1500, 100)
+
+    Args:
+        text: the size.
+        name: of the argument, for an error.
+        least: what it is at least.
     """
-    if isinstance(text, int):
-        return text
+    if not isinstance(text, str):
+        if isinstance(text, bool) or not hasattr(text, "__index__"):
+            raise checks.wrong(name or "a size", "bytes, or a text such as '512MB' or '2GiB'", text)
+        return checks.whole(name or "a size", text, least)
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise InvalidInputError(f"{text!r} is no size: expected bytes, or such as 512MB or 2GiB")
+        raise checks.wrong(name or "a size", "bytes, or a text such as '512MB' or '2GiB'", text)
     unit = 1024 if match[3] else 1000
-    return int(float(match[1]) * unit ** " kmgtp".index(match[2].lower() or " "))
+    found = int(float(match[1]) * unit ** " kmgtp".index(match[2].lower() or " "))
+    return checks.whole(name or "a size", found, least)
 
 
 def _checked_author(text: str) -> str:

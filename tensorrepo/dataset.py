@@ -197,7 +197,7 @@ class Dataset:
             last: what to do with a last, short step: hand it out "short", "drop" it, or "pad" it
                 with rows of it again, as many as `batch.repeated` says.
             pad: stack ragged columns into one array, filled up with this value.
-            rank: of this process; None reads RANK.
+            rank: of this process; None reads RANK, which more than one rank need.
             world_size: how many share the steps; None reads WORLD_SIZE.
             replicate: so many consecutive ranks get the same rows, as parts of one model need.
             pin: hand tensors out in pinned memory; None: where torch has a GPU to copy them to.
@@ -213,12 +213,12 @@ class Dataset:
             cache_limit: how much they may take; None: what ``tensorrepo config cache.limit`` says,
                 20 GB if nothing. 0 keeps none. Local datasets are never cached.
         """
-        told_rank, told_world = self.repository.world()
+        own_rank, ranks = self.repository.world(rank, world_size)
         asked = {
             "batch_size": batch_size,
             "columns": columns,
             "shuffle": shuffle,
-            "window_bytes": connect.parse_size(window),
+            "window_bytes": connect.parse_size(window, "window", 1),
             "sampling": Sampling(
                 rows=rows,
                 where=where,
@@ -235,8 +235,8 @@ class Dataset:
             "output": output,
             "last": last,
             "pad": pad,
-            "rank": told_rank if rank is None else rank,
-            "world": told_world if world_size is None else world_size,
+            "rank": own_rank,
+            "world": ranks,
             "replicate": replicate,
             "pin": pin,
             "workers": workers,

@@ -286,9 +286,12 @@ class Repository:
             generation = noted[txn]
         return append.resolve(self.core.log, txn, generation, settle=settle)
 
-    def world(self) -> tuple[int, int]:
-        """(rank, world size) of this process in a distributed job; (0, 1) outside of one."""
-        return connect.world(self._machine.environment)
+    def world(self, rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
+        """(rank, world size) of this process in a distributed job; (0, 1) outside of one.
+
+        What is given counts, else RANK and WORLD_SIZE of the environment.
+        """
+        return connect.world(self._machine.environment, rank, world_size)
 
     def close(self) -> None:
         self.core.close()

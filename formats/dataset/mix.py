@@ -285,8 +285,8 @@ def _check_streams(streams: Sequence[Stream]) -> None:
 def _check_stream(stream: Stream, number: int) -> None:
     if isinstance(stream, Mix):
         raise InvalidInputError(
-            f"source {number} of the mix is a mix itself: give its streams to one mix, with weights "
-            "that say how often each of them comes"
+            f"source {number} of the mix is a mix itself: give its streams to one mix, with "
+            "weights that say how often each of them comes"
         )
     if not isinstance(stream, Stream):
         raise checks.wrong(f"source {number} of the mix", "a stream", stream)

@@ -15,14 +15,16 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
+from tensorrepo.formats.dataset.columns.types import Layout
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, live_rows, row_id_table
+from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError, report
 from tensorrepo.formats.dataset.streaming.batching.batch import BatchForm
@@ -145,14 +147,18 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
         InvalidInputError: an option that makes no sense, or a rank that would get no rows.
         NotFoundError: no such column.
     """
-    chosen = dataset.schema.select(columns)
+    chosen = dataset.schema.select(checks.column_names(columns))
     check_moments(chosen.columns, output)
     wanted = chosen.names
+    if pad is not None:
+        checks.padding(pad, _ragged(dataset, wanted))
+    batch_size = checks.whole("batch_size", batch_size, 1)
+    window_bytes = checks.whole("window_bytes", window_bytes, 1)
     options = StreamOptions(
         batch_size=batch_size,
-        rank=rank,
-        world=world,
-        replicate=replicate,
+        rank=checks.whole("rank", rank),
+        world=checks.whole("world", world, 1),
+        replicate=checks.whole("replicate", replicate, 1),
         last=last,
         output=output,
         pad=pad,
@@ -210,8 +216,8 @@ class Stream:
         self.options = options
         self.plan = plan
         self.columns = names
-        self._seed = _word(seed, "seed")
-        self._epoch = _word(epoch, "epoch")
+        self._seed = checks.word("seed", seed)
+        self._epoch = checks.word("epoch", epoch)
         self._start = 0  # where the next iteration begins
         self._position = 0  # where the newest one is
         self._newest: object = None
@@ -294,7 +300,8 @@ class Stream:
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch is iterated next. Another one than before begins at its start."""
-        if _word(epoch, "epoch") != self._epoch:
+        epoch = checks.word("epoch", epoch)
+        if epoch != self._epoch:
             self.rewind()
         self._epoch = epoch
 
@@ -306,6 +313,8 @@ class Stream:
                 prefetches batches of this stream; None for the last batch handed out.
         """
         chosen = self.plan.arrangement
+        if position:
+            position = checks.whole("position", position, 0, self.rows)
         state = StreamState(
             dataset=self.dataset.digest,
             columns=self.columns,
@@ -484,7 +493,9 @@ def _batch_bytes(plan: Plan, options: StreamOptions) -> int:
     return -(-share.batch_size // share.world) * (plan.item_bytes + pixels)
 
 
-def _word(value: int, name: str) -> int:
-    if not 0 <= value < 1 << 64:
-        raise InvalidInputError(f"{name} is in [0, 2^64), got {value}")
-    return value
+def _ragged(dataset: Dataset, names: Sequence[str]) -> Iterator[tuple[str, np.dtype[Any]]]:
+    """Ragged ones of these columns, with the types of their elements."""
+    for name in names:
+        storage = dataset.schema.column(name).storage
+        if storage.layout is Layout.RAGGED:
+            yield name, storage.element

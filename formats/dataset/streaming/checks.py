@@ -71,21 +71,37 @@ def truth(name: str, value: Any) -> None:
 
 
 def function(name: str, value: Any) -> None:
-    """Something that can be called."""
-    if not callable(value):
+    """Something that can be called, or None."""
+    if value is not None and not callable(value):
         raise wrong(name, "a function", value)
 
 
-def column_names(value: Any) -> None:
+def column_names(value: Any) -> tuple[str, ...] | None:
     """Names of columns, of which there is at least one; None for all columns."""
     if value is None:
-        return
+        return None
     if isinstance(value, str):
-        raise InvalidInputError(f"columns is a list of names, got a text: columns=[{value!r}]")
-    if not isinstance(value, Iterable) or not all(isinstance(each, str) for each in value):
+        raise InvalidInputError(f"columns is a list of names: give columns=[{value!r}]")
+    names = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(each, str) for each in names):
         raise wrong("columns", "a list of names", value)
-    if not len(tuple(value)):
+    if not names:
         raise InvalidInputError("columns is a list of at least one name; None means all columns")
+    return names
+
+
+def range_of(name: str, value: Any, most: float = math.inf) -> None:
+    """Two numbers above 0, the least and the most."""
+    try:
+        low, high = (float(each) for each in value)
+    except (TypeError, ValueError):
+        low, high = 0.0, 0.0
+    if not 0 < low <= high <= most or not math.isfinite(high):
+        raise wrong(name, f"(least, most) of what is above 0{_up_to(most)}", value)
+
+
+def _up_to(most: float) -> str:
+    return f" and at most {most:g}" if math.isfinite(most) else ""
 
 
 def padding(value: Any, columns: Iterable[tuple[str, np.dtype[Any]]]) -> None:
@@ -109,7 +125,7 @@ def _holds(element: np.dtype[Any], value: float) -> bool:
         whole_number = math.isfinite(value) and value == int(value)
         return whole_number and known.min <= value <= known.max
     if not math.isfinite(value):
-        return element.kind != "m" and element.kind != "M"
+        return True
     with np.errstate(over="ignore"):
         return bool(np.isfinite(np.array(value).astype(element).astype(np.float64)))
 

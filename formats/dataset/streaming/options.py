@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError
 from tensorrepo.formats.dataset.streaming.batching.batch import Batch
 from tensorrepo.formats.dataset.streaming.batching.decode import Decode
@@ -49,7 +50,10 @@ class StreamOptions:
             raise InvalidInputError(f"output is one of {', '.join(OUTPUTS)}, got {self.output!r}")
         if self.last not in get_args(Last):
             raise InvalidInputError(f"last is 'short', 'drop' or 'pad', got {self.last!r}")
-        if self.replicate < 1 or self.world % self.replicate:
+        checks.function("transform", self.transform)
+        if self.pin is not None:
+            checks.truth("pin", self.pin)
+        if self.world % self.replicate:
             raise InvalidInputError(
                 f"replicate={self.replicate} ranks cannot have the same share in a world of "
                 f"{self.world}: it has to divide it."

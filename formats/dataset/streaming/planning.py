@@ -22,6 +22,7 @@ from tensorrepo.formats.dataset.read import (
     page_reader,
 )
 from tensorrepo.formats.dataset.rows.pageread import READ_THREADS
+from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.choosing import choose
 from tensorrepo.formats.dataset.streaming.lengths import page_elements, row_lengths
 from tensorrepo.formats.dataset.streaming.ordering.packing import Packing
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.ordering.items import RowLengths, Selection
 
 BUCKET_STEPS = 64
+_MOST_ITEM_BYTES = 1 << 31
 _MOST_BLOCK_ROWS = 1 << 24  # sorted at once: some hundred bytes each
 
 
@@ -53,15 +55,18 @@ class Sampling:
     bucket_steps: int = BUCKET_STEPS
 
     def __post_init__(self) -> None:
-        if self.pack is not None and self.pack < 1:
-            raise InvalidInputError(f"pack is the elements of an item, at least 1, got {self.pack}")
+        if self.pack is not None:
+            object.__setattr__(self, "pack", checks.whole("pack", self.pack, 1))
+        if self.epoch_rows is not None:
+            found = checks.whole("epoch_rows", self.epoch_rows, 1, (1 << 31) - 1)
+            object.__setattr__(self, "epoch_rows", found)
         if self.pack is not None and self.bucket is not None:
             raise InvalidInputError(
                 "packed items are all of one length, so there is nothing for bucket= to sort: "
                 "give pack= or bucket="
             )
-        if self.bucket_steps < 2:
-            raise InvalidInputError(f"bucket_steps is at least 2, got {self.bucket_steps}")
+        found = checks.whole("bucket_steps", self.bucket_steps, 2)
+        object.__setattr__(self, "bucket_steps", found)
 
 
 def plan_stream(
@@ -80,7 +85,7 @@ def plan_stream(
         NotFoundError: no such row or column.
     """
     if sampling.pack is not None:
-        _check_packed(dataset, names)
+        _check_packed(dataset, names, sampling.pack)
     if sampling.bucket is not None and batch_size * sampling.bucket_steps > _MOST_BLOCK_ROWS:
         raise InvalidInputError(
             f"{sampling.bucket_steps} steps of {batch_size:,} rows are sorted in memory at once: "
@@ -129,7 +134,7 @@ def _read_indexes(dataset: Dataset, names: Sequence[str]) -> None:
         deleted.result()
 
 
-def _check_packed(dataset: Dataset, names: tuple[str, ...]) -> None:
+def _check_packed(dataset: Dataset, names: tuple[str, ...], size: int) -> None:
     ragged = [
         column.name
         for column in dataset.schema.columns
@@ -145,6 +150,12 @@ def _check_packed(dataset: Dataset, names: tuple[str, ...]) -> None:
         raise InvalidInputError(
             f"column {names[0]!r} cannot be packed: its rows are not arrays of one dimension of "
             f"any length. Columns that can: {ragged}"
+        )
+    item_bytes = size * dataset.schema.column(names[0]).storage.element.itemsize
+    if item_bytes > _MOST_ITEM_BYTES:
+        raise InvalidInputError(
+            f"pack={size:,} elements of column {names[0]!r} are {item_bytes:,} bytes an item: at "
+            f"most {_MOST_ITEM_BYTES:,}. Pack fewer elements."
         )
 
 

@@ -421,6 +421,40 @@ def test_wishes_in_other_words_that_mean_the_same_are_the_same(mixed: Any) -> No
     assert len(resumed) == 1
 
 
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ({"weights": "ab"}, "weights of a mix is a list of numbers, .* got 'ab'"),
+        ({"weights": {0: 1, 1: 2}}, "weights of a mix is a list"),
+        ({"weights": [float("nan"), 1]}, "each number of weights .* above 0 and finite, got nan"),
+        ({"repeat": [-1, 1]}, "each number of repeat .* got -1"),
+        ({"repeat": ["1", 1]}, "each number of repeat .* got '1'"),
+        ({"choose": [1.5, 2]}, "each number of choose of a mix is a whole number, .* got 1.5"),
+        ({"choose": 5}, "choose of a mix is a list of numbers, .* got 5"),
+        ({"rows": 0}, "rows of a mix is a whole number, at least 1, got 0"),
+        ({"steps": 1.5}, "steps of a mix is a whole number, at least 1, got 1.5"),
+        ({"seed": -1}, "seed is a whole number"),
+        ({"epoch": "x"}, "epoch is a whole number"),
+    ],
+)
+def test_a_wish_that_is_none_is_named(mixed: Any, wish: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        mixed(wish)
+
+
+@pytest.mark.parametrize("position", [-1, LARGE + SMALL + 1, 1.5])
+def test_no_state_is_made_of_a_position_that_is_none(mixed: Any, position: Any) -> None:
+    with pytest.raises(InvalidInputError, match="position is a whole number"):
+        mixed().state_dict(position)
+
+
+def test_a_mix_of_what_are_no_streams_is_refused(small: Dataset) -> None:
+    with pytest.raises(InvalidInputError, match="a mix is made of a list of streams"):
+        Mix(stream(small, batch_size=8))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="source 0 of the mix is a stream"):
+        Mix([small])  # type: ignore[list-item]
+
+
 def test_a_mix_of_a_mix_is_refused(mixed: Any, small: Dataset) -> None:
     other = stream(small, batch_size=32, window_bytes=WINDOW)
     with pytest.raises(InvalidInputError, match="source 1 of the mix is a mix itself"):

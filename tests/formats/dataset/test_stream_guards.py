@@ -242,7 +242,7 @@ def test_reading_ahead_is_bounded_in_bytes(remote: Dataset) -> None:
         ({"output": "tensors"}, "output"),
         ({"last": "long"}, "last"),
         ({"world": 4, "replicate": 3}, "replicate=3"),
-        ({"world": 4, "replicate": 0}, "replicate=0"),
+        ({"world": 4, "replicate": 0}, "replicate is a whole number"),
         ({"prefetch": -1}, "prefetch"),
         ({"threads": 0}, "threads"),
         ({"rank": 2, "world": 2}, "rank"),

@@ -19,6 +19,7 @@ import numpy as np
 from tensorrepo.formats.dataset.columns.types import Bytes, Image
 from tensorrepo.formats.dataset.columns.values import BinaryValues, valid_rows
 from tensorrepo.formats.dataset.pages.pool import Pool
+from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.batching import crops
 from tensorrepo.formats.dataset.streaming.batching.pixels import CHANNELS, Reader, Target
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
@@ -88,16 +89,19 @@ class Decode:
         ):
             if value not in known:
                 raise InvalidInputError(f"Decode: {name} is one of {known}, got {value!r}")
-        if self.size is None and self.fit in ("pad", "stretch"):
-            raise InvalidInputError(f"Decode: fit={self.fit!r} needs a size to fit into")
+        if self.size is None and self.fit != "crop":
+            raise InvalidInputError(
+                f"Decode: fit={self.fit!r} needs a size, such as Decode(size=224, "
+                f"fit={self.fit!r}): without one every picture keeps its own"
+            )
         shape = self.shape
         if shape is not None and min(shape) < 1:
             raise InvalidInputError(f"Decode: size is at least 1, got {self.size}")
-        for name, (least, most) in (("area", self.area), ("ratio", self.ratio)):
-            if not 0 < least <= most or (name == "area" and most > 1):
-                raise InvalidInputError(f"Decode: {name} is (least, most), got {(least, most)}")
-        if self.max_pixels < 1:
-            raise InvalidInputError(f"Decode: max_pixels is at least 1, got {self.max_pixels}")
+        checks.range_of("Decode: area", self.area, 1)
+        checks.range_of("Decode: ratio", self.ratio)
+        for name in ("flip", "exact", "orient"):
+            checks.truth(f"Decode: {name}", getattr(self, name))
+        checks.whole("Decode: max_pixels", self.max_pixels, 1)
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -127,7 +131,7 @@ class Decode:
         return *self.shape, self.channels
 
 
-Images = bool | Decode | Mapping[str, Decode] | None
+Images = bool | Decode | Mapping[str, Decode | bool] | None
 
 
 def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict[str, Decode]:
@@ -135,7 +139,7 @@ def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict
 
     Args:
         images: True and `Decode` mean all image columns among `names`; a mapping names columns of
-            images or bytes; None and False mean none.
+            images or bytes, with True for pictures of their own size; None and False mean none.
         schema: of the dataset.
         names: columns that are streamed.
 
@@ -153,14 +157,19 @@ def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict
                 "bytes that holds images: images={'name': Decode(...)}"
             )
         return found
-    for name, how in images.items():
+    if not isinstance(images, Mapping):
+        raise checks.wrong(
+            "images", "True, a Decode(...), or a mapping {'name': Decode(...)}", images
+        )
+    found = {name: Decode() if how is True else how for name, how in images.items() if how}
+    for name, how in found.items():
         if name not in names:
             raise InvalidInputError(f"images: column {name!r} is not streamed, only {list(names)}")
         if not isinstance(schema.column(name).type, Image | Bytes):
             raise InvalidInputError(f"images: column {name!r} holds neither images nor bytes")
         if not isinstance(how, Decode):
-            raise InvalidInputError(f"images[{name!r}] is a Decode, got {how!r:.80}")
-    return dict(images)
+            raise checks.wrong(f"images[{name!r}]", "True or a Decode(...)", how)
+    return found
 
 
 class Meter(NamedTuple):

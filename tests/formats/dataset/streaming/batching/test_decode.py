@@ -398,7 +398,7 @@ def test_arrow_holds_no_decoded_images(dataset: Dataset) -> None:
     [
         ({"y": RANDOM}, "column 'y' holds neither images nor bytes"),
         ({"elsewhere": RANDOM}, "column 'elsewhere' is not streamed"),
-        ({"photo": 224}, "is a Decode, got 224"),
+        ({"photo": 224}, r"is True or a Decode\(...\), got 224"),
     ],
 )
 def test_columns_that_cannot_be_decoded_are_named(
@@ -411,6 +411,11 @@ def test_columns_that_cannot_be_decoded_are_named(
 def test_all_images_of_none_is_an_error(dataset: Dataset) -> None:
     with pytest.raises(InvalidInputError, match="none of the columns"):
         stream(dataset, batch_size=4, columns=["y"], images=True)
+
+
+def test_true_means_pictures_of_their_own_size(dataset: Dataset) -> None:
+    named = stream(dataset, batch_size=8, shuffle=False, images={"photo": True, "mask": False})
+    assert dict(named.options.images) == {"photo": Decode()}
 
 
 def test_sizes_may_come_from_numpy_or_a_list() -> None:
@@ -431,7 +436,16 @@ def test_sizes_may_come_from_numpy_or_a_list() -> None:
         {"layout": "NHWC"},
         {"area": (0.5, 1.5)},
         {"ratio": (2.0, 1.0)},
+        {"area": 0.5},
+        {"area": "ab"},
+        {"ratio": (0.5, 1.0, 2.0)},
+        {"ratio": (0.5, float("inf"))},
+        {"flip": "x"},
+        {"exact": 1},
+        {"fit": "random"},
+        {"fit": "stretch"},
         {"max_pixels": 0},
+        {"max_pixels": 1.5},
     ],
     ids=str,
 )
