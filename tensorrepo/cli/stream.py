@@ -93,6 +93,8 @@ def stream_command(
         raise InvalidInputError(f"no order {shuffle!r}: there are {', '.join(ORDERS)}")
     if not profiled and (step_ms or picture is not None):
         raise InvalidInputError("--step-ms and --picture belong to --profile: add it")
+    if profiled and explain:
+        raise InvalidInputError("--explain reads nothing and --profile reads: give one of them")
     session = session_of(context, repo)
     _, path, entry = session.find(name)
     if entry.kind is not Kind.DATASET:
@@ -118,7 +120,11 @@ def stream_command(
         told = opened(dataset).explain()
         output.json_value(asdict(told)) if as_json else output.line(str(told))
     else:
-        _run(opened(dataset), path, epochs, as_json=as_json)
+        reader = opened(dataset)
+        if where is not None and not reader.rows and not as_json:
+            output.line(f"no row of {dataset.rows:,} matches {where}")
+            return
+        _run(reader, path, epochs, as_json=as_json)
 
 
 def _run(reader: Stream, path: str, epochs: int, *, as_json: bool) -> None:

@@ -272,6 +272,8 @@ def test_stream_chooses_rows_and_says_so(full: Shell) -> None:
     assert "3 classes of 'label'" in full("stream", "points", "--balance", "label", "--explain")
     assert "'label' among" in full("stream", "points", "--bucket", "label", "--explain")
     full.fails(2, "stream", "points", "--pack", "8")
+    full.fails(2, "stream", "points", "--profile", "--explain")
+    assert "no row of 20 matches label == 99" in full("stream", "points", "--where", "label == 99")
 
 
 def test_stream_profiles_what_a_loop_waits_for(full: Shell, tmp_path: Path) -> None:

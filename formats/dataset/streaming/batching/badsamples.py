@@ -49,13 +49,22 @@ class BadSamples:
         return self._on_error != "raise"
 
     def replacement(
-        self, error: Error, batch: Batch, at: int, *, cause: Cause, column: str | None = None
+        self,
+        error: Error,
+        batch: Batch,
+        at: int,
+        *,
+        cause: Cause,
+        column: str | None = None,
+        use: Callable[[Any], None] | None = None,
     ) -> Any:
         """What is used for row `at` of a batch instead; None: leave it out.
 
+        `use` takes what the function gave before it counts as a replacement.
+
         Raises:
             CorruptError: bad rows are to end the stream.
-            InvalidInputError: a replacement for what cannot be replaced.
+            InvalidInputError: a replacement that cannot be used, or for what cannot be replaced.
         """
         row, row_id = int(batch.rows[at]), format_row_id(batch.row_ids[at])
         where = row_id if column is None else f"{row_id}, column {column!r}"
@@ -64,14 +73,33 @@ class BadSamples:
                 f"row {row} (id {where}): {error}. on_error='skip' leaves such rows out and counts "
                 "them."
             ) from error
-        given = self._on_error(error, row_id) if callable(self._on_error) else None
+        given = self._asked(error, row, row_id, column)
         if given is not None and cause == "page":
             raise InvalidInputError(
                 f"on_error gave a replacement for row {row} (id {row_id}), but all of its page "
                 f"is missing ({error}): only None, which leaves the row out, is possible there"
             )
+        if given is not None and use is not None:
+            try:
+                use(given)
+            except (CorruptError, InvalidInputError) as wrong:
+                raise InvalidInputError(
+                    f"row {row} (id {where}): what on_error gave for it cannot be used either: "
+                    f"{wrong}. The row itself: {error}"
+                ) from wrong
         self._count(cause, f"{where}: {error}", replaced=given is not None)
         return given
+
+    def _asked(self, error: Error, row: int, row_id: str, column: str | None) -> Any:
+        """What the user's function gives; None where there is none."""
+        if not callable(self._on_error):
+            return None
+        try:
+            return self._on_error(error, row_id)
+        except Exception as raised:
+            place = "" if column is None else f", column {column!r}"
+            raised.add_note(f"raised by on_error, for row {row} (id {row_id}{place}): {error}")
+            raise
 
     def check_left(self, left: int, rows: int, position: int) -> None:
         """Raises CorruptError where nothing is left of a step's rows on this rank."""

@@ -385,11 +385,11 @@ class _Gathering:
             for at, error in sorted(job.failures.items()):
                 if at in left_out:
                     continue
-                given = self._bad.replacement(error, batch, at, cause="image", column=job.name)
+                given = self._bad.replacement(
+                    error, batch, at, cause="image", column=job.name, use=partial(job.replace, at)
+                )
                 if given is None:
                     left_out.add(at)
-                else:
-                    job.replace(at, given)
             batch[job.name] = self._handed_over(job.result())
         if left_out:
             self._bad.check_left(len(batch.rows) - len(left_out), len(batch.rows), batch.position)

@@ -15,6 +15,7 @@ with chroma planes of unusual sizes; there, damage that is not a missing end goe
 from __future__ import annotations
 
 import io
+import re
 import math
 import struct
 from functools import partial
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}
+_FILE_OBJECT = re.compile(r" <_io\.[^>]*>")  # an address says nothing to people
 _JPEG_MAGIC = b"\xff\xd8\xff"
 # What simplejpeg calls the modes. Alpha is 255 then.
 _JPEG_SPACES = {"RGB": "RGB", "L": "GRAY", "RGBA": "RGBA"}
@@ -107,8 +109,9 @@ class Reader:
             raise
         except Exception as error:
             # What Pillow's formats raise on hostile bytes is nowhere said.
+            told = _FILE_OBJECT.sub("", str(error))
             raise CorruptError(
-                f"{len(data)} bytes are no image that can be decoded: {error}"
+                f"{len(data)} bytes are no image that can be decoded: {told}"
             ) from error
 
     # ------------------------------------------------------------------ JPEG

@@ -345,6 +345,28 @@ def test_a_replacement_of_another_shape_is_an_error(damaged: Dataset) -> None:
         batches(damaged, {"photo": RANDOM}, on_error=lambda *_: np.zeros((2, 2, 3), np.uint8))
 
 
+def test_a_replacement_that_is_no_picture_is_named_and_not_counted(damaged: Dataset) -> None:
+    reader = stream(
+        damaged, batch_size=16, images={"photo": RANDOM}, on_error=lambda *_: b"\xff\xd8 no picture"
+    )
+    named = r"row \d+ \(id .*, column 'photo'\): what on_error gave for it cannot be used either: "
+    with pytest.raises(InvalidInputError, match=named) as raised:
+        list(reader)
+    assert " at 0x" not in str(raised.value)
+    assert (reader.stats().replaced, reader.stats().bad) == ({}, [])
+
+
+def test_what_on_error_raises_tells_of_the_row(damaged: Dataset) -> None:
+    def fails(*_: Any) -> Any:
+        raise KeyError("missing")
+
+    with pytest.raises(KeyError, match="missing") as raised:
+        batches(damaged, {"photo": RANDOM}, on_error=fails)
+    (note,) = raised.value.__notes__
+    assert note.startswith("raised by on_error, for row ")
+    assert "column 'photo'" in note
+
+
 def test_a_step_without_any_good_row_is_an_error() -> None:
     rows = {"photo": [b"no image"] * 8}
     ds = stored(MappedObjects(), Schema.of({"photo": Bytes()}), [rows])
