@@ -10,6 +10,7 @@ from tensorrepo.formats.dataset.mix import Mix as StoredMix
 from tensorrepo.formats.dataset.profile import SECONDS, Profile
 from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.stream import Stream
+from tensorrepo.torch_stream import Loading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,27 +74,10 @@ class Mix(Stream):
             ("dataset", streams[0].dataset),
             ("stored", stored),
             ("again", partial(Mix, tuple(streams), **asked)),
+            ("loading", Loading()),
         )
         for name, value in told:
             object.__setattr__(self, name, value)
-
-    def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """Where the mix stands, as JSON: one state for all ranks.
-
-        Args:
-            position: of the batch used last (`batch.position`), where a loader reads ahead.
-        """
-        commits = [stream.dataset.commit for stream in self.streams]
-        return self.stored.state_dict(position) | {"commits": commits}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another mix of the same data stood.
-
-        Raises:
-            InvalidInputError: the state is of other data, other sources or another order.
-        """
-        known = {key: value for key, value in state.items() if key != "commits"}
-        self.stored.load_state_dict(known)
 
     def profile(self, step: Any = None, *, seconds: float = SECONDS) -> Profile:  # noqa: ARG002 as a stream's
         """Not of a mix: profile its streams, each of which reads a dataset of its own.
@@ -105,6 +89,12 @@ class Mix(Stream):
             "a mix reads several datasets, whose storage may differ: profile each of its streams, "
             "mix.streams[0].profile(step=...) and so on"
         )
+
+    def _commits(self) -> dict[str, Any]:
+        return {"commits": [stream.dataset.commit for stream in self.streams]}
+
+    def _plain(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in state.items() if key != "commits"}
 
     def __repr__(self) -> str:
         names = ", ".join(stream.dataset.name for stream in self.streams)

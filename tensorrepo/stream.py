@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.torch_stream import TorchStream, torch_stream
+from tensorrepo.torch_stream import Loading, TorchStream, torch_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,19 +29,24 @@ class Stream:
     stored: StoredStream
     again: Callable[[], Stream]
     of_equal: Callable[[StoredDataset], StoredStream]  # streams an equal dataset likewise
+    loading: Loading = field(default_factory=Loading, init=False)
 
     def torch(self) -> TorchStream:
         """For torch's own `DataLoader`, which is to make no batches of them:
-        ``DataLoader(stream.torch(), batch_size=None, num_workers=4)``.
+        ``DataLoader(stream.torch(), batch_size=None, num_workers=4)``. Epochs and states that are
+        set here reach it.
         """
         return torch_stream(self)
 
     def __iter__(self) -> Iterator[Any]:
         """The steps that are left of this epoch. Leaving the loop early leaves nothing behind."""
+        self.loading.notice(self.stored)
+        self.loading.read_here()
         return iter(self.stored)
 
     def __len__(self) -> int:
         """Steps that are left of this epoch."""
+        self.loading.notice(self.stored)
         return len(self.stored)
 
     @property
@@ -55,34 +60,36 @@ class Stream:
         return self.stored.rows
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another pass over the data, in another order."""
+        """Begin another pass over the data, in another order: with the next iteration, here or in
+        a loader that `torch` was given to, also of workers that persist.
+        """
+        self.loading.notice(self.stored)
         self.stored.set_epoch(epoch)
+        self.loading.set_epoch(epoch)
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
         """Where the stream stands, as JSON: one state for all ranks.
 
         Args:
             position: of the batch used last (`batch.position`), where a loader reads ahead.
+
+        Raises:
+            InvalidInputError: the workers of a loader read, and no position was given.
         """
-        return self.stored.state_dict(position) | {"commit": self.dataset.commit}
+        if position is None:
+            self.loading.check_place()
+        return self.stored.state_dict(position) | self._commits()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another stream of the same data stood.
+        """Go on where another stream of the same data stood, here or in a loader.
 
         Raises:
             InvalidInputError: the state is of other data or another order.
         """
         if not isinstance(state, dict):
             raise InvalidInputError(f"not a 'tensorrepo stream state': {state!r:.120}")
-        plain = dict(state)
-        saved = plain.pop("commit", None)
-        if saved is not None and plain.get("dataset") not in (None, self.stored.dataset.digest):
-            raise InvalidInputError(
-                f"the state was saved at commit {saved:.12}, whose data differ from those of "
-                f"{self.dataset.name} at commit {self.dataset.commit:.12}. Stream the commit that "
-                "it was saved at, or start a new epoch without the state."
-            )
-        self.stored.load_state_dict(plain)
+        self.stored.load_state_dict(self._plain(dict(state)))
+        self.loading.load(self.epoch)
 
     def explain(self) -> Any:
         """How it will read: order, resident bytes, requests. Reads nothing."""
@@ -128,6 +135,21 @@ class Stream:
     def __reduce__(self) -> tuple[Any, ...]:
         """What another process needs to begin where this one would."""
         return _with_state, (self.again, self.state_dict(self.stored.start))
+
+    def _commits(self) -> dict[str, Any]:
+        """What a state says of commits."""
+        return {"commit": self.dataset.commit}
+
+    def _plain(self, state: dict[str, Any]) -> dict[str, Any]:
+        """`state` without what it says of commits, which have to have the same data."""
+        saved = state.pop("commit", None)
+        if saved is not None and state.get("dataset") not in (None, self.stored.dataset.digest):
+            raise InvalidInputError(
+                f"the state was saved at commit {saved:.12}, whose data differ from those of "
+                f"{self.dataset.name} at commit {self.dataset.commit:.12}. Stream the commit that "
+                "it was saved at, or start a new epoch without the state."
+            )
+        return state
 
     def __repr__(self) -> str:
         return f"<stream of {self.dataset.name}: {self.stored!r}>"

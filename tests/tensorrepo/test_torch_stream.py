@@ -148,6 +148,73 @@ def test_another_epoch_reaches_workers_that_persist(ds: tr.Dataset, persistent: 
         assert batches == seen(plain)
 
 
+@pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork"), (1, "spawn")])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_epoch_that_the_stream_is_told_reaches_its_loader(
+    ds: tr.Dataset, workers: int, start: str | None, persistent: bool
+) -> None:
+    told = stream(ds)
+    kept = persistent and workers > 0
+    made = loader(told.torch(), workers, multiprocessing_context=start, persistent_workers=kept)
+    assert seen(made) == seen(stream(ds))
+    told.set_epoch(1)
+    assert seen(made) == seen(stream(ds, epoch=1))
+    told.set_epoch(0)
+    assert seen(made) == seen(stream(ds))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mix_that_is_told_of_an_epoch_and_a_state_tells_its_loader(
+    ds: tr.Dataset, workers: int
+) -> None:
+    def mix() -> tr.Mix:
+        return tr.Mix([stream(ds), stream(ds)], weights=[2, 1])
+
+    told, plain = mix(), mix()
+    made = loader(told.torch(), workers)
+    told.set_epoch(1)
+    plain.set_epoch(1)
+    whole = seen(plain)
+    assert seen(made) == whole
+    told.load_state_dict(plain.state_dict(position=whole[5][0]))
+    assert seen(made) == whole[6:]
+
+
+@pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork"), (1, "spawn")])
+def test_a_state_that_the_stream_loads_reaches_its_loader(
+    ds: tr.Dataset, workers: int, start: str | None
+) -> None:
+    told = stream(ds)
+    made = loader(told.torch(), workers, multiprocessing_context=start)
+    whole = seen(stream(ds, epoch=2))
+    told.load_state_dict(stream(ds, epoch=2).state_dict(position=whole[4][0]))
+    assert len(made) == len(whole) - 5
+    assert seen(made) == whole[5:]
+    assert (len(told), len(made)) == (len(whole), len(whole))  # the place counts once
+    assert seen(told) == whole
+
+
+def test_a_state_does_not_reach_workers_that_persist_and_that_is_said(ds: tr.Dataset) -> None:
+    told = stream(ds)
+    made = loader(told.torch(), 1, persistent_workers=True)
+    assert seen(made) == seen(told)
+    told.load_state_dict(told.state_dict(position=40))
+    with pytest.raises(tr.InvalidInputError, match="workers of this DataLoader persist"):
+        list(made)
+
+
+def test_a_stream_tells_its_place_only_where_it_knows_it(ds: tr.Dataset) -> None:
+    told = stream(ds)
+    list(islice(loader(told.torch(), 0), 3))
+    assert told.state_dict()["position"] == 3 * BATCH
+    used = list(islice(loader(told.torch(), 1), 5))
+    with pytest.raises(tr.InvalidInputError, match=r"position=batch\.position"):
+        told.state_dict()
+    assert told.state_dict(position=used[-1].position)["position"] == 5 * BATCH
+    list(islice(told, 2))
+    assert (len(told), told.state_dict()["position"]) == (13, 2 * BATCH)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_that_is_given_the_stream_itself_is_told_of_torch(
     ds: tr.Dataset, workers: int
@@ -189,9 +256,39 @@ def test_a_stateful_loader_resumes_amid_an_epoch(ds: tr.Dataset, workers: int, a
 
 def test_a_workers_own_place_is_for_as_many_workers(ds: tr.Dataset) -> None:
     torched = stream(ds).torch()
-    torched.load_state_dict(stream(ds).state_dict() | {"turns": 3})
+    torched.load_state_dict(stream(ds).state_dict() | {"turns": 3, "batch_size": BATCH})
     with pytest.raises(tr.InvalidInputError, match="with 3 workers, this one has 2"):
         list(loader(torched, 2))
+    with pytest.raises(tr.InvalidInputError, match="with 3 workers, this one has 0"):
+        list(loader(torched, 0))
+
+
+@pytest.mark.parametrize("size", [BATCH - 1, 2 * BATCH])
+def test_a_workers_own_place_is_for_steps_of_the_same_size(ds: tr.Dataset, size: int) -> None:
+    first = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=2)
+    list(islice(first, 3))
+    again = StatefulDataLoader(
+        ds.stream(batch_size=size, window="1kB", seed=7, output="torch").torch(),
+        batch_size=None,
+        num_workers=2,
+    )
+    again.load_state_dict(first.state_dict())
+    said = rf"steps of 8 rows, and this stream has batch_size={size}.*position=batch\.position"
+    with pytest.raises(tr.InvalidInputError, match=said):
+        list(again)
+
+
+def test_a_workers_own_place_is_for_any_number_of_ranks(ds: tr.Dataset) -> None:
+    whole = seen(stream(ds))
+    first = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=2)
+    list(islice(first, 5))
+    ranks = []
+    for rank in range(2):
+        torched = stream(ds, rank=rank, world_size=2).torch()
+        ranks.append(StatefulDataLoader(torched, batch_size=None, num_workers=2))
+        ranks[-1].load_state_dict(first.state_dict())
+    together = [sorted(one[1] + two[1]) for one, two in zip(*map(seen, ranks), strict=True)]
+    assert together == [sorted(batch[1]) for batch in whole[5:]]
 
 
 def test_a_process_inside_of_workers_is_refused(ds: tr.Dataset) -> None:
