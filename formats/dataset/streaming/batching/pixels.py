@@ -15,8 +15,8 @@ with chroma planes of unusual sizes; there, damage that is not a missing end goe
 from __future__ import annotations
 
 import io
-import re
 import math
+import re
 import struct
 from functools import partial
 from threading import local
