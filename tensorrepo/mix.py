@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.dataset.mix import Mix as StoredMix
 from tensorrepo.formats.dataset.profile import SECONDS, Profile
+from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.repo.errors import UnsupportedError
-from tensorrepo.stream import Stream
+from tensorrepo.stream import Stream, check_data
 from tensorrepo.torch_stream import Loading
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Mix(Stream):
             rows: of an epoch, with `weights` or alone: then each comes as often as it is large.
             steps: instead of `rows`, in whole batches.
             batching: "random" shuffles sources, "stratified" gives every step as much of each,
-                "per_source" makes every step of one.
+                "per_source" makes steps of one, and the last ones of what is left of all.
             seed: of the mix; every stream has its own.
             epoch: the first one; `set_epoch` goes on.
         """
@@ -68,6 +69,7 @@ class Mix(Stream):
             "seed": seed,
             "epoch": epoch,
         }
+        _check_streams(streams)
         stored = StoredMix([stream.stored for stream in streams], **asked)
         told = (
             ("streams", tuple(streams)),
@@ -91,11 +93,28 @@ class Mix(Stream):
         )
 
     def _commits(self) -> dict[str, Any]:
-        return {"commits": [stream.dataset.commit for stream in self.streams]}
+        sources = [stream.dataset for stream in self.streams]
+        return {"commits": [ds.commit for ds in sources], "names": [ds.name for ds in sources]}
 
     def _plain(self, state: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in state.items() if key != "commits"}
+        commits, names = state.pop("commits", None), state.pop("names", None)
+        sources = state.get("sources")
+        if all(isinstance(each, list | tuple) for each in (sources, commits, names)):
+            for stream, source, *told in zip(self.streams, sources, commits, names, strict=False):
+                check_data(
+                    stream, source.get("dataset") if isinstance(source, dict) else None, *told
+                )
+        return state
 
     def __repr__(self) -> str:
         names = ", ".join(stream.dataset.name for stream in self.streams)
         return f"<mix of {names}: {self.stored!r}>"
+
+
+def _check_streams(streams: Sequence[Stream]) -> None:
+    if not isinstance(streams, list | tuple):
+        raise checks.wrong("a mix", "made of a list of streams", streams)
+    for number, stream in enumerate(streams):
+        if not isinstance(stream, Stream):
+            name = f"source {number} of the mix"
+            raise checks.wrong(name, "a stream, as ds.stream(...) gives it", stream)

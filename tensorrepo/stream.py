@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
+from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.torch_stream import Loading, TorchStream, torch_stream
 
@@ -112,6 +113,7 @@ class Stream:
             step: what the loop does with a batch; None: nothing.
             seconds: after which the first pass ends; the others run the same steps.
         """
+        checks.function("step", step)
         return profile(self.dataset.stored, self.of_equal, step=step, seconds=seconds)
 
     def close(self) -> None:
@@ -138,21 +140,38 @@ class Stream:
 
     def _commits(self) -> dict[str, Any]:
         """What a state says of commits."""
-        return {"commit": self.dataset.commit}
+        return {"commit": self.dataset.commit, "name": self.dataset.name}
 
     def _plain(self, state: dict[str, Any]) -> dict[str, Any]:
         """`state` without what it says of commits, which have to have the same data."""
-        saved = state.pop("commit", None)
-        if saved is not None and state.get("dataset") not in (None, self.stored.dataset.digest):
-            raise InvalidInputError(
-                f"the state was saved at commit {saved:.12}, whose data differ from those of "
-                f"{self.dataset.name} at commit {self.dataset.commit:.12}. Stream the commit that "
-                "it was saved at, or start a new epoch without the state."
-            )
+        commit, name = state.pop("commit", None), state.pop("name", None)
+        check_data(self, state.get("dataset"), commit, name)
         return state
 
     def __repr__(self) -> str:
         return f"<stream of {self.dataset.name}: {self.stored!r}>"
+
+
+def check_data(stream: Stream, digest: Any, commit: Any, name: Any) -> None:
+    """Refuse the state of other data, by what it tells of them.
+
+    Raises:
+        InvalidInputError: it is of another dataset, or of another version of this one.
+    """
+    here = stream.dataset
+    if digest in (None, stream.stored.dataset.digest) or not isinstance(commit, str):
+        return  # what else may be wrong, the format's stream says
+    if commit == here.commit or name not in (None, here.name):
+        other = "another dataset" if name in (None, here.name) else f"dataset {name!r}"
+        raise InvalidInputError(
+            f"this is the state of {other} at commit {commit:.12}, and {here.name!r} at commit "
+            f"{here.commit:.12} is streamed. Load it into a stream of what it was saved for."
+        )
+    raise InvalidInputError(
+        f"the state was saved at commit {commit:.12}, whose data differ from those of {here.name} "
+        f"at commit {here.commit:.12}. Stream the commit that it was saved at, or start a new "
+        "epoch without the state."
+    )
 
 
 def _with_state(again: Callable[[], Stream], state: dict[str, Any]) -> Stream:

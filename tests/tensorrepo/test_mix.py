@@ -85,6 +85,26 @@ def test_streams_that_do_not_fit_are_named(both: list[tr.Dataset]) -> None:
         tr.Mix([])
 
 
+def test_what_are_no_streams_is_named(both: list[tr.Dataset]) -> None:
+    with pytest.raises(tr.InvalidInputError, match="a mix is made of a list of streams"):
+        tr.Mix(both[0].stream(batch_size=8))  # type: ignore[arg-type]
+    with pytest.raises(
+        tr.InvalidInputError, match=r"source 0 of the mix is a stream, as ds\.stream"
+    ):
+        tr.Mix(both)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", [None, 3, {}, []])
+def test_no_state_is_refused_in_our_own_words(both: list[tr.Dataset], state: Any) -> None:
+    with pytest.raises(tr.InvalidInputError, match="not a 'tensorrepo"):
+        mixed(both).load_state_dict(state)
+
+
+def test_the_state_of_other_sources_names_them(both: list[tr.Dataset]) -> None:
+    with pytest.raises(tr.InvalidInputError, match=r"state of dataset 'numbers' .* 'others' at"):
+        mixed(both[::-1]).load_state_dict(mixed(both).state_dict())
+
+
 def test_the_streams_of_a_mix_are_profiled_one_by_one(both: list[tr.Dataset]) -> None:
     mix = mixed(both)
     with pytest.raises(tr.UnsupportedError, match="each of its streams"):

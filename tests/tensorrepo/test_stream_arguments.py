@@ -51,6 +51,26 @@ def test_a_wrong_argument_is_named_as_it_was_written(
         numbers.stream(**{"batch_size": 8} | options)
 
 
+def test_the_state_of_another_dataset_of_the_commit_is_named(numbers: tr.Dataset) -> None:
+    with numbers.repository.transaction("main") as tx:
+        tx.create_dataset("others", tr.Schema.of({"x": "int64"})).append({"x": np.arange(9)})
+    repo = numbers.repository
+    state = repo.dataset("others").stream(batch_size=8).state_dict()
+    found = repo.dataset("numbers").stream(batch_size=8)
+    with pytest.raises(
+        tr.InvalidInputError, match=r"state of dataset 'others' .* and 'numbers' at"
+    ):
+        found.load_state_dict(state)
+    del state["name"]
+    with pytest.raises(tr.InvalidInputError, match="state of another dataset at"):
+        found.load_state_dict(state)
+
+
+def test_a_step_that_cannot_be_called_is_refused_before_reading(numbers: tr.Dataset) -> None:
+    with pytest.raises(tr.InvalidInputError, match="step is a function, got 3"):
+        numbers.stream(batch_size=8).profile(step=3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("environment", "given", "expected"),
     [
