@@ -98,9 +98,9 @@ class Mix(Stream):
 
     def _plain(self, state: dict[str, Any]) -> dict[str, Any]:
         commits, names = state.pop("commits", None), state.pop("names", None)
-        sources = state.get("sources")
-        if all(isinstance(each, list | tuple) for each in (sources, commits, names)):
-            for stream, source, *told in zip(self.streams, sources, commits, names, strict=False):
+        told_lists: list[Any] = [state.get("sources"), commits, names]
+        if all(isinstance(each, list | tuple) for each in told_lists):
+            for stream, source, *told in zip(self.streams, *told_lists, strict=False):
                 check_data(
                     stream, source.get("dataset") if isinstance(source, dict) else None, *told
                 )
