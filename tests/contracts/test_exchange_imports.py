@@ -255,7 +255,7 @@ def test_damaged_bytes_are_refused_or_harmless(sample: Sample, seed: int, tmp_pa
 # In a process of its own, since a peak is of all that a process ever did. Prints what became of the
 # reading, and by how many KiB the process grew.
 READ_ALONE = """
-import json, resource, sys
+import json, os, resource, sys
 from tensorrepo.formats.exchange.registry import read
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tests.support.foreign import store
@@ -266,7 +266,9 @@ try:
     outcome = "read"
 except (InvalidInputError, UnsupportedError):
     outcome = "refused"
-print(json.dumps([outcome, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]))
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(json.dumps([outcome, grown]), flush=True)
+os._exit(0)  # Arrow's reader of a refused table may still ask for the interpreter while it ends
 """
 
 
@@ -279,7 +281,8 @@ def test_what_promises_more_than_it_holds_is_refused_without_taking_memory(
     # A broken table is only looked at when it is asked for.
     options = {"labels": sample.file} if sample.format == "images" else {}
     command = [sys.executable, "-c", READ_ALONE, str(path), sample.format, json.dumps(options)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
     outcome, grown_kib = json.loads(done.stdout)
     assert outcome == "refused"
     assert grown_kib * 1024 < 32 * BATCH_BYTES
