@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import sys
 from difflib import get_close_matches
 from errno import EROFS
@@ -31,7 +32,7 @@ START, CHANGE, LOOK, BRANCH, MORE = (
     "Start", "Change", "Look", "Branch and go back", "Care and settings",
 )  # fmt: skip
 
-# name: (module under tensorrepo.cli, one line of help, panel)
+# name: (module under tensorrepo.cli, one line of help, panel); a group's name stands before
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "init": ("start", "Make a repository and a workspace here.", START),
     "config": ("start", "Show or set your name, address and other settings.", START),
@@ -57,6 +58,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "ls": ("look", "List the entries of a commit.", LOOK),
     "cat": ("look", "Print an entry: rows of a dataset, tensors of a model, a file.", LOOK),
     "stream": ("stream", "Stream a dataset as training would, and show how fast.", LOOK),
+    "model ls": ("model", "List the models of a commit.", LOOK),
     "branch": ("branches", "List, make, rename or delete branches.", BRANCH),
     "tag": ("branches", "List, make or delete tags.", BRANCH),
     "switch": ("move", "Put the workspace on another branch.", BRANCH),
@@ -70,6 +72,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "version": ("care", "Show versions of tensorrepo and what it stands on.", MORE),
 }
 
+# name: (one line of help, panel)
+GROUPS: dict[str, tuple[str, str]] = {
+    "model": ("Describe, compare, cut and combine models.", LOOK),
+}
 
 AFTER_DASHES = "tensorrepo.after-dashes"  # key of the context's memory
 OUTSIDE = "tensorrepo.outside"  # another one
@@ -89,34 +95,62 @@ class PathsCommand(TyperCommand):
 class LazyCommands(TyperGroup):
     """A group whose commands are imported when one of them is called, or asked for its help."""
 
+    group = ""  # the word before its commands, "" at the top
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(COMMANDS)
+        if self.group:
+            return [name.split()[1] for name in COMMANDS if name.startswith(f"{self.group} ")]
+        return list(dict.fromkeys(name.split()[0] for name in COMMANDS))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's signature
         """A light stand-in, enough for the list of commands; `resolve_command` loads the real."""
-        if cmd_name not in COMMANDS:
+        full = f"{self.group} {cmd_name}".strip()
+        if full in GROUPS:
+            line, panel = GROUPS[full]
+            return TyperGroup(name=cmd_name, help=line, rich_help_panel=panel)
+        if full not in COMMANDS:
             return None
-        _, line, panel = COMMANDS[cmd_name]
+        _, line, panel = COMMANDS[full]
         return TyperCommand(cmd_name, help=line, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        near = [] if args[0] in COMMANDS else get_close_matches(args[0], COMMANDS)
+        known = self.list_commands(ctx)
+        near = [] if args[0] in known else get_close_matches(args[0], known)
         if near and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
         name, command, rest = super().resolve_command(ctx, args)
-        return name, None if command is None or name is None else load_command(name), rest
+        if command is None or name is None:
+            return name, None, rest
+        full = f"{self.group} {name}".strip()
+        return name, load_group(full) if full in GROUPS else load_command(full), rest
+
+
+def load_group(name: str) -> Any:
+    """The commands that begin with one word: ``tensorrepo model ...``."""
+    line, _ = GROUPS[name]
+    lazy = type(f"{name.title()}Commands", (LazyCommands,), {"group": name})
+    single = typer.Typer(
+        cls=lazy,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=f"[bold]tensorrepo {name} COMMAND --help[/bold] ends in examples.",
+    )
+    single.callback(help=line)(lambda: None)
+    return typer.main.get_group(single)
 
 
 def load_command(name: str) -> Any:
     """The real command, from its module. Its docstring is its help, "Examples:" its end."""
     module = importlib.import_module(f"tensorrepo.cli.{COMMANDS[name][0]}")
-    function: Callable[..., None] = getattr(module, f"{name.replace('-', '_')}_command")
+    function: Callable[..., None] = getattr(module, f"{re.sub('[ -]', '_', name)}_command")
     text, _, examples = cleandoc(function.__doc__ or "").partition("Examples:")
     paragraphs = [" ".join(part.split()) for part in text.strip().split("\n\n")]
     lines = [line.strip() for line in examples.strip().splitlines()]
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
     single.command(
-        name,
+        name.rsplit(maxsplit=1)[-1],
         cls=PathsCommand if name in WITH_PATHS else TyperCommand,
         help="\n\n".join(paragraphs),
         epilog="[bold]Examples[/bold]\n\n" + "\n".join(f"  {line}" for line in lines),

@@ -44,6 +44,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "cat": (("cat", "points"),),
     "set": (("set", "points", "licence=CC0"),),
     "stream": (("stream", "points"),),
+    "model ls": (("model", "ls"),),
     "branch": (("branch", "side"),),
     "tag": (("tag", "v2"),),
     "switch": (("switch", "-c", "side"),),

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from tensorrepo.cli.exits import EXIT_CODES
-from tensorrepo.cli.main import COMMANDS, guarded
+from tensorrepo.cli.main import COMMANDS, GROUPS, guarded
 from tensorrepo.repo.errors import CommitOutcomeUnknown, ConflictError, Error, error_classes
 
 if TYPE_CHECKING:
@@ -75,8 +75,16 @@ def test_conflicts_are_listed_below_the_message() -> None:
 
 def test_help_lists_every_command_in_its_panel(empty: Shell) -> None:
     shown = empty("--help")
-    assert all(name in shown for name in COMMANDS)
+    assert all(name.split()[0] in shown for name in COMMANDS)
     assert all(panel in shown for _, _, panel in COMMANDS.values())
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_of_a_group_lists_its_commands(empty: Shell, group: str) -> None:
+    shown = empty(group, "--help")
+    inside = [name.split()[1] for name in COMMANDS if name.startswith(f"{group} ")]
+    assert inside
+    assert all(name in shown for name in inside)
 
 
 def test_no_command_shows_the_help_and_is_wrong_usage(empty: Shell) -> None:
@@ -85,7 +93,7 @@ def test_no_command_shows_the_help_and_is_wrong_usage(empty: Shell) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_ends_in_examples_of_it(empty: Shell, command: str) -> None:
-    examples = empty(command, "-h").rpartition("Examples")[2].strip().splitlines()
+    examples = empty(*command.split(), "-h").rpartition("Examples")[2].strip().splitlines()
     assert examples
     assert all(line.strip().startswith(f"tensorrepo {command}") or "redo" in line
                for line in examples)  # fmt: skip
@@ -98,6 +106,10 @@ def test_the_help_of_add_names_the_formats_that_it_reads(empty: Shell, name: str
 
 def test_a_mistyped_command_suggests_the_right_one(empty: Shell) -> None:
     assert "Did you mean commit" in empty.fails(2, "comit")
+
+
+def test_a_mistyped_command_of_a_group_suggests_the_right_one(empty: Shell) -> None:
+    assert "Did you mean ls" in empty.fails(2, "model", "lss")
 
 
 def test_the_version_is_told(empty: Shell) -> None:
