@@ -76,27 +76,19 @@ class FileEntry(msgspec.Struct, frozen=True, array_like=True):
         return digest_from_bytes(self.blob)
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
-    """A stretch of an original: all of a blob (its digest, 32 bytes), or of a tensor (its name)."""
-
-    blob: bytes | None = None
-    tensor: str | None = None
-
-
 class Original(msgspec.Struct, frozen=True, array_like=True):
     """A file that can be given back byte for byte: `parts`, one after the other, are the file.
 
-    A safetensors file is the blob of its header, then the tensors in the order of their offsets.
+    A number is so many next bytes of `blob`, a text names a tensor: all of its bytes. A safetensors
+    file is its header, then the tensors in the order of their offsets.
     """
 
     name: str
     format: str
-    parts: tuple[Part, ...]
+    blob: bytes | None
+    parts: tuple[int | str, ...]
     size_bytes: int
     sha256: bytes
-
-    def blobs(self) -> tuple[bytes, ...]:
-        return tuple(part.blob for part in self.parts if part.blob is not None)
 
 
 class Edge(msgspec.Struct, frozen=True, array_like=True):
@@ -131,7 +123,7 @@ class Manifest(msgspec.Struct, frozen=True):
         """The blobs that the manifest's object must link to."""
         blobs = {file.blob for file in self.files}
         for original in self.originals:
-            blobs.update(original.blobs())
+            blobs.update(() if original.blob is None else (original.blob,))
         if self.graph is not None:
             blobs.add(self.graph)
         return tuple(sorted(digest_from_bytes(blob) for blob in blobs))
@@ -279,21 +271,29 @@ def _check_files(manifest: Manifest) -> None:
     names = {tensor.name for tensor in manifest.tensors}
     names |= {alias.name for alias in manifest.aliases}
     for original in manifest.originals:
-        check_file_name(original.name)
-        if len(original.sha256) != 32 or original.size_bytes < 0:
-            raise InvalidInputError(f"file {original.name!r}: digests have 32 bytes, sizes no sign")
-        for part in original.parts:
-            if (part.blob is None) == (part.tensor is None):
-                raise InvalidInputError(f"file {original.name!r}: a part is a blob or a tensor")
-            if part.blob is not None and len(part.blob) != DIGEST_BYTES:
-                raise InvalidInputError(f"file {original.name!r}: a blob's digest has 32 bytes")
-            if part.tensor is not None and part.tensor not in names:
-                raise InvalidInputError(f"file {original.name!r}: no tensor {part.tensor!r:.80}")
+        _check_original(original, names)
     both = {file.name for file in manifest.files} & {file.name for file in manifest.originals}
     if both:
         raise InvalidInputError(f"file {min(both)!r} is there twice")
     if manifest.graph is not None and len(manifest.graph) != DIGEST_BYTES:
         raise InvalidInputError("the graph's digest has 32 bytes")
+
+
+def _check_original(original: Original, names: set[str]) -> None:
+    check_file_name(original.name)
+    where = f"file {original.name!r}"
+    if len(original.sha256) != 32 or original.size_bytes < 0:
+        raise InvalidInputError(f"{where}: digests have 32 bytes, sizes no sign")
+    if original.blob is not None and len(original.blob) != DIGEST_BYTES:
+        raise InvalidInputError(f"{where}: a blob's digest has 32 bytes")
+    numbers = [part for part in original.parts if isinstance(part, int)]
+    if any(number < 1 for number in numbers) or bool(numbers) != (original.blob is not None):
+        raise InvalidInputError(f"{where}: bytes of a blob are counted, and there is a blob")
+    if any(isinstance(a, int) and isinstance(b, int) for a, b in pairwise(original.parts)):
+        raise InvalidInputError(f"{where}: two runs of bytes follow each other")
+    for part in original.parts:
+        if isinstance(part, str) and part not in names:
+            raise InvalidInputError(f"{where}: no tensor {part!r:.80}")
 
 
 def _check_lineage(manifest: Manifest) -> None:

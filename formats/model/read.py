@@ -265,11 +265,24 @@ class Model:
             )
 
     def _original_chunks(self, original: Original, pool: Executor) -> Iterator[Buffer]:
+        at, literals = 0, memoryview(self.literals(original))
         for part in original.parts:
-            if part.blob is not None:
-                yield self.objects.get(digest_from_bytes(part.blob)).payload
-            elif part.tensor is not None:
-                yield from tensor_chunks(self.tensor(part.tensor), pool)
+            if isinstance(part, str):
+                yield from tensor_chunks(self.tensor(part), pool)
+                continue
+            if at + part > len(literals):
+                raise CorruptError(
+                    f"file {original.name!r} of model {self.entry.digest:.12}: its blob has "
+                    f"{len(literals)} bytes, more are needed"
+                )
+            yield literals[at : at + part]
+            at += part
+
+    def literals(self, original: Original) -> Buffer:
+        """The bytes of a file that are no tensor's, one after the other."""
+        if original.blob is None:
+            return b""
+        return self.objects.get(digest_from_bytes(original.blob)).payload
 
     def _target(self, name: str) -> str:
         target = self.aliases.get(name, name)

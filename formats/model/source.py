@@ -21,17 +21,25 @@ FileContent = bytes | Path
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes ``[start, stop)`` of a file, where they are too many to be held."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class OriginalFile:
     """A file that must be given back byte for byte, once its tensors are stored as tensors.
 
-    `parts`, one after the other, are the file: bytes that stand for themselves, and names of
-    tensors. `path` is where it lies now.
+    `parts`, one after the other, are the file: bytes that stand for themselves, stretches of the
+    file, and names of tensors. `path` is where it lies now.
     """
 
     name: str
     format: str
     path: Path
-    parts: tuple[bytes | str, ...]
+    parts: tuple[bytes | Stretch | str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from tensorrepo.formats.model.manifest import (
     FileEntry,
     Manifest,
     Original,
-    Part,
     Piece,
     TensorEntry,
     TypeEntry,
@@ -46,7 +45,7 @@ from tensorrepo.formats.model.reuse import (
     known_tensors,
     worth_reusing,
 )
-from tensorrepo.formats.model.source import FileContent, ModelSource, source_of
+from tensorrepo.formats.model.source import FileContent, ModelSource, Stretch, source_of
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import digest_bytes
 from tensorrepo.repo.objects import Kind
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 DEFAULT_BUDGET_BYTES: Final = 256 << 20
+_LITERAL_BYTES: Final = 8 << 20  # of a long stretch of a file that is compared at a time
 SMALLEST_BUDGET_BYTES: Final = 32 << 20  # a fourth of it holds the largest frame
 
 
@@ -329,9 +329,10 @@ class _Stored:
 def _store_original(objects: ObjectSink, original: OriginalFile, stored: _Stored) -> Original:
     """What gives a file back, after it was made once and compared with the file, byte for byte."""
     size, checksum = 0, sha256()
+    literals: list[Buffer] = []
     with open_file(original.path) as file:
         for part in original.parts:
-            for chunk in (part,) if isinstance(part, bytes) else stored.chunks(part):
+            for chunk in _chunks(original, part, stored):
                 # Hashing is the slowest part: it runs beside reading the file and comparing.
                 hashed = stored.pool.submit(checksum.update, chunk)
                 same = _reads(file, chunk)
@@ -339,15 +340,41 @@ def _store_original(objects: ObjectSink, original: OriginalFile, stored: _Stored
                 if not same:
                     raise _differs(original, size)
                 size += len(chunk)
+                if not isinstance(part, str) and len(chunk):
+                    literals.append(chunk)
         if file.read(1):
             raise _differs(original, size)
-    parts = tuple(
-        Part(blob=digest_bytes(objects.put(Kind.BLOB, part).digest))
-        if isinstance(part, bytes)
-        else Part(tensor=part)
-        for part in original.parts
-    )
-    return Original(original.name, original.format, parts, size, checksum.digest())
+    parts = _counted(original.parts)
+    blob = digest_bytes(objects.put(Kind.BLOB, literals).digest) if literals else None
+    return Original(original.name, original.format, blob, parts, size, checksum.digest())
+
+
+def _chunks(
+    original: OriginalFile, part: bytes | Stretch | str, stored: _Stored
+) -> Iterator[Buffer]:
+    if isinstance(part, str):
+        yield from stored.chunks(part)
+    elif isinstance(part, bytes):
+        yield part
+    else:
+        mapped = memoryview(content_of(original.path))
+        for start in range(part.start, part.stop, _LITERAL_BYTES):
+            yield mapped[start : min(start + _LITERAL_BYTES, part.stop)]
+
+
+def _counted(parts: Iterable[bytes | Stretch | str]) -> tuple[int | str, ...]:
+    """Parts as the manifest has them: runs of literal bytes as their length."""
+    counted: list[int | str] = []
+    for part in parts:
+        if isinstance(part, str):
+            counted.append(part)
+            continue
+        size = part.stop - part.start if isinstance(part, Stretch) else len(part)
+        if counted and isinstance(counted[-1], int):
+            counted[-1] += size
+        elif size:
+            counted.append(size)
+    return tuple(counted)
 
 
 def _reads(file: IO[bytes], expected: Buffer) -> bool:

@@ -139,7 +139,7 @@ def _write_snapshot(model: Model, target: Path, *, overwrite: bool) -> None:
             with place.open("xb") as file:
                 for chunk in model.file_chunks(name):
                     file.write(chunk)
-        held = {part.tensor for one in model.originals.values() for part in one.parts}
+        held = {part for one in model.originals.values() for part in one.parts}
         if not held.issuperset(model.keys()):
             write_safetensors(model, folder / NEW_WEIGHTS)
 

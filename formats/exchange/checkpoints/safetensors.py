@@ -180,8 +180,7 @@ def the_original(model: Model) -> str | None:
     originals = [original for original in model.originals.values() if original.format == FORMAT]
     if len(originals) != 1 or len(model.originals) != 1:
         return None
-    named = {part.tensor for part in originals[0].parts}
-    return originals[0].name if named.issuperset(model.keys()) else None
+    return originals[0].name if set(originals[0].parts).issuperset(model.keys()) else None
 
 
 def _new_chunks(model: Model, metadata: Mapping[str, str]) -> Iterator[Buffer]:

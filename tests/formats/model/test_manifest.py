@@ -14,7 +14,6 @@ from tensorrepo.formats.model.manifest import (
     FileEntry,
     Manifest,
     Original,
-    Part,
     Piece,
     TensorEntry,
     TypeEntry,
@@ -43,9 +42,7 @@ FULL = Manifest(
     tensors=(tensor("a", (2, 3)), tensor("b.c", (50, 2)), tensor("é")),
     aliases=(Alias("tied", "a"),),
     files=(FileEntry("config.json", BLOB, 2, SUM), FileEntry("tok/vocab.txt", BLOB, 9, SUM)),
-    originals=(
-        Original("m.safetensors", "safetensors", (Part(blob=BLOB), Part(tensor="a")), 99, SUM),
-    ),
+    originals=(Original("m.safetensors", "safetensors", BLOB, (75, "a"), 99, SUM),),
     metadata={"epoch": 3, "nested": {"z": [1, None, True], "a": "text"}},
     metrics={"loss": math.inf, "accuracy": 0.91},
     lineage=(Edge("trained_on", "datasets/x", "1" * 64, "2" * 64, {"seed": 7, "position": 4096}),),
@@ -54,6 +51,10 @@ FULL = Manifest(
 
 def replaced(**changes: Any) -> Manifest:
     return msgspec.structs.replace(FULL, **changes)
+
+
+def an_original(**changes: Any) -> Manifest:
+    return replaced(originals=(msgspec.structs.replace(FULL.originals[0], **changes),))
 
 
 def test_a_manifest_is_read_as_it_was_written() -> None:
@@ -100,15 +101,15 @@ BROKEN = {
     "an alias of an alias": replaced(aliases=(Alias("t", "a"), Alias("tied", "t"))),
     "an alias that is a tensor": replaced(aliases=(Alias("a", "b.c"),)),
     "a file outside": replaced(files=(FileEntry("../x", BLOB, 0, SUM),)),
-    "an original outside": replaced(originals=(Original("/x", "safetensors", (), 0, SUM),)),
-    "a file twice": replaced(originals=(Original("config.json", "safetensors", (), 0, SUM),)),
-    "an original of a missing tensor": replaced(
-        originals=(Original("x", "safetensors", (Part(tensor="q"),), 0, SUM),)
-    ),
-    "a part that is two": replaced(
-        originals=(Original("x", "safetensors", (Part(blob=BLOB, tensor="a"),), 0, SUM),)
-    ),
-    "a part that is none": replaced(originals=(Original("x", "safetensors", (Part(),), 0, SUM),)),
+    "an original outside": an_original(name="/x"),
+    "a file twice": an_original(name="config.json"),
+    "an original of a missing tensor": an_original(parts=(75, "q")),
+    "bytes without a blob": an_original(blob=None),
+    "a blob without bytes": an_original(parts=("a",)),
+    "no bytes of a blob": an_original(parts=(0, "a")),
+    "bytes of a blob twice": an_original(parts=(5, 70, "a")),
+    "a blob's digest that is short": an_original(blob=b"12"),
+    "an original of less than nothing": an_original(size_bytes=-1),
     "a short digest": replaced(files=(FileEntry("x", b"12", 0, SUM),)),
     "metadata that is no JSON": replaced(metadata={"x": b"bytes"}),
     "lineage without a digest": replaced(lineage=(Edge("parent", "models/x", "12"),)),

@@ -9,7 +9,7 @@ import pytest
 
 from tensorrepo.formats.model.manifest import Edge
 from tensorrepo.formats.model.read import open_model
-from tensorrepo.formats.model.source import ModelSource, OriginalFile
+from tensorrepo.formats.model.source import ModelSource, OriginalFile, Stretch
 from tensorrepo.formats.model.write import SMALLEST_BUDGET_BYTES, write_model
 from tensorrepo.formats.tensors import tensor_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -252,7 +252,7 @@ def test_lineage_metrics_and_metadata_are_kept() -> None:
     assert (model.lineage, model.metrics, model.metadata) == ((edge,), *options.values())
 
 
-def original(path: Path, *parts: bytes | str) -> ModelSource:
+def original(path: Path, *parts: bytes | Stretch | str) -> ModelSource:
     tensors = {"w": tensor_of("w", np.arange(100, dtype="u1"))}
     return ModelSource(tensors, originals=(OriginalFile("m.bin", "test", path, parts),))
 
@@ -261,6 +261,23 @@ def test_an_original_is_made_of_its_parts_again(tmp_path: Path) -> None:
     data = b"head" + bytes(range(100)) + b"tail"
     (tmp_path / "m.bin").write_bytes(data)
     model = stored(original(tmp_path / "m.bin", b"head", "w", b"tail"))
+    assert b"".join(map(bytes, model.file_chunks("m.bin"))) == data
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (Stretch(0, 4), "w", Stretch(104, 108)),
+        (b"he", Stretch(2, 3), b"", b"d", "w", b"tail"),
+        (b"head", Stretch(4, 108)),
+    ],
+)
+def test_what_is_no_tensor_may_be_stretches_of_the_file(
+    tmp_path: Path, parts: tuple[bytes | Stretch | str, ...]
+) -> None:
+    data = b"head" + bytes(range(100)) + b"tail"
+    (tmp_path / "m.bin").write_bytes(data)
+    model = stored(original(tmp_path / "m.bin", *parts))
     assert b"".join(map(bytes, model.file_chunks("m.bin"))) == data
 
 
