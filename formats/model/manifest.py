@@ -80,13 +80,15 @@ class Original(msgspec.Struct, frozen=True, array_like=True):
     """A file that can be given back byte for byte: `parts`, one after the other, are the file.
 
     A number is so many next bytes of `blob`, a text names a tensor: all of its bytes. A safetensors
-    file is its header, then the tensors in the order of their offsets.
+    file is its header, then the tensors in the order of their offsets. `others` are tensors of the
+    file that lie in it in another form, as numbers of any length or in another order of elements.
     """
 
     name: str
     format: str
     blob: bytes | None
     parts: tuple[int | str, ...]
+    others: tuple[str, ...]
     size_bytes: int
     sha256: bytes
 
@@ -291,7 +293,8 @@ def _check_original(original: Original, names: set[str]) -> None:
         raise InvalidInputError(f"{where}: bytes of a blob are counted, and there is a blob")
     if any(isinstance(a, int) and isinstance(b, int) for a, b in pairwise(original.parts)):
         raise InvalidInputError(f"{where}: two runs of bytes follow each other")
-    for part in original.parts:
+    _check_sorted(f"{where}: tensor", original.others)
+    for part in (*original.parts, *original.others):
         if isinstance(part, str) and part not in names:
             raise InvalidInputError(f"{where}: no tensor {part!r:.80}")
 

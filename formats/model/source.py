@@ -33,13 +33,15 @@ class OriginalFile:
     """A file that must be given back byte for byte, once its tensors are stored as tensors.
 
     `parts`, one after the other, are the file: bytes that stand for themselves, stretches of the
-    file, and names of tensors. `path` is where it lies now.
+    file, and names of tensors. `others` are tensors of the file that lie in it in another form.
+    `path` is where it lies now.
     """
 
     name: str
     format: str
     path: Path
     parts: tuple[bytes | Stretch | str, ...]
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class ModelSource:
     originals: tuple[OriginalFile, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    graph: bytes | None = None  # an encoded architecture graph, where the source has one
 
     @property
     def tensor_bytes(self) -> int:

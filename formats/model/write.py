@@ -73,6 +73,7 @@ def write_model(
     metadata: Mapping[str, Any] | None = None,
     metrics: Mapping[str, Any] | None = None,
     lineage: Iterable[Edge] = (),
+    graph: bytes | None = None,
     known: Iterable[Digest] = (),
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
     progress: Progress | None = None,
@@ -87,6 +88,7 @@ def write_model(
         metadata: JSON, beside that of the importer.
         metrics: JSON, such as ``{"accuracy": 0.91}``.
         lineage: what it came from.
+        graph: its architecture, encoded; None: that of the importer, if it has one.
         known: placements reachable where this is committed: what they hold is not stored again.
         budget_bytes: memory for packs being filled; at least 32 MiB.
         progress: called with the tensors and tensor bytes done so far.
@@ -114,6 +116,7 @@ def write_model(
             aliases=tuple(Alias(name, source.aliases[name]) for name in sorted(source.aliases)),
             files=_store_files(objects, {**source.files, **(files or {})}),
             originals=tuple(_store_original(objects, one, stored) for one in originals),
+            graph=_store_graph(objects, graph or source.graph),
             metadata={**source.metadata, **(metadata or {})},
             metrics=dict(metrics or {}),
             lineage=tuple(lineage),
@@ -311,6 +314,11 @@ def _store_files(objects: ObjectSink, files: Mapping[str, FileContent]) -> tuple
     return tuple(entries)
 
 
+def _store_graph(objects: ObjectSink, graph: bytes | None) -> bytes | None:
+    """The digest of the blob with the graph."""
+    return None if graph is None else digest_bytes(objects.put(Kind.BLOB, graph).digest)
+
+
 @dataclass(frozen=True, slots=True)
 class _Stored:
     """The tensors of a source, as they were stored."""
@@ -344,9 +352,9 @@ def _store_original(objects: ObjectSink, original: OriginalFile, stored: _Stored
                     literals.append(chunk)
         if file.read(1):
             raise _differs(original, size)
-    parts = _counted(original.parts)
+    parts, others = _counted(original.parts), tuple(sorted(original.others))
     blob = digest_bytes(objects.put(Kind.BLOB, literals).digest) if literals else None
-    return Original(original.name, original.format, blob, parts, size, checksum.digest())
+    return Original(original.name, original.format, blob, parts, others, size, checksum.digest())
 
 
 def _chunks(
