@@ -2,13 +2,13 @@
 
 A folder of immutable byte strings by name. Every value carries a checksum of its name and bytes;
 what does not verify is dropped, so a killed writer, a full disk or a curious user cost a download
-and nothing else. There are no locks: files appear by rename and go by unlink, and whoever mapped
-one keeps it. Several processes share one folder.
+and nothing else. There are no locks: files appear by rename and go by unlink. Several processes
+share one folder. Values are read, never mapped: should somebody cut a file that is mapped, whoever
+touches it next dies of SIGBUS.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import random
 import re
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.ids import Buffer
 
-# Layout: value | xxh3_64 of name and value | magic. The value comes first, so that a mapped one
-# starts on a memory page. It is a cache: another layout is another magic, and old files are misses.
+# Layout: value | xxh3_64 of name and value | magic. It is a cache: another layout is another magic,
+# and old files are misses.
 TRAILER = Struct("<Q8s")
 assert TRAILER.size == 16
 MAGIC = b"TRCACHE1"
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
-_MAP_FROM_BYTES = 1 << 20  # smaller values are cheaper to read than to map
 _STALE_SECONDS = 3600.0
 _TOUCH_SECONDS = 600.0  # a use is noted this often: every hit would cost a write
 _LOOKS = 64  # the folder is measured about once for each 1/64 of the limit that is written
@@ -69,7 +68,6 @@ class DiskCache:
 
     _kept = _KEPT
     _names = _NAME
-    _map_from_bytes = _MAP_FROM_BYTES
 
     def __init__(
         self,
@@ -103,10 +101,8 @@ class DiskCache:
             return None
         try:
             value = self._verified(fd, name)
-        except OSError:  # no descriptor or no memory to map it: that says nothing of the value
+        except OSError:  # the disk does not give it now: that says nothing of the value
             return None
-        except ValueError:  # cut short while it was read
-            value = None
         finally:
             os.close(fd)
         if value is None:
@@ -173,9 +169,8 @@ class DiskCache:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size < TRAILER.size:
             return None
-        is_mapped = status.st_size >= self._map_from_bytes
-        stored = memoryview(_load(fd, status.st_size, is_mapped=is_mapped))
-        if stored.nbytes != status.st_size:
+        stored = _read(fd, status.st_size)
+        if stored is None:
             return None
         value = stored[: -TRAILER.size]
         checksum, magic = TRAILER.unpack(stored[-TRAILER.size :])
@@ -224,11 +219,19 @@ class DiskCache:
             os.unlink(path)
 
 
-def _load(fd: int, size_bytes: int, *, is_mapped: bool) -> Buffer | mmap.mmap:
-    if not is_mapped:
-        return os.pread(fd, size_bytes, 0)
-    flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_POPULATE", 0)
-    return mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ)
+def _read(fd: int, size_bytes: int) -> memoryview | None:
+    """So many bytes of a file; None where it was cut short meanwhile."""
+    data = os.pread(fd, size_bytes, 0)  # of bytes: no memory is set to zero first
+    if len(data) == size_bytes:
+        return memoryview(data)
+    parts, at = [data], len(data)  # one call reads no more than 2 GiB
+    while at < size_bytes:
+        part = os.pread(fd, size_bytes - at, at)
+        if not part:
+            return None
+        parts.append(part)
+        at += len(part)
+    return memoryview(b"".join(parts))
 
 
 def _checksum(name: str, views: Sequence[memoryview]) -> int:

@@ -52,9 +52,6 @@ class PageCache(DiskCache):
 
     _kept = 0.95
     _names = _PAGE_NAME
-    # A map holds a descriptor, and a window holds thousands of pages. They are read instead, but
-    # for such as one read does not bring.
-    _map_from_bytes = 1 << 30
 
     def __init__(
         self,
