@@ -64,8 +64,11 @@ def row_numbers(batches: Sequence[Batch]) -> list[list[int]]:
     return [batch.rows.tolist() for batch in batches]
 
 
+def own_threads() -> list[threading.Thread]:
+    """The threads that streams have started and not ended."""
+    return [each for each in threading.enumerate() if each.name.startswith("tensorrepo-")]
+
+
 def stream_threads() -> list[str]:
-    """Names of the threads that streams have started and not ended."""
-    return [
-        thread.name for thread in threading.enumerate() if thread.name.startswith("tensorrepo-")
-    ]
+    """Their names."""
+    return [thread.name for thread in own_threads()]

@@ -7,12 +7,13 @@ over in order. `StreamIterator` is what the loop holds: dropping it ends every t
 
 from __future__ import annotations
 
+import _thread
 import weakref
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tensorrepo.formats.dataset.streaming.batching.stages import Stages
-from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead
+from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead, is_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -153,9 +154,10 @@ class StreamIterator:
         self._moved_to = moved_to
         self._stats = stats
         self._clock = clock
+        self._report = report
         self._ready: Iterator[Item] = iter(())
         # The threads know nothing of this object, so it can be collected while they run.
-        self._finalizer = weakref.finalize(self, _close, items, report)
+        self._finalizer = weakref.finalize(self, _abandoned, items, report)
 
     def __iter__(self) -> StreamIterator:
         return self
@@ -171,7 +173,8 @@ class StreamIterator:
     def close(self) -> None:
         """Stop, and wait for the threads. What was handed out stays valid."""
         self._ready = iter(())
-        self._finalizer()
+        if self._finalizer.detach() is not None:
+            _close(self._items, self._report)
 
     def _next_items(self) -> Item:
         began = self._clock()
@@ -184,6 +187,19 @@ class StreamIterator:
         self._stats.waited_seconds += self._clock() - began
         self._ready = iter(found)
         return next(self._ready)
+
+
+def _abandoned(items: Items, report: Callable[[], None] | None) -> None:
+    """Close on whichever thread found that nobody holds the iterator any more.
+
+    Where that is one of a stream's own, amid a collection of garbage, it may hold the lock that
+    closing needs, and cannot wait for itself: another thread closes.
+    """
+    if is_own_thread():
+        # `Thread.start` takes a lock of `threading`, which this thread may hold as well.
+        _thread.start_new_thread(_close, (items, report))
+    else:
+        _close(items, report)
 
 
 def _close(items: Items, report: Callable[[], None] | None) -> None:

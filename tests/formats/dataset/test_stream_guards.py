@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,7 @@ from tensorrepo.formats.dataset.streaming.fetching import downloads
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects
-from tests.support.streams import ROWS, SCHEMA, WINDOW, MappedObjects, stream_threads
+from tests.support.streams import ROWS, SCHEMA, WINDOW, MappedObjects, own_threads, stream_threads
 
 if TYPE_CHECKING:
     from tensorrepo.repo.ids import Buffer
@@ -110,6 +111,31 @@ def test_an_abandoned_iterator_leaves_no_thread(remote: Dataset, prefetch: int) 
     assert stream_threads()
     del batches
     gc.collect()
+    assert stream_threads() == []
+
+
+def test_an_iterator_that_dies_on_its_own_thread_and_behind_its_lock_ends_its_threads(
+    remote: Dataset,
+) -> None:
+    held: list[Any] = []
+    armed, left, died = threading.Event(), threading.Event(), threading.Event()
+
+    def clock() -> float:
+        behind_the_lock = sys._getframe(1).f_code is downloads.Downloads._next.__code__
+        if armed.is_set() and behind_the_lock:
+            left.wait(60)
+            held.clear()
+            died.set()
+        return time.perf_counter()
+
+    held.append(iter(stream(remote, batch_size=8, window_bytes=WINDOW, clock=clock)))
+    next(held[0])
+    armed.set()
+    next(held[0])  # more are made, for which something is fetched
+    left.set()
+    assert died.wait(60)
+    for thread in own_threads():
+        thread.join(60)
     assert stream_threads() == []
 
 

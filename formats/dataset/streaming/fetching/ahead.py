@@ -9,7 +9,7 @@ daemons, so nothing keeps a process from ending.
 from __future__ import annotations
 
 from collections import deque
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock, Thread, current_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_OWN = "tensorrepo-"  # what names of threads begin with
 _JOIN_SECONDS = 10.0  # reads that hang longer are left to their daemon threads
 
 
@@ -228,6 +229,11 @@ class Ahead(Generic[T]):
             self._ready.append(item)
             self._arrived.notify()
             return True
+
+
+def is_own_thread() -> bool:
+    """Whether this is a thread that some stream started: all of them are called so."""
+    return current_thread().name.startswith(_OWN)
 
 
 def join_all(threads: Sequence[Thread], seconds: float = _JOIN_SECONDS) -> None:
