@@ -22,6 +22,7 @@ from tensorrepo.formats.dataset.streaming.ordering.mixing import (
     rank_cut,
     rank_turns,
 )
+from tensorrepo.formats.dataset.streaming.ordering.openruns import OpenRuns
 from tensorrepo.formats.dataset.streaming.ordering.order import Located, stride_of
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, Stretch, run_rows
 
@@ -153,15 +154,16 @@ def mixed_stretches(
         first_rows: of the first stretch; the others grow.
     """
     walk = _Walk(sources, blend, share, seed, epoch)
-    uses = _OpenRuns(sum(source.runs for source in sources))
+    uses = OpenRuns(sum(source.runs for source in sources))
     pieces = walk.pieces(first_rows, stretch_rows)
     piece = next(pieces, None)
     while piece is not None:
         left, walk.left = walk.left, []
         following = next(pieces, None)
-        new = uses.opened(piece)
-        done = uses.closed(piece, following)
-        stale = uses.stale(left, piece, following)
+        coming = _NO_RUNS if following is None else following.run
+        new = uses.opened(piece.run)
+        done = uses.closed(piece.run, piece.busy, coming)
+        stale = uses.stale(left, piece.run, coming)
         closed = np.concatenate((stale, piece.run[done]))
         walk.close(closed)
         yield Stretch(
@@ -340,48 +342,3 @@ def _own_rows(
     place = np.arange(part.size) - (np.cumsum(rows) - rows)[part]
     mine = (place >= first[part]) & (place < stop[part])
     return found.select(np.sort(by_band[mine]))
-
-
-class _OpenRuns:
-    """Which runs are open, and where a piece uses them first and last."""
-
-    def __init__(self, runs: int) -> None:
-        self._open = np.zeros(runs, dtype=np.bool_)
-        self._needed = np.zeros(runs, dtype=np.bool_)
-        self._at = np.zeros(runs, dtype=np.int64)
-
-    def opened(self, piece: _Piece) -> NDArray[np.int64]:
-        """Places in a piece where a run that is not open comes first. It is open from now on."""
-        run = piece.run
-        every = np.arange(run.size)
-        self._at[run[::-1]] = every[::-1]  # of equal runs the last assignment stays
-        new = np.flatnonzero((self._at[run] == every) & ~self._open[run])
-        self._open[run] = True
-        return new
-
-    def closed(self, piece: _Piece, following: _Piece | None) -> NDArray[np.int64]:
-        """Places in a piece where a run comes last that is not needed soon. It is closed now."""
-        run, every = piece.run, np.arange(piece.run.size)
-        if following is not None:
-            self._needed[following.run] = True
-        self._at[run] = every
-        done = np.flatnonzero((self._at[run] == every) & ~self._needed[run] & ~piece.busy)
-        self._open[run[done]] = False
-        if following is not None:
-            self._needed[following.run] = False
-        return done
-
-    def stale(
-        self, runs: list[NDArray[np.int64]], piece: _Piece, following: _Piece | None
-    ) -> NDArray[np.int64]:
-        """Those of `runs` that are open though nothing here needs them: closed now.
-
-        They were kept for rows that then went to another rank.
-        """
-        if not runs:
-            return _NO_RUNS
-        kept = np.unique(np.concatenate(runs))
-        used = [piece.run] if following is None else [piece.run, following.run]
-        kept = kept[self._open[kept] & ~np.isin(kept, np.concatenate(used))]
-        self._open[kept] = False
-        return kept

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tensorrepo.formats.dataset.streaming.ordering.keyed import low_bits_of, numbers, permutations
+from tensorrepo.formats.dataset.streaming.ordering.openruns import OpenRuns
 from tensorrepo.formats.dataset.streaming.ordering.order import PairedLanes, joined
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -148,7 +149,7 @@ def stretches(
         first_rows: of the first stretch, so that the first batch comes soon; the others grow.
     """
     shuffled = run_rows(order, key, live)
-    uses = _Uses(live.size, *order.returning(share.bands(order.bands)))
+    uses, until = OpenRuns(live.size), _needed_until(order, live.size, share)
     pieces = _in_turn(_pieces(order, share, first_rows or stretch_rows, stretch_rows), share)
     piece = next(pieces, None)
     while piece is not None:
@@ -158,7 +159,9 @@ def stretches(
         if shuffled is not None:
             shuffled.open(opened)
             row = shuffled.rows(piece.run, piece.place)
-        done = new[:0] if keep else uses.closed(piece, following)
+        coming = new[:0] if following is None else following.run
+        busy = until[piece.run] >= piece.ends[-1]
+        done = new[:0] if keep else uses.closed(piece.run, busy, coming)
         closed = piece.run[done]
         if shuffled is not None:
             shuffled.close(closed)
@@ -175,6 +178,14 @@ def stretches(
             repeated=piece.repeated,
         )
         piece = following
+
+
+def _needed_until(order: Order, runs: int, share: Share) -> NDArray[np.int64]:
+    """For each run the position up to which it comes again after a while; 0 where it does not."""
+    until = np.zeros(runs, dtype=np.int64)
+    returning, positions = order.returning(share.bands(order.bands))
+    until[returning] = positions
+    return until
 
 
 def _pieces(order: Order, share: Share, rows: int, most_rows: int) -> Iterator[_Piece]:
@@ -255,38 +266,6 @@ def shared_rows(order: Order, share: Share, start: int, stop: int) -> Located:
     place = np.arange(step.size) - np.searchsorted(step, step)
     mine_too = (place >= rank * step_rows // world) & (place < (rank + 1) * step_rows // world)
     return found.select(np.sort(by_band[mine_too]))
-
-
-class _Uses:
-    """Which runs are open, and where a piece uses them first and last."""
-
-    def __init__(self, runs: int, returning: NDArray[np.int64], until: NDArray[np.int64]) -> None:
-        self._open = np.zeros(runs, dtype=np.bool_)
-        self._needed = np.zeros(runs, dtype=np.bool_)
-        self._at = np.zeros(runs, dtype=np.int64)
-        self._until = np.zeros(runs, dtype=np.int64)
-        self._until[returning] = until
-
-    def opened(self, run: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places in `run` where a run that is not open comes first. They are open from now on."""
-        every = np.arange(run.size)
-        self._at[run[::-1]] = every[::-1]  # of equal runs the last assignment stays
-        new = np.flatnonzero((self._at[run] == every) & ~self._open[run])
-        self._open[run] = True
-        return new
-
-    def closed(self, piece: _Piece, following: _Piece | None) -> NDArray[np.int64]:
-        """Places in a piece where a run comes last that is not needed again: closed now."""
-        run, every = piece.run, np.arange(piece.run.size)
-        if following is not None:
-            self._needed[following.run] = True
-        self._at[run] = every
-        last = (self._at[run] == every) & ~self._needed[run]
-        done = np.flatnonzero(last & (self._until[run] < piece.ends[-1]))
-        self._open[run[done]] = False
-        if following is not None:
-            self._needed[following.run] = False
-        return done
 
 
 def run_rows(order: Order, key: int, live: NDArray[np.int64]) -> RunRows | None:
