@@ -77,6 +77,15 @@ class Attempt:
 
     def decide(self, view: View) -> tuple[LogEntry, ...]:
         """What to append at `view`: merged, durable, and past the fence."""
+        tx, tip = self.transaction, self.tip(view)
+        if self._made is None or self._made[1].parents != self._parents(tip):
+            self._made = self._write_or_expire(tip)
+        tx.objects.flush()
+        self._pass_fence(view)
+        return self._entries(view, Update(tx.ref, tip, self._made[0]))
+
+    def tip(self, view: View) -> Digest | None:
+        """The commit that the ref moves from; None where it is made."""
         tx = self.transaction
         tip = view.state.refs.get(tx.ref)
         if tip is None and tx.base is not None:
@@ -86,21 +95,21 @@ class Attempt:
             )
         if tip is None:
             refuse_taken(view, tx.ref)
-        if self._made is None or self._made[1].parents != self._parents(tip):
-            self._made = self._write_or_expire(tip)
-        tx.objects.flush()
-        self._pass_fence(view)
-        return self._entries(view, Update(tx.ref, tip, self._made[0]))
+        return tip
+
+    def before(self, view: View) -> tuple[LogEntry, ...]:  # noqa: ARG002  a series looks at it
+        """What is recorded with the commit, ahead of it."""
+        return ()
 
     def _entries(self, view: View, moved: Update) -> tuple[LogEntry, ...]:
         subject = self.message.partition("\n")[0][:_SUBJECT_CHARACTERS]
         actor = self.actor or self.author
         commit = LogEntry(self.txn, "commit", actor, self.time_ns, subject, (moved,))
         if self.closes_lease is None or self.closes_lease not in view.state.leases:
-            return (commit,)
+            return (*self.before(view), commit)
         gone = {"id": self.closes_lease}
         closed = LogEntry(self.txn, "lease-close", actor, self.time_ns, data=gone)
-        return (commit, closed)
+        return (*self.before(view), commit, closed)
 
     def _write_or_expire(self, tip: Digest | None) -> tuple[Digest, Commit]:
         try:

@@ -25,6 +25,7 @@ from tensorrepo.repo.attempt import (
 from tensorrepo.repo.errors import CommitExpired, NotFoundError, UnsupportedError
 from tensorrepo.repo.merge import MergeContext, merge_trees
 from tensorrepo.repo.names import check_path, check_ref
+from tensorrepo.repo.refs import BRANCHES
 from tensorrepo.repo.trees import lookup, update
 from tensorrepo.repo.writer import ObjectWriter
 
@@ -52,10 +53,11 @@ class Transaction:
     objects: ObjectWriter
     staged: dict[str, Entry | None] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)
+    space: str = BRANCHES
 
     @property
     def ref(self) -> str:
-        return f"heads/{self.branch}"
+        return self.space + self.branch
 
     def entry(self, path: str) -> Entry | None:
         """The entry at `path` as this transaction would commit it."""
@@ -160,6 +162,7 @@ def begin(
     unchanged: Iterable[str] = (),
     pin: View | None = None,
     base: Digest | None = None,
+    space: str = BRANCHES,
 ) -> Transaction:
     """Pin the log and the branch's commit, and start a transaction on them.
 
@@ -169,10 +172,11 @@ def begin(
         unchanged: paths that this change relies on: a commit that finds them changed conflicts.
         pin: the view to work from, instead of the newest.
         base: the commit to work from, instead of the branch's at the pin.
+        space: of refs, in which `branch` is a name.
     """
     view = pin or repository.log.refresh()
     if view.state.read_only_reason:
         raise UnsupportedError(f"{repository.url} is read-only here: {view.state.read_only_reason}")
-    base = base or view.state.refs.get(check_ref(f"heads/{branch}"))
+    base = base or view.state.refs.get(check_ref(space + branch))
     writer = ObjectWriter(repository.objects, view.state.graves)
-    return Transaction(repository, branch, view, base, tuple(unchanged), writer)
+    return Transaction(repository, branch, view, base, tuple(unchanged), writer, space=space)
