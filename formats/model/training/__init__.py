@@ -1,0 +1,1 @@
+"""What a running training hands over to be stored."""

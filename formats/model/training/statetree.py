@@ -1,0 +1,173 @@
+"""How does the state of a training become tensors and JSON, and become that state again?
+
+A state is what people put together: the state dicts of a module, an optimizer and a scheduler,
+states of random generators, counters; dicts, lists and tuples of tensors, arrays and plain values.
+Tensors get names (their path, joined by dots), everything else becomes JSON that names them:
+
+    {"$tensor": name}                   a torch tensor
+    {"$array": name}  {"$scalar": name} a numpy array, or scalar
+    {"$dict": [[key, value], ...]}      a dict that JSON has no form for
+    {"$tuple": [...]}  {"$bytes": base64}  {"$int": decimal}  {"$complex": [real, imaginary]}
+
+Nothing else is taken, so nothing of a stored state can be code.
+
+Source:
+    docs/spec/model.md, section "Training state".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tensorrepo.formats.tensors import is_torch
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Json = Any
+MAX_NESTING: Final = 48  # a manifest's JSON may nest 64 deep, and wrappers nest, too
+_MAX_DIGITS: Final = 4096
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+
+@dataclass(frozen=True, slots=True)
+class StateTree:
+    """A state, taken apart: tensors by name, and the JSON that says where each belongs."""
+
+    tensors: Mapping[str, Any]
+    skeleton: Json
+
+
+def take_apart(state: Mapping[str, Any]) -> StateTree:
+    """The tensors of a state and the rest of it. No tensor is copied.
+
+    Raises:
+        InvalidInputError: something that cannot be stored; says where, and what can.
+    """
+    if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+        raise InvalidInputError(
+            "a training state is a dict with names as keys, such as "
+            '{"model": model.state_dict(), "optimizer": optimizer.state_dict()}'
+        )
+    apart = _Apart()
+    return StateTree(apart.tensors, apart.node(state, "", 0))
+
+
+def put_together(skeleton: Json, tensors: Mapping[str, Any]) -> Any:
+    """What `take_apart` took apart.
+
+    Args:
+        skeleton: its JSON.
+        tensors: torch tensors, or numpy arrays, by name.
+
+    Raises:
+        CorruptError: no such skeleton, or it names a tensor that is missing.
+    """
+    return _together(skeleton, tensors, 0)
+
+
+@dataclass(slots=True)
+class _Apart:
+    tensors: dict[str, Any] = field(default_factory=dict)
+
+    def node(self, value: Any, where: str, depth: int) -> Json:
+        if depth > MAX_NESTING:
+            raise InvalidInputError(f"{where[:200]}: nested deeper than {MAX_NESTING}")
+        if value is None or isinstance(value, bool | str | float):
+            return float(value) if isinstance(value, np.floating) else value
+        if isinstance(value, int):
+            return int(value) if value in _INT64 else {"$int": str(value)}
+        if is_torch(value):
+            return {"$tensor": self._named(where, value)}
+        if isinstance(value, np.ndarray | np.generic):
+            tag = "$array" if isinstance(value, np.ndarray) else "$scalar"
+            return {tag: self._named(where, np.asarray(value))}
+        if isinstance(value, bytes | bytearray):
+            return {"$bytes": base64.b64encode(value).decode()}
+        if isinstance(value, complex):
+            return {"$complex": [value.real, value.imag]}
+        return self._container(value, where, depth)
+
+    def _container(self, value: Any, where: str, depth: int) -> Json:
+        if isinstance(value, dict):
+            return self._dict(value, where, depth)
+        if isinstance(value, list | tuple):
+            items = [
+                self.node(item, _joined(where, str(at)), depth + 1) for at, item in enumerate(value)
+            ]
+            return items if isinstance(value, list) else {"$tuple": items}
+        raise InvalidInputError(
+            f"{where or 'the state'} is of type {type(value).__name__}, which cannot be stored: "
+            "give tensors, arrays, numbers, text, bytes, and dicts, lists and tuples of those"
+        )
+
+    def _dict(self, value: dict[Any, Any], where: str, depth: int) -> Json:
+        told = {
+            key: self.node(item, _joined(where, str(key)), depth + 1) for key, item in value.items()
+        }
+        if all(isinstance(key, str) and not key.startswith("$") for key in told):
+            return told
+        keys = (self.node(key, f"a key of {where or 'the state'}", depth + 1) for key in told)
+        return {"$dict": [list(pair) for pair in zip(keys, told.values(), strict=True)]}
+
+    def _named(self, where: str, value: Any) -> str:
+        """A name that nothing else has: a path may be ambiguous where keys have dots."""
+        name, again = where, 1
+        while name in self.tensors:
+            again += 1
+            name = f"{where}#{again}"
+        self.tensors[name] = value
+        return name
+
+
+def _joined(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _together(node: Json, tensors: Mapping[str, Any], depth: int) -> Any:
+    if depth > 2 * MAX_NESTING:
+        raise CorruptError(f"a training state is nested deeper than {2 * MAX_NESTING}")
+    if isinstance(node, list):
+        return [_together(item, tensors, depth + 1) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if len(node) == 1:
+        (tag, content), *_ = node.items()
+        if isinstance(tag, str) and tag.startswith("$"):
+            return _tagged(tag, content, tensors, depth)
+    return {key: _together(item, tensors, depth + 1) for key, item in node.items()}
+
+
+def _tagged(tag: str, content: Json, tensors: Mapping[str, Any], depth: int) -> Any:
+    try:
+        if tag == "$tensor":
+            return tensors[content]
+        if tag == "$array":
+            return _as_array(tensors[content])
+        if tag == "$scalar":
+            return _as_array(tensors[content])[()]
+        if tag == "$dict":
+            pairs = ((_together(key, tensors, depth + 1), item) for key, item in content)
+            return {key: _together(item, tensors, depth + 1) for key, item in pairs}
+        if tag == "$tuple":
+            return tuple(_together(item, tensors, depth + 1) for item in content)
+        if tag == "$bytes":
+            return base64.b64decode(content, validate=True)
+        if tag == "$int" and len(content) <= _MAX_DIGITS:
+            return int(content)
+        if tag == "$complex":
+            real, imaginary = content
+            return complex(real, imaginary)
+    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        raise CorruptError(f"a training state holds {tag} with {content!r:.80}: {error}") from error
+    raise CorruptError(f"a training state holds {tag!r:.40}, which is unknown here")
+
+
+def _as_array(tensor: Any) -> Any:
+    return tensor.numpy() if is_torch(tensor) else tensor
