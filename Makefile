@@ -13,7 +13,7 @@ STORE  ?= local
 export STORE
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --progress-bar off
-KERNELS := $(wildcard formats/native/*.c)
+KERNELS := $(wildcard formats/native/*.[ch])
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
 .PHONY: help demo test lint format typecheck docs bench bench-env soak dev clean

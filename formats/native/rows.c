@@ -1,307 +1,46 @@
 /* How do the bytes at many addresses come together in one array, and are they what they should be?
  *
- * copy_rows copies rows of equal length, and on the way compares each with its row sum, so that
- * memory is read once instead of twice. copy_spans copies rows of any length. Both let go of the
- * interpreter lock and share large jobs among threads. The twin in numpy is rows.py beside this.
+ * take_rows copies rows that are named by run and row, copy_rows rows that are named by address;
+ * both compare each with its row sum on the way, so that memory is read once instead of twice.
+ * copy_spans copies rows of any length. Large jobs let go of the interpreter lock and are shared
+ * among threads. The twin in numpy is rows.py beside this.
  *
  * Addresses are taken on trust: they come from gather.InMemory, which keeps alive what they point
  * into. All sizes are checked here. No Python object is made for a row.
  *
  * Only what Python 3.11's limited API has is used, so one build serves every later version. Plain
- * C11 with GNU attributes; x86-64 has faster paths, chosen when the module is loaded.
+ * C11 with GNU attributes.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "copyrow.h"
+
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-
-#if UINTPTR_MAX != UINT64_MAX || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "written for little-endian machines of 64 bits; elsewhere the twin in numpy is used"
-#endif
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define INLINE_AVX2 __attribute__((target("avx2"), always_inline)) static inline
-#endif
+#include <stdlib.h>
 
 enum {
-    LINE = 64,                     /* bytes of a cache line, and of a stripe of XXH3 */
+    FIRST_ADDRESS = 4096,          /* nothing lies before it */
     AHEAD_BYTES = 4096,            /* how far ahead rows are asked for while others are copied */
     MOST_AHEAD = 16,               /* rows */
     MOST_THREADS = 16,
+    LOCKED_BYTES = 256 << 10,      /* less is copied sooner than the lock would come back */
     STREAMED_BYTES = 1 << 20,      /* results from here on leave no room in a cache: go around it */
     THREAD_BYTES = 1 << 20,        /* what pays for starting a thread */
-    LEAST_SUMMED = 241,            /* shorter inputs have other rules in XXH3; spec: from 256 on */
+    PART_BYTES = 128 << 10,        /* what a thread takes at a time */
+    MOST_PARTS = 128,
 };
-
-/* ------------------------------------------------------------------ XXH3, 64 bits, seed 0
- * For inputs of more than 240 bytes; the specification is doc/xxhash_spec.md of xxHash. */
-
-#define PRIME32_1 0x9E3779B1u
-#define PRIME32_2 0x85EBCA77u
-#define PRIME32_3 0xC2B2AE3Du
-#define PRIME64_1 0x9E3779B185EBCA87u
-#define PRIME64_2 0xC2B2AE3D27D4EB4Fu
-#define PRIME64_3 0x165667B19E3779F9u
-#define PRIME64_4 0x85EBCA77C2B2AE63u
-#define PRIME64_5 0x27D4EB2F165667C5u
-#define PRIME_MX1 0x165667919E3779F9u
-
-enum { BLOCK = 1024, LANES = 8, LAST_SECRET = 192 - LINE - 7, MERGE_SECRET = 11 };
-
-static const uint8_t SECRET[192] = {
-    0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
-    0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
-    0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
-    0xb8, 0x08, 0x46, 0x74, 0xf7, 0x43, 0x24, 0x8e, 0xe0, 0x35, 0x90, 0xe6, 0x81, 0x3a, 0x26, 0x4c,
-    0x3c, 0x28, 0x52, 0xbb, 0x91, 0xc3, 0x00, 0xcb, 0x88, 0xd0, 0x65, 0x8b, 0x1b, 0x53, 0x2e, 0xa3,
-    0x71, 0x64, 0x48, 0x97, 0xa2, 0x0d, 0xf9, 0x4e, 0x38, 0x19, 0xef, 0x46, 0xa9, 0xde, 0xac, 0xd8,
-    0xa8, 0xfa, 0x76, 0x3f, 0xe3, 0x9c, 0x34, 0x3f, 0xf9, 0xdc, 0xbb, 0xc7, 0xc7, 0x0b, 0x4f, 0x1d,
-    0x8a, 0x51, 0xe0, 0x4b, 0xcd, 0xb4, 0x59, 0x31, 0xc8, 0x9f, 0x7e, 0xc9, 0xd9, 0x78, 0x73, 0x64,
-    0xea, 0xc5, 0xac, 0x83, 0x34, 0xd3, 0xeb, 0xc3, 0xc5, 0x81, 0xa0, 0xff, 0xfa, 0x13, 0x63, 0xeb,
-    0x17, 0x0d, 0xdd, 0x51, 0xb7, 0xf0, 0xda, 0x49, 0xd3, 0x16, 0x55, 0x26, 0x29, 0xd4, 0x68, 0x9e,
-    0x2b, 0x16, 0xbe, 0x58, 0x7d, 0x47, 0xa1, 0xfc, 0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce,
-    0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
-};
-
-#define FIRST_LANES \
-    { PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1 }
-
-static inline uint64_t word(const uint8_t *at)
-{
-    uint64_t value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-static inline uint64_t folded(uint64_t one, uint64_t other)
-{
-    unsigned __int128 product = (unsigned __int128)one * other;
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
-static inline uint64_t merged(const uint64_t lanes[LANES], size_t length)
-{
-    uint64_t sum = length * PRIME64_1;
-    for (int i = 0; i < LANES; i += 2) {
-        const uint8_t *secret = SECRET + MERGE_SECRET + 8 * i;
-        sum += folded(lanes[i] ^ word(secret), lanes[i + 1] ^ word(secret + 8));
-    }
-    sum = (sum ^ sum >> 37) * PRIME_MX1;
-    return sum ^ sum >> 32;
-}
-
-static inline void stripe(uint64_t lanes[LANES], const uint8_t *data, const uint8_t *secret)
-{
-    for (int i = 0; i < LANES; i++) {
-        uint64_t value = word(data + 8 * i), keyed = value ^ word(secret + 8 * i);
-        lanes[i ^ 1] += value;
-        lanes[i] += (keyed & 0xFFFFFFFFu) * (keyed >> 32);
-    }
-}
-
-static uint64_t summed(const uint8_t *data, size_t length)
-{
-    uint64_t lanes[LANES] = FIRST_LANES;
-    size_t last = length - 1; /* the last stripe always comes by itself, and may overlap */
-    for (size_t at = 0, place = 0; at + LINE <= last; at += LINE) {
-        stripe(lanes, data + at, SECRET + 8 * place);
-        if (++place == BLOCK / LINE) {
-            for (int i = 0; i < LANES; i++)
-                lanes[i] = (lanes[i] ^ lanes[i] >> 47 ^ word(SECRET + 128 + 8 * i)) * PRIME32_1;
-            place = 0;
-        }
-    }
-    stripe(lanes, data + length - LINE, SECRET + LAST_SECRET);
-    return merged(lanes, length);
-}
-
-/* ------------------------------------------------------------------ one row */
-
-static inline void fetch_line(const uint8_t *at)
-{
-    __builtin_prefetch(at, 0, 3);
-}
-
-static inline void fetch_row(const uint8_t *row, size_t length)
-{
-    for (size_t at = 0; at < length; at += LINE)
-        fetch_line(row + at);
-}
-
-/* How a row is copied. `next` is a row that will be copied soon, or NULL. `around` goes around the
- * cache; `to` and `length` are then multiples of 16. copy_summed gives the xxh3 of the row. */
-typedef void copy_row(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
-                      bool around);
-typedef uint64_t copy_summed(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
-                             bool around);
-
-static uint64_t copy_summed_portable(uint8_t *to, const uint8_t *from, size_t length,
-                                     const uint8_t *next, bool around)
-{
-    (void)around;
-    if (next)
-        fetch_row(next, length);
-    memcpy(to, from, length);
-    return summed(to, length);
-}
-
-#if !defined(__x86_64__)
-
-static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
-                     bool around)
-{
-    (void)around;
-    if (next)
-        fetch_row(next, length);
-    memcpy(to, from, length);
-}
-
-static copy_summed *best_summed(void)
-{
-    return copy_summed_portable;
-}
-
-static void finish_streaming(void) {}
-
-#else
-
-/* Nothing of a line may be written in the usual way when its rest goes around the cache: that would
- * fetch the line and write it twice. So the end of a row goes around too, and waits in the write
- * buffer for the next row. */
-static inline void stream_end(uint8_t *to, const uint8_t *from, size_t length)
-{
-    for (size_t at = 0; at < length; at += 16)
-        _mm_stream_si128((__m128i *)(to + at), _mm_loadu_si128((const __m128i *)(from + at)));
-}
-
-static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
-                     bool around)
-{
-    if (!around) {
-        if (next)
-            fetch_row(next, length);
-        memcpy(to, from, length);
-        return;
-    }
-    size_t at = 0;
-    for (; at + LINE <= length; at += LINE) {
-        if (next)
-            fetch_line(next + at);
-        const __m128i *source = (const __m128i *)(from + at);
-        __m128i *target = (__m128i *)(to + at);
-        __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
-        __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
-        _mm_stream_si128(target, a);
-        _mm_stream_si128(target + 1, b);
-        _mm_stream_si128(target + 2, c);
-        _mm_stream_si128(target + 3, d);
-    }
-    stream_end(to + at, from + at, length - at);
-}
-
-INLINE_AVX2 __m256i wide(const void *at)
-{
-    return _mm256_loadu_si256((const __m256i *)at);
-}
-
-INLINE_AVX2 __m256i half_stripe(__m256i lanes, __m256i value, __m256i secret)
-{
-    __m256i keyed = _mm256_xor_si256(value, secret);
-    __m256i product = _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
-    __m256i swapped = _mm256_shuffle_epi32(value, _MM_SHUFFLE(1, 0, 3, 2));
-    return _mm256_add_epi64(lanes, _mm256_add_epi64(product, swapped));
-}
-
-INLINE_AVX2 __m256i scrambled(__m256i lanes, __m256i secret)
-{
-    const __m256i prime = _mm256_set1_epi32((int)PRIME32_1);
-    lanes = _mm256_xor_si256(_mm256_xor_si256(lanes, _mm256_srli_epi64(lanes, 47)), secret);
-    __m256i high = _mm256_mul_epu32(_mm256_srli_epi64(lanes, 32), prime);
-    return _mm256_add_epi64(_mm256_mul_epu32(lanes, prime), _mm256_slli_epi64(high, 32));
-}
-
-INLINE_AVX2 void store_line(uint8_t *to, __m256i low, __m256i high, bool around)
-{
-    if (around) { /* halves: a row need not begin at a multiple of 32 */
-        _mm_stream_si128((__m128i *)to, _mm256_castsi256_si128(low));
-        _mm_stream_si128((__m128i *)to + 1, _mm256_extracti128_si256(low, 1));
-        _mm_stream_si128((__m128i *)to + 2, _mm256_castsi256_si128(high));
-        _mm_stream_si128((__m128i *)to + 3, _mm256_extracti128_si256(high, 1));
-    } else {
-        _mm256_storeu_si256((__m256i *)to, low);
-        _mm256_storeu_si256((__m256i *)to + 1, high);
-    }
-}
-
-/* Each byte is loaded once, for the copy and for the sum. */
-INLINE_AVX2 uint64_t copy_summed_wide(uint8_t *to, const uint8_t *from, size_t length,
-                                      const uint8_t *next, bool around)
-{
-    uint64_t lanes[LANES] = FIRST_LANES;
-    __m256i first = wide(lanes), second = wide(lanes + 4);
-    size_t at = 0, place = 0;
-    for (; at + LINE <= length - 1; at += LINE) {
-        if (next)
-            fetch_line(next + at);
-        __m256i low = wide(from + at), high = wide(from + at + 32);
-        store_line(to + at, low, high, around);
-        first = half_stripe(first, low, wide(SECRET + 8 * place));
-        second = half_stripe(second, high, wide(SECRET + 8 * place + 32));
-        if (++place == BLOCK / LINE) {
-            first = scrambled(first, wide(SECRET + 128));
-            second = scrambled(second, wide(SECRET + 160));
-            place = 0;
-        }
-    }
-    uint8_t tail[LINE]; /* so that what is copied and what is summed are one load here too */
-    memcpy(tail, from + length - LINE, LINE);
-    if (next)
-        fetch_line(next + at);
-    if (around)
-        stream_end(to + at, tail + LINE - (length - at), length - at);
-    else
-        memcpy(to + at, tail + LINE - (length - at), length - at);
-    first = half_stripe(first, wide(tail), wide(SECRET + LAST_SECRET));
-    second = half_stripe(second, wide(tail + 32), wide(SECRET + LAST_SECRET + 32));
-    _mm256_storeu_si256((__m256i *)lanes, first);
-    _mm256_storeu_si256((__m256i *)(lanes + 4), second);
-    return merged(lanes, length);
-}
-
-__attribute__((target("avx2"))) static uint64_t copy_summed_avx2(uint8_t *to, const uint8_t *from,
-                                                                 size_t length, const uint8_t *next,
-                                                                 bool around)
-{
-    return around ? copy_summed_wide(to, from, length, next, true)
-                  : copy_summed_wide(to, from, length, next, false);
-}
-
-static copy_summed *best_summed(void)
-{
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") ? copy_summed_avx2 : copy_summed_portable;
-}
-
-static void finish_streaming(void)
-{
-    _mm_sfence(); /* what went around the cache becomes visible to others in order */
-}
-
-#endif
 
 static copy_summed *copy_and_sum; /* set once, when the module is loaded */
 
 /* ------------------------------------------------------------------ many rows */
 
 typedef struct {
-    const int64_t *from;    /* address of each row */
-    const int64_t *lengths; /* of each row; NULL: all are row_bytes long */
-    const int64_t *sums;    /* address of each row's sum, at most 0 where there is none; or NULL */
-    size_t row_bytes;
+    const int64_t *from;      /* address of each row, or of the first row of each run */
+    const int64_t *sums;      /* address of the sum of each, at most 0 where there is none; or NULL */
+    const int64_t *run, *row; /* of each row; NULL: `from` and `sums` are by row */
+    const int64_t *lengths;   /* of each row; NULL: all are row_bytes long */
+    size_t row_bytes, step_bytes; /* from row to row of a run */
     size_t first, last; /* rows [first, last) */
     uint8_t *to;        /* of row `first` */
     bool around;
@@ -313,25 +52,53 @@ static inline const uint8_t *pointer(int64_t address)
     return (const uint8_t *)(intptr_t)address;
 }
 
+static inline const uint8_t *row_at(const job *job, size_t row)
+{
+    if (!job->run)
+        return pointer(job->from[row]);
+    return pointer(job->from[job->run[row]] + job->row[row] * (int64_t)job->step_bytes);
+}
+
+/* NULL where a row has no sum. */
+static inline const uint8_t *sum_at(const job *job, size_t row)
+{
+    if (!job->sums)
+        return NULL;
+    int64_t address = job->run ? job->sums[job->run[row]] + job->row[row] * (int64_t)sizeof(uint32_t)
+                               : job->sums[row];
+    return address > 0 ? pointer(address) : NULL;
+}
+
 static void copy_equal(job *job)
 {
     size_t length = job->row_bytes, ahead = AHEAD_BYTES / length;
     ahead = ahead < 1 ? 1 : ahead > MOST_AHEAD ? MOST_AHEAD : ahead;
     uint8_t *to = job->to;
     for (size_t row = job->first; row < job->last; row++, to += length) {
-        const uint8_t *from = pointer(job->from[row]), *next = NULL;
+        const uint8_t *from = row_at(job, row), *sum = sum_at(job, row), *next = NULL;
         if (row + ahead < job->last)
-            next = pointer(job->from[row + ahead]);
-        if (!job->sums || job->sums[row] <= 0) {
+            next = row_at(job, row + ahead);
+        if (!sum) {
             copy_one(to, from, length, next, job->around);
             continue;
         }
         uint32_t expected;
-        memcpy(&expected, pointer(job->sums[row]), sizeof expected);
+        memcpy(&expected, sum, sizeof expected);
         if ((uint32_t)copy_and_sum(to, from, length, next, job->around) != expected) {
             job->wrong = (Py_ssize_t)row;
             return;
         }
+    }
+}
+
+/* Rows whose length the compiler knows, without sums. */
+static inline void copy_short(const job *job, const size_t length)
+{
+    uint8_t *to = job->to;
+    for (size_t row = job->first; row < job->last; row++, to += length) {
+        if (row + MOST_AHEAD < job->last)
+            fetch_line(row_at(job, row + MOST_AHEAD));
+        memcpy(to, row_at(job, row), length);
     }
 }
 
@@ -347,15 +114,21 @@ static void copy_unequal(job *job)
     }
 }
 
-static void *work(void *argument)
+static void work(job *one)
 {
-    job *one = argument;
     if (one->lengths)
         copy_unequal(one);
+    else if (one->row_bytes == 1)
+        copy_short(one, 1);
+    else if (one->row_bytes == 4)
+        copy_short(one, 4);
+    else if (one->row_bytes == 8)
+        copy_short(one, 8);
+    else if (one->row_bytes == 16)
+        copy_short(one, 16);
     else
         copy_equal(one);
     finish_streaming();
-    return NULL;
 }
 
 /* Cut a job into parts of about as many bytes each. */
@@ -380,28 +153,104 @@ static void cut(const job *whole, size_t bytes, job *parts, size_t count)
     }
 }
 
-/* The first wrong row, or -1. Threads live as long as the call: starting one costs 1% of what is
- * copied meanwhile, and there is nothing to close, and nothing to break in a fork. */
-static Py_ssize_t run(const job *whole, size_t bytes, size_t threads)
+/* What the threads of one call share. Whoever lets go of it last frees it: a helper that was never
+ * given a core finds nothing left to do, and nobody has waited for it. */
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t all_done;
+    size_t count, taken, done, holders;
+    job parts[MOST_PARTS];
+} crew;
+
+static void let_go(crew *crew)
 {
-    job parts[MOST_THREADS];
-    pthread_t started[MOST_THREADS];
-    bool is_started[MOST_THREADS] = {false};
-    size_t count = bytes / THREAD_BYTES;
-    count = count < 1 ? 1 : count > threads ? threads : count;
-    cut(whole, bytes, parts, count);
-    for (size_t part = 1; part < count; part++)
-        is_started[part] = !pthread_create(&started[part], NULL, work, &parts[part]);
-    for (size_t part = 0; part < count; part++)
-        if (!is_started[part])
-            work(&parts[part]);
-    Py_ssize_t wrong = -1;
-    for (size_t part = count; part-- > 0;) {
-        if (is_started[part])
-            pthread_join(started[part], NULL);
-        if (parts[part].wrong >= 0)
-            wrong = parts[part].wrong;
+    bool last = --crew->holders == 0;
+    pthread_mutex_unlock(&crew->lock);
+    if (!last)
+        return;
+    pthread_cond_destroy(&crew->all_done);
+    pthread_mutex_destroy(&crew->lock);
+    free(crew);
+}
+
+/* Work on parts until none is left; returns with the lock held. */
+static void work_off(crew *crew)
+{
+    pthread_mutex_lock(&crew->lock);
+    while (crew->taken < crew->count) {
+        job *mine = &crew->parts[crew->taken++];
+        pthread_mutex_unlock(&crew->lock);
+        work(mine);
+        pthread_mutex_lock(&crew->lock);
+        if (++crew->done == crew->count)
+            pthread_cond_signal(&crew->all_done);
     }
+}
+
+static void *help(void *argument)
+{
+    crew *crew = argument;
+    work_off(crew);
+    let_go(crew);
+    return NULL;
+}
+
+static void start_helpers(crew *crew, size_t helpers)
+{
+    pthread_attr_t detached;
+    if (pthread_attr_init(&detached))
+        return;
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    pthread_t thread;
+    while (helpers--) {
+        pthread_mutex_lock(&crew->lock);
+        crew->holders++;
+        pthread_mutex_unlock(&crew->lock);
+        if (!pthread_create(&thread, &detached, help, crew))
+            continue;
+        pthread_mutex_lock(&crew->lock);
+        crew->holders--;
+        pthread_mutex_unlock(&crew->lock);
+    }
+    pthread_attr_destroy(&detached);
+}
+
+static crew *gathered_crew(const job *whole, size_t bytes)
+{
+    crew *crew = malloc(sizeof *crew);
+    if (!crew)
+        return NULL;
+    crew->count = bytes / PART_BYTES > MOST_PARTS ? MOST_PARTS : bytes / PART_BYTES;
+    crew->taken = crew->done = 0;
+    crew->holders = 1;
+    cut(whole, bytes, crew->parts, crew->count);
+    pthread_mutex_init(&crew->lock, NULL);
+    pthread_cond_init(&crew->all_done, NULL);
+    return crew;
+}
+
+/* The first wrong row, or -1. Threads take small parts, so that one whose core is busy with
+ * something else holds up nobody, and live as long as the work: there is nothing to close, and
+ * nothing to break in a fork. */
+static Py_ssize_t run(job *whole, size_t bytes, size_t threads)
+{
+    size_t most = bytes / THREAD_BYTES;
+    threads = threads < most ? threads : most;
+    crew *crew = threads > 1 ? gathered_crew(whole, bytes) : NULL;
+    if (!crew) {
+        work(whole);
+        return whole->wrong;
+    }
+    start_helpers(crew, threads - 1);
+    work_off(crew);
+    while (crew->done < crew->count)
+        pthread_cond_wait(&crew->all_done, &crew->lock);
+    Py_ssize_t wrong = -1;
+    for (size_t part = crew->count; part-- > 0;) {
+        if (crew->parts[part].wrong >= 0)
+            wrong = crew->parts[part].wrong;
+    }
+    let_go(crew);
     return wrong;
 }
 
@@ -418,12 +267,12 @@ static Py_ssize_t items(const Py_buffer *buffer, const char *name)
     return buffer->len / (Py_ssize_t)sizeof(int64_t);
 }
 
-/* Nothing lies in the first page. With `or_none`, 0 and less stand for what is not there. */
+/* With `or_none`, 0 and less stand for what is not there. */
 static bool are_addresses(const int64_t *addresses, Py_ssize_t count, bool or_none)
 {
     bool fine = true;
     for (Py_ssize_t at = 0; at < count; at++)
-        fine &= addresses[at] >= 4096 || (or_none && addresses[at] <= 0);
+        fine &= addresses[at] >= FIRST_ADDRESS || (or_none && addresses[at] <= 0);
     if (!fine)
         PyErr_SetString(PyExc_ValueError, "a row has no address");
     return fine;
@@ -431,12 +280,15 @@ static bool are_addresses(const int64_t *addresses, Py_ssize_t count, bool or_no
 
 static PyObject *started(job *job, Py_ssize_t bytes, Py_ssize_t threads)
 {
-    Py_ssize_t wrong = -1;
+    size_t touched = (size_t)bytes + (job->last - job->first) * LINE;
     threads = threads < 1 ? 1 : threads > MOST_THREADS ? MOST_THREADS : threads;
     job->around = bytes >= STREAMED_BYTES && !job->lengths && job->row_bytes % 16 == 0 &&
                   (uintptr_t)job->to % 16 == 0;
     job->wrong = -1;
-    if (bytes) {
+    Py_ssize_t wrong = -1;
+    if (bytes && touched < LOCKED_BYTES) {
+        wrong = run(job, (size_t)bytes, 1);
+    } else if (bytes) {
         Py_BEGIN_ALLOW_THREADS
         wrong = run(job, (size_t)bytes, (size_t)threads);
         Py_END_ALLOW_THREADS
@@ -444,18 +296,30 @@ static PyObject *started(job *job, Py_ssize_t bytes, Py_ssize_t threads)
     return PyLong_FromSsize_t(wrong);
 }
 
+/* Whether so many rows, and sums, are what `out` takes. */
+static bool sizes_fit(Py_ssize_t rows, Py_ssize_t row_bytes, const Py_buffer *out, bool summed,
+                      Py_ssize_t sums, Py_ssize_t wanted_sums)
+{
+    Py_ssize_t fitting = row_bytes > 0 ? PY_SSIZE_T_MAX / row_bytes : PY_SSIZE_T_MAX;
+    if (row_bytes < 0 || rows > fitting || rows * row_bytes != out->len || sums != wanted_sums) {
+        PyErr_Format(PyExc_ValueError, "%zd rows of %zd bytes, %zd sums, for %zd bytes", rows,
+                     row_bytes, sums, out->len);
+        return false;
+    }
+    if (summed && row_bytes < LEAST_SUMMED) {
+        PyErr_Format(PyExc_ValueError, "rows of %zd bytes have no sums", row_bytes);
+        return false;
+    }
+    return true;
+}
+
 static PyObject *rows_checked(const Py_buffer *from, Py_ssize_t row_bytes, const Py_buffer *out,
                               const Py_buffer *sums, Py_ssize_t threads)
 {
     Py_ssize_t rows = items(from, "addresses"), summed_rows = sums->obj ? items(sums, "sums") : rows;
-    if (rows < 0 || summed_rows < 0)
+    if (rows < 0 || summed_rows < 0 ||
+        !sizes_fit(rows, row_bytes, out, sums->obj != NULL, summed_rows, rows))
         return NULL;
-    Py_ssize_t fitting = row_bytes > 0 ? PY_SSIZE_T_MAX / row_bytes : PY_SSIZE_T_MAX;
-    if (row_bytes < 0 || rows > fitting || rows * row_bytes != out->len || summed_rows != rows)
-        return PyErr_Format(PyExc_ValueError, "%zd rows of %zd bytes, %zd sums, for %zd bytes", rows,
-                            row_bytes, summed_rows, out->len);
-    if (sums->obj && row_bytes < LEAST_SUMMED)
-        return PyErr_Format(PyExc_ValueError, "rows of %zd bytes have no sums", row_bytes);
     if (!are_addresses(from->buf, row_bytes ? rows : 0, false) ||
         (sums->obj && !are_addresses(sums->buf, rows, true)))
         return NULL;
@@ -478,6 +342,66 @@ static PyObject *copy_rows(PyObject *module, PyObject *arguments)
     return wrong;
 }
 
+/* Whether each row is one of an open run. As unsigned numbers, those below zero are too large. */
+static bool are_rows(const job *job, const int64_t *live, size_t runs)
+{
+    for (size_t at = job->first; at < job->last; at++) {
+        int64_t run = job->run[at], row = job->row[at];
+        if ((uint64_t)run >= runs || (uint64_t)row >= (uint64_t)live[run]) {
+            PyErr_Format(PyExc_IndexError, "row %lld of run %lld is beyond its end", (long long)row,
+                         (long long)run);
+            return false;
+        }
+        if (job->from[run] < FIRST_ADDRESS) {
+            PyErr_Format(PyExc_IndexError, "run %lld is not open", (long long)run);
+            return false;
+        }
+    }
+    return true;
+}
+
+typedef struct {
+    Py_buffer live, from, sums, run, row, out;
+    Py_ssize_t step_bytes, row_bytes, threads;
+} taken;
+
+static PyObject *taken_checked(const taken *given)
+{
+    Py_ssize_t runs = items(&given->live, "rows of runs"), known = items(&given->from, "addresses");
+    Py_ssize_t rows = items(&given->row, "rows"), named = items(&given->run, "runs");
+    bool summed = given->sums.obj != NULL;
+    Py_ssize_t sums = summed ? items(&given->sums, "sums") : known;
+    if (runs < 0 || known < 0 || rows < 0 || named < 0 || sums < 0)
+        return NULL;
+    if (runs != known || rows != named)
+        return PyErr_Format(PyExc_ValueError, "%zd runs at %zd addresses, %zd rows of %zd runs", runs,
+                            known, rows, named);
+    if (!sizes_fit(rows, given->row_bytes, &given->out, summed, sums, known))
+        return NULL;
+    job job = {.from = given->from.buf, .sums = summed ? given->sums.buf : NULL,
+               .run = given->run.buf, .row = given->row.buf,
+               .row_bytes = (size_t)given->row_bytes, .step_bytes = (size_t)given->step_bytes,
+               .last = (size_t)rows, .to = given->out.buf};
+    if (!are_rows(&job, given->live.buf, (size_t)runs))
+        return NULL;
+    return started(&job, given->out.len, given->threads);
+}
+
+static PyObject *take_rows(PyObject *module, PyObject *arguments)
+{
+    taken given;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*y*z*y*y*nnw*n", &given.live, &given.from, &given.sums,
+                          &given.run, &given.row, &given.step_bytes, &given.row_bytes, &given.out,
+                          &given.threads))
+        return NULL;
+    PyObject *wrong = taken_checked(&given);
+    Py_buffer *every[] = {&given.live, &given.from, &given.sums, &given.run, &given.row, &given.out};
+    for (size_t at = 0; at < sizeof every / sizeof *every; at++)
+        PyBuffer_Release(every[at]);
+    return wrong;
+}
+
 static PyObject *spans_checked(const Py_buffer *from, const Py_buffer *lengths,
                                const Py_buffer *out, Py_ssize_t threads)
 {
@@ -488,7 +412,7 @@ static PyObject *spans_checked(const Py_buffer *from, const Py_buffer *lengths,
     Py_ssize_t left = out->len;
     bool fine = rows == counted;
     for (Py_ssize_t row = 0; fine && row < rows; row++) {
-        fine = bytes[row] >= 0 && bytes[row] <= left && (!bytes[row] || addresses[row] >= 4096);
+        fine = bytes[row] >= 0 && bytes[row] <= left && (!bytes[row] || addresses[row] >= FIRST_ADDRESS);
         left -= fine ? (Py_ssize_t)bytes[row] : 0;
     }
     if (!fine || left)
@@ -514,6 +438,7 @@ static PyObject *copy_spans(PyObject *module, PyObject *arguments)
 }
 
 static PyMethodDef METHODS[] = {
+    {"take_rows", take_rows, METH_VARARGS, NULL},
     {"copy_rows", copy_rows, METH_VARARGS, NULL},
     {"copy_spans", copy_spans, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

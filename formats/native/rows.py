@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -25,9 +25,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST_SUMMED_BYTES = 241  # of a row that can be compared with its sum
+_SUM_BYTES = 4
 _FIRST_ADDRESS = 4096  # nothing lies before it
 _ADDRESSES = 1 << 48  # times the longest gathered row it must stay below 2^63
 _THREADS = 2  # what one memory channel can use
+
+
+class RunTable(NamedTuple):
+    """Where the rows of runs lie. Arrays are int64 ``(runs,)``.
+
+    Attributes:
+        live: how many rows each run has.
+        at: address of the first of them; of a run that is not open anything below the first
+            address.
+        sums_at: address of the sum of the first row, u32 a row; far below 0, so that no row's
+            offset leads to an address, where a run has none. None: no run has sums.
+        step_bytes: from row to row.
+    """
+
+    live: NDArray[np.int64]
+    at: NDArray[np.int64]
+    sums_at: NDArray[np.int64] | None
+    step_bytes: int
 
 
 class RowCopier(Protocol):
@@ -35,6 +54,29 @@ class RowCopier(Protocol):
 
     name: str
     proves_rows: bool  # whether comparing rows with their sums on the way costs next to nothing
+
+    def take_rows(
+        self,
+        table: RunTable,
+        run: NDArray[np.int64],
+        row: NDArray[np.int64],
+        row_bytes: int,
+        out: NDArray[Any],
+    ) -> int:
+        """Copy rows of equal length that are named by run and row.
+
+        Args:
+            table: where runs lie.
+            run: of each row, int64 ``(rows,)``.
+            row: inside its run, int64 ``(rows,)``.
+            row_bytes: see `copy_rows`, as for `out` and what is returned.
+            out: where they go.
+
+        Raises:
+            ValueError: sizes that contradict each other.
+            IndexError: a run that is not open, or a row beyond its end. Nothing was read.
+        """
+        ...
 
     def copy_rows(
         self,
@@ -87,6 +129,20 @@ class NativeRows:
         """Copy large jobs on so many threads."""
         self._threads = threads
 
+    def take_rows(
+        self,
+        table: RunTable,
+        run: NDArray[np.int64],
+        row: NDArray[np.int64],
+        row_bytes: int,
+        out: NDArray[Any],
+    ) -> int:
+        live, at, sums_at, step_bytes = table
+        written = _bytes_of(out)
+        return _rows.take_rows(
+            live, at, sums_at, run, row, step_bytes, row_bytes, written, self._threads
+        )
+
     def copy_rows(
         self,
         addresses: NDArray[np.int64],
@@ -116,6 +172,19 @@ class NumpyRows:
     # way. Smaller ones would even more, but let go of the interpreter lock once each, and getting
     # it back costs more.
     _at_once_bytes = 512 << 10
+
+    def take_rows(
+        self,
+        table: RunTable,
+        run: NDArray[np.int64],
+        row: NDArray[np.int64],
+        row_bytes: int,
+        out: NDArray[Any],
+    ) -> int:
+        _check_table(table, run, row)
+        addresses = table.at[run] + row * table.step_bytes
+        sums_at = None if table.sums_at is None else table.sums_at[run] + row * _SUM_BYTES
+        return self.copy_rows(addresses, row_bytes, out, sums_at)
 
     def copy_rows(
         self,
@@ -200,6 +269,26 @@ def _bytes_of(out: NDArray[Any]) -> NDArray[np.uint8]:
 def _check_addresses(addresses: NDArray[np.int64]) -> None:
     if addresses.min(initial=_FIRST_ADDRESS) < _FIRST_ADDRESS:
         raise ValueError("a row has no address")
+
+
+def _check_table(table: RunTable, run: NDArray[np.int64], row: NDArray[np.int64]) -> None:
+    runs, known = table.live.size, table.at.size
+    sums = known if table.sums_at is None else table.sums_at.size
+    if runs != known or sums != known or run.size != row.size:
+        raise ValueError(
+            f"{runs} runs at {known} addresses, {row.size} rows of {run.size} runs, {sums} sums"
+        )
+    # As unsigned numbers, those below zero are too large.
+    places = np.where(run.view(np.uint64) < np.uint64(runs), run, 0)
+    live = table.live[places] if runs else np.zeros(run.size, np.int64)
+    beyond = (places != run) | (row.view(np.uint64) >= live.view(np.uint64))
+    closed = ~beyond
+    closed[closed] = table.at[run[closed]] < _FIRST_ADDRESS
+    wrong = np.flatnonzero(beyond | closed)
+    if wrong.size:
+        at = int(wrong[0])
+        which = f"row {row[at]} of run {run[at]} is beyond its end"
+        raise IndexError(which if beyond[at] else f"run {run[at]} is not open")
 
 
 def _copy_one_by_one(

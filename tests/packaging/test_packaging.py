@@ -154,7 +154,7 @@ def test_the_wheel_holds_the_licence_and_the_command(archives: dict[str, Path]) 
 def test_the_sdist_holds_what_it_takes_to_build_and_to_read(archives: dict[str, Path]) -> None:
     with tarfile.open(archives[".gz"]) as sdist:
         held = {name.split("/", 1)[1] for name in sdist.getnames() if "/" in name}
-    kernels = {kernel.relative_to(ROOT).as_posix() for kernel in ROOT.glob("formats/**/*.c")}
+    kernels = {kernel.relative_to(ROOT).as_posix() for kernel in ROOT.glob("formats/**/*.[ch]")}
     needed = {source.path for source in sources()} | {*FILES, "tensorrepo/py.typed"} | kernels
     assert needed - held == set()
 

@@ -168,11 +168,10 @@ class Assembler:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
-    """A stretch, the numbers of its rows in the dataset, and what is wanted of each column."""
+    """A stretch, and the numbers of its rows in the dataset."""
 
     stretch: Stretch
     numbers: NDArray[np.int64]
-    wanted: tuple[Wanted, ...]
 
 
 class _Walk:
@@ -199,11 +198,7 @@ class _Walk:
     def prepared(self, stretch: Stretch) -> _Prepared:
         """Work out for all steps of a stretch what does not depend on where runs lie."""
         numbers = self._assembler.plan.first_row[stretch.run] + stretch.row
-        wanted = [
-            self._values[place].want(stretch.run, stretch.row)
-            for _, place in self._assembler.columns
-        ]
-        return _Prepared(stretch, numbers, tuple(wanted))
+        return _Prepared(stretch, numbers)
 
     def groups(self, upcoming: Iterator[_Prepared]) -> Iterator[list[Batch]]:
         """Every step, some at a time."""
@@ -261,10 +256,11 @@ class _Walk:
         began = self._clock()
         bounds = current.stretch.bounds[start : stop + 1].tolist()
         first, last = bounds[0], bounds[-1]
+        wanted = Wanted(current.stretch.run[first:last], current.stretch.row[first:last])
         form = self._assembler.form
         found = [
-            (column, self._values[place].gather(wanted.part(first, last), form.pool))
-            for (column, place), wanted in zip(self._assembler.columns, current.wanted, strict=True)
+            (column, self._values[place].gather(wanted, form.pool))
+            for column, place in self._assembler.columns
         ]
         ends = current.stretch.ends[start:stop].tolist()
         batches = [

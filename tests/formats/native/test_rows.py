@@ -18,6 +18,7 @@ from tensorrepo.formats.native.rows import (
     NUMPY,
     NumpyRows,
     RowCopier,
+    RunTable,
     why_not_native,
 )
 from tests.support.native import COPIERS, needs_native, why_nothing_is_compiled
@@ -217,6 +218,114 @@ def test_every_row_has_a_sum_or_none_has(copier: RowCopier, sums: int) -> None:
         copier.copy_rows(
             np.full(2, BASE), 300, np.empty(600, np.uint8), np.full(sums, BASE, np.int64)
         )
+
+
+# ------------------------------------------------------------------------------ rows of runs
+
+CLOSED = -(1 << 62)
+
+
+@st.composite
+def tables(draw: st.DrawFn, row_bytes: int, step_bytes: int) -> RunTable:
+    """Some runs, the second of which is closed, and the last without rows."""
+    live = draw(st.lists(st.integers(1, 9), min_size=3, max_size=8))
+    live[1], live[-1] = 3, 0
+    starts = draw(st.lists(st.integers(0, 1 << 20), min_size=len(live), max_size=len(live)))
+    at = BASE + np.array(starts)
+    at[1] = CLOSED
+    return RunTable(np.array(live), at, None, step_bytes)
+
+
+def some_rows(table: RunTable, draw: st.DrawFn) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    every = [(0, row) for row in range(table.live[0])]
+    every += [(run, row) for run in range(2, table.live.size) for row in range(table.live[run])]
+    found = draw(st.lists(st.sampled_from(every), max_size=60))
+    run, row = np.array(found, np.int64).reshape(-1, 2).T
+    return run.copy(), row.copy()
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("row_bytes", "step_bytes"), [(0, 0), (1, 1), (4, 4), (8, 8), (16, 8), (300, 300), (7, 11)]
+)
+@given(data=st.data())
+def test_rows_of_runs_are_taken_where_their_runs_lie(
+    copier: RowCopier, row_bytes: int, step_bytes: int, data: st.DataObject
+) -> None:
+    table = data.draw(tables(row_bytes, step_bytes))
+    run, row = some_rows(table, data.draw)
+    out = np.zeros((run.size, row_bytes), np.uint8)
+    assert copier.take_rows(table, run, row, row_bytes, out) == -1
+    places = table.at[run] - BASE + row * step_bytes
+    assert np.array_equal(out.reshape(-1), rows_at(places, row_bytes))
+
+
+@EVERY
+@pytest.mark.parametrize("rows", [300, 3000])
+@pytest.mark.parametrize("wrong", [None, 0, 123, 299])
+def test_rows_of_runs_are_compared_with_the_sums_of_their_runs(
+    copier: RowCopier, rows: int, wrong: int | None
+) -> None:
+    live, row_bytes = 50, 1024
+    at = np.array([0, 7, 1 << 20]) + BASE
+    sums = np.array(
+        [sums_of(start - BASE + row_bytes * np.arange(live), row_bytes) for start in at]
+    )
+    first_sum = addresses_of(sums.reshape(-1))[::live]
+    has_sums = np.array([True, False, True])
+    table = RunTable(np.full(3, live), at, np.where(has_sums, first_sum, CLOSED), row_bytes)
+    rng = np.random.default_rng(rows)
+    run, row = rng.integers(0, 3, rows), rng.integers(0, live - 1, rows)
+    sums[1] ^= 1  # which nobody looks at
+    if wrong is not None:
+        run[wrong], row[wrong] = 2, live - 1
+        sums[2, live - 1] ^= 1
+    out = np.zeros((rows, row_bytes), np.uint8)
+    found = copier.take_rows(table, run, row, row_bytes, out)
+    assert found == (-1 if wrong is None else wrong)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("run", "row", "said"),
+    [
+        (0, 3, "row 3 of run 0 is beyond its end"),
+        (0, -1, "row -1 of run 0 is beyond its end"),
+        (3, 0, "row 0 of run 3 is beyond its end"),
+        (-1, 0, "row 0 of run -1 is beyond its end"),
+        (1, 0, "run 1 is not open"),
+        (2, 0, "row 0 of run 2 is beyond its end"),
+    ],
+)
+def test_nothing_is_read_for_a_row_that_no_open_run_has(
+    copier: RowCopier, run: int, row: int, said: str
+) -> None:
+    table = RunTable(np.array([3, 3, 0]), np.array([BASE, CLOSED, BASE]), None, 5)
+    out = np.zeros((2, 5), np.uint8)
+    with pytest.raises(IndexError, match=said):
+        copier.take_rows(table, np.array([0, run]), np.array([0, row]), 5, out)
+    assert not out.any()
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("runs", "sums", "row_bytes", "rows", "out_bytes"),
+    [
+        (2, None, 5, 2, 10),
+        (1, 2, 5, 2, 10),
+        (1, None, 5, 3, 10),
+        (1, None, 5, 2, 9),
+        (1, 1, 5, 2, 10),
+    ],
+)
+def test_tables_that_contradict_what_is_taken_are_refused(
+    copier: RowCopier, runs: int, sums: int | None, row_bytes: int, rows: int, out_bytes: int
+) -> None:
+    sums_at = None if sums is None else np.full(sums, CLOSED)
+    table = RunTable(np.ones(runs, np.int64), np.full(1, BASE), sums_at, row_bytes)
+    run, row = np.zeros(2, np.int64), np.zeros(rows, np.int64)
+    with pytest.raises(ValueError, match="runs|rows of"):
+        copier.take_rows(table, run, row, row_bytes, np.empty(out_bytes, np.uint8))
 
 
 # ------------------------------------------------------------------------------ rows of any length

@@ -1,11 +1,11 @@
 """How are the rows of a batch, which lie in hundreds of pages, brought together at once?
 
-A row is named by its address in memory, whatever page, map or buffer that belongs to, and one call
-copies all of them (`native.rows`): no Python per row, and no alignment is asked for. Where a page
-has sums of its rows, each row is compared with its sum as it is copied.
+A table says at which address in memory each open run begins, whatever page, map or buffer that
+belongs to, and one call copies all rows (`native.rows`): no Python per row, and no alignment is
+asked for. Where a page has sums of its rows, each row is compared with its sum as it is copied.
 
 That is safe because addresses are made in one place only, `InMemory`, which keeps alive what they
-point into, and because every row asked for is checked to be one of it.
+point into, and because every row asked for is checked to be one of an open run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensorrepo.formats.dataset.columns.values import (
     offsets_of,
     valid_rows,
 )
-from tensorrepo.formats.native.rows import BEST, RowCopier
+from tensorrepo.formats.native.rows import BEST, RowCopier, RunTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.pages.pool import Pool
 
 _OFFSET_BYTES = 8
-_SUM_BYTES = 4
+_DIM_BYTES = 4
 # Address of the rows, or sums, of runs that are not open or have none: below 0 with any offset.
 _CLOSED = -(1 << 62)
 # glibc returns large blocks to the kernel until it has seen a block of that size freed once; then
@@ -93,17 +93,10 @@ def in_memory(run: int, values: ColumnValues, *, nullable: bool) -> InMemory:
 
 
 class Wanted(NamedTuple):
-    """Rows to be gathered from one column: int64 ``(rows,)`` each.
-
-    `offset` counts bytes from the run's first row in what is addressed by row.
-    """
+    """Rows to be gathered: int64 ``(rows,)`` each."""
 
     run: NDArray[np.int64]
     row: NDArray[np.int64]
-    offset: NDArray[np.int64]
-
-    def part(self, start: int, stop: int) -> Wanted:
-        return Wanted(self.run[start:stop], self.row[start:stop], self.offset[start:stop])
 
 
 class RunValues:
@@ -126,14 +119,13 @@ class RunValues:
         self._storage = storage
         self._nullable = nullable
         self._row_bytes, self._row_shape = storage.row_bytes, storage.row_shape
-        self._step_bytes = self._row_bytes if storage.layout is Layout.FIXED else _OFFSET_BYTES
         self._element = storage.element
         # What keeps the memory of each open run alive; who proves it, and by which number.
         self._owners: dict[int, tuple[Sequence[Any], Callable[[int, int], None] | None, int]] = {}
         self._values_at = np.full(live.size, _CLOSED, dtype=np.int64)
         self._items_at = np.zeros(live.size, dtype=np.int64)
-        self._dims_at = np.zeros(live.size, dtype=np.int64)
-        self._valid_at = np.zeros(live.size, dtype=np.int64)
+        self._dims_at = np.full(live.size, _CLOSED, dtype=np.int64)
+        self._valid_at = np.full(live.size, _CLOSED, dtype=np.int64)
         self._sums_at: NDArray[np.int64] | None = None  # made when there is one
 
     def open(self, where: InMemory) -> None:
@@ -160,48 +152,51 @@ class RunValues:
     def close(self, runs: NDArray[np.int64]) -> None:
         """The rows of these runs are not needed any more."""
         self._values_at[runs] = _CLOSED
+        if self._nullable:
+            self._valid_at[runs] = _CLOSED
+        if self._storage.stores_dims:
+            self._dims_at[runs] = _CLOSED
         if self._sums_at is not None:
             self._sums_at[runs] = _CLOSED
         for run in runs.tolist():
             del self._owners[run]
-
-    def want(self, run: NDArray[np.int64], row: NDArray[np.int64]) -> Wanted:
-        """Check that these are rows of these runs. Thousands at once cost least."""
-        # As unsigned numbers, rows below zero are beyond every end.
-        if not (row.view(np.uint64) < self._live[run].view(np.uint64)).all():
-            raise AssertionError("a row was asked of a run beyond its end")
-        return Wanted(run, row, row * self._step_bytes)
 
     def gather(self, wanted: Wanted, pool: Pool) -> ColumnValues:
         """These rows, in that order, copied into arrays of `pool`.
 
         Raises:
             CorruptError: a row is not what its sum says.
+            IndexError: a row of a run that is not open, or beyond its end.
         """
         # Few calls: each lets go of the interpreter lock and has to wait for it.
-        addresses = self._values_at[wanted.run]
-        addresses += wanted.offset
-        if addresses.min(initial=0) < 0:
-            raise AssertionError("a row was asked of a run that is not open")
         valid = None
         if self._nullable:
             valid = pool.array(wanted.row.shape, np.dtype(np.bool_))
-            self._copier.copy_rows(self._valid_at[wanted.run] + wanted.row, 1, valid)
+            self._take(self._valid_at, 1, wanted, 1, valid)
         if self._storage.layout is Layout.FIXED:
-            return FixedValues(self._fixed(wanted, addresses, pool), valid)
-        starts, ends = self._bounds(addresses)
+            return FixedValues(self._fixed(wanted, pool), valid)
+        starts, ends = self._bounds(wanted)
         offsets, items = self._items(wanted.run, starts, ends, pool)
         if self._storage.layout is Layout.BINARY:
             return BinaryValues(offsets, items, valid)
         return RaggedValues(offsets, items, self._storage.shape, self._dims(wanted), valid)
 
-    def _fixed(self, wanted: Wanted, addresses: NDArray[np.int64], pool: Pool) -> NDArray[Any]:
-        out = pool.array((addresses.size, *self._row_shape), self._element)
-        sums_at = None
-        if self._sums_at is not None:
-            sums_at = self._sums_at[wanted.run]
-            sums_at += wanted.row * _SUM_BYTES
-        wrong = self._copier.copy_rows(addresses, self._row_bytes, out, sums_at)
+    def _take(
+        self,
+        at: NDArray[np.int64],
+        step_bytes: int,
+        wanted: Wanted,
+        row_bytes: int,
+        out: NDArray[Any],
+        sums_at: NDArray[np.int64] | None = None,
+    ) -> int:
+        table = RunTable(self._live, at, sums_at, step_bytes)
+        return self._copier.take_rows(table, wanted.run, wanted.row, row_bytes, out)
+
+    def _fixed(self, wanted: Wanted, pool: Pool) -> NDArray[Any]:
+        out = pool.array((wanted.row.size, *self._row_shape), self._element)
+        row_bytes = self._row_bytes
+        wrong = self._take(self._values_at, row_bytes, wanted, row_bytes, out, self._sums_at)
         if wrong >= 0:
             _, prove, number = self._owners[wanted.run.item(wrong)]
             assert prove is not None, "runs with sums can be proved"
@@ -209,11 +204,11 @@ class RunValues:
             raise AssertionError("whoever proves a damaged row raises")
         return out
 
-    def _bounds(self, addresses: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _bounds(self, wanted: Wanted) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where each row's items start and end in its run's items."""
-        bounds = np.empty((addresses.size, 2), dtype=np.int64)
+        bounds = np.empty((wanted.row.size, 2), dtype=np.int64)
         # Two offsets that follow each other.
-        self._copier.copy_rows(addresses, 2 * _OFFSET_BYTES, bounds)
+        self._take(self._values_at, _OFFSET_BYTES, wanted, 2 * _OFFSET_BYTES, bounds)
         return bounds[:, 0], bounds[:, 1]
 
     def _items(
@@ -235,9 +230,8 @@ class RunValues:
         if not self._storage.stores_dims:
             return None
         dims = np.empty((wanted.row.size, self._storage.unknown_dims), dtype=np.uint32)
-        row_bytes = 4 * self._storage.unknown_dims
-        addresses = self._dims_at[wanted.run] + wanted.row * row_bytes
-        self._copier.copy_rows(addresses, row_bytes, dims)
+        row_bytes = _DIM_BYTES * self._storage.unknown_dims
+        self._take(self._dims_at, row_bytes, wanted, row_bytes, dims)
         return dims
 
 

@@ -111,10 +111,6 @@ class PackedRuns:
         for run in runs.tolist():
             del self._lines[run]
 
-    def want(self, run: NDArray[np.int64], item: NDArray[np.int64]) -> Wanted:
-        """These items of these runs."""
-        return Wanted(run, item, _NO_OFFSET)
-
     def gather(self, wanted: Wanted, pool: Pool) -> PackedValues:
         """These items, in that order."""
         size, count = self._items.size, wanted.row.size

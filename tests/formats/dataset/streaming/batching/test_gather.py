@@ -20,6 +20,7 @@ from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.streaming.batching.gather import (
     InMemory,
     RunValues,
+    Wanted,
     address_of,
     in_memory,
 )
@@ -47,7 +48,7 @@ def opened(storage: Storage, runs: list[FixedValues], copier: RowCopier = BEST) 
 
 
 def rows_from(values: RunValues, run: np.ndarray, row: np.ndarray) -> ColumnValues:
-    return values.gather(values.want(run.copy(), row.copy()), Pool())
+    return values.gather(Wanted(run.copy(), row.copy()), Pool())
 
 
 PLACES = st.lists(st.tuples(st.integers(0, RUNS - 1), st.integers(0, ROWS - 1)), max_size=40)
@@ -147,19 +148,36 @@ def test_arrays_that_are_not_back_to_back_are_copied() -> None:
     assert found.values.tolist() == [18, 2]
 
 
-@pytest.mark.parametrize(("run", "row"), [(0, ROWS), (0, -1)])
-def test_no_address_is_made_of_a_row_that_is_not_there(run: int, row: int) -> None:
+@pytest.mark.parametrize("copier", COPIERS)
+@pytest.mark.parametrize(("run", "row"), [(0, ROWS), (0, -1), (-1, 0), (RUNS, 0)])
+def test_no_address_is_made_of_a_row_that_is_not_there(
+    copier: RowCopier, run: int, row: int
+) -> None:
     storage, runs = fixed((3,), "uint8")
-    with pytest.raises(AssertionError, match="beyond its end"):
-        opened(storage, runs).want(np.array([run]), np.array([row]))
+    with pytest.raises(IndexError, match="beyond its end"):
+        rows_from(opened(storage, runs, copier), np.array([0, run]), np.array([0, row]))
 
 
-def test_no_address_is_made_of_a_run_that_is_closed() -> None:
+@pytest.mark.parametrize("copier", COPIERS)
+def test_no_address_is_made_of_a_run_that_is_closed(copier: RowCopier) -> None:
     storage, runs = fixed((3,), "uint8")
-    values = opened(storage, runs)
+    values = opened(storage, runs, copier)
     values.close(np.array([1]))
-    with pytest.raises(AssertionError, match="not open"):
+    with pytest.raises(IndexError, match="run 1 is not open"):
         rows_from(values, np.array([0, 1]), np.array([0, 0]))
+
+
+@pytest.mark.parametrize("copier", COPIERS)
+def test_a_closed_run_has_no_validity_and_no_dimensions_either(copier: RowCopier) -> None:
+    dims = np.ones((2, 2), np.uint32)
+    valid = np.array([True, True])
+    page = RaggedValues(offsets_of(np.ones(2, int)), np.zeros(2, "u1"), (None, None), dims, valid)
+    storage = Storage(Layout.RAGGED, "uint8", (None, None))
+    values = RunValues(np.array([2]), storage, nullable=True, copier=copier)
+    values.open(in_memory(0, page, nullable=True))
+    values.close(np.array([0]))
+    with pytest.raises(IndexError, match="run 0 is not open"):
+        rows_from(values, np.array([0]), np.array([0]))
 
 
 def test_a_run_with_other_rows_than_planned_is_refused() -> None:

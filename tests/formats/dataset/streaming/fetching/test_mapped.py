@@ -15,7 +15,7 @@ from tensorrepo.formats.dataset.pages import page
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, column_index, page_reader
 from tensorrepo.formats.dataset.stream import stream
-from tensorrepo.formats.dataset.streaming.batching.gather import InMemory, RunValues
+from tensorrepo.formats.dataset.streaming.batching.gather import InMemory, RunValues, Wanted
 from tensorrepo.formats.dataset.streaming.fetching.mapped import MappedPages
 from tensorrepo.formats.native.rows import BEST, RowCopier
 from tensorrepo.repo.errors import CorruptError
@@ -77,7 +77,7 @@ class Disk:
         values.open(self.opened(pages))
         run = np.repeat(np.arange(rows.size), rows)
         row = np.concatenate([np.arange(count) for count in rows.tolist()])
-        found = values.gather(values.want(run, row), Pool())
+        found = values.gather(Wanted(run, row), Pool())
         assert isinstance(found, FixedValues)
         return found.values
 
@@ -129,7 +129,7 @@ def test_damage_between_opening_a_run_and_gathering_its_rows_is_found() -> None:
     values = RunValues(disk.rows, disk.index.storage, nullable=False, copier=copier)
     values.open(disk.opened(pages))
     disk.page(2)[64] ^= 1
-    wanted = values.want(np.array([1, 2]), np.array([0, 0]))
+    wanted = Wanted(np.array([1, 2]), np.array([0, 0]))
     with pytest.raises(CorruptError, match="page 2: page has checksum"):
         values.gather(wanted, Pool())
 
