@@ -14,6 +14,7 @@ from tensorrepo.formats.exchange.base import damage, refusals
 from tensorrepo.formats.tensors import ArrayTensor, TensorType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -66,32 +67,23 @@ class FileTensor:
         self.file.read_into(self.offset + start_byte, buffer)
 
 
-class StridedFileTensor:
-    """A tensor whose items lie apart in a file, or in another order.
+class LoadedTensor:
+    """A tensor that is read as a whole, since its elements lie in another order or are packed.
 
-    All of its span is in memory from the first read until as many bytes as it has were read.
+    It is in memory from the first read until as many bytes as it has were read.
 
     Args:
-        file: where it lies.
-        offset: byte of its first item.
-        element: its type; an item is a block.
-        items: dimensions and strides, counted in items.
+        load: gives all of it; called again when it is read once more.
+        element: its type.
         shape: its shape.
     """
 
     def __init__(
-        self,
-        file: RangeFile,
-        offset: int,
-        element: TensorType,
-        items: tuple[tuple[int, ...], tuple[int, ...]],
-        shape: tuple[int, ...],
+        self, load: Callable[[], ArrayTensor], element: TensorType, shape: tuple[int, ...]
     ) -> None:
         self.type = element
         self.shape = shape
-        self._file = file
-        self._offset = offset
-        self._dims, self._strides = items
+        self._load = load
         self._lock = Lock()
         self._loaded: ArrayTensor | None = None
         self._left = 0
@@ -106,13 +98,31 @@ class StridedFileTensor:
                 self._loaded = None
         loaded.read_into(start_byte, buffer)
 
-    def _load(self) -> ArrayTensor:
-        size = self.type.block_bytes
-        reach = sum((dim - 1) * step for dim, step in zip(self._dims, self._strides, strict=True))
-        span = np.frombuffer(
-            self._file.read(self._offset, (reach + 1) * size), np.dtype((np.void, size))
-        )
-        items = np.lib.stride_tricks.as_strided(
-            span, self._dims, tuple(step * size for step in self._strides), writeable=False
-        )
-        return ArrayTensor(items, self.type, self.shape)
+
+def strided_tensor(
+    file: RangeFile,
+    offset: int,
+    element: TensorType,
+    items: tuple[tuple[int, ...], tuple[int, ...]],
+    shape: tuple[int, ...],
+) -> LoadedTensor:
+    """A tensor whose items lie apart in a file, or in another order.
+
+    Args:
+        file: where it lies.
+        offset: byte of its first item.
+        element: its type; an item is a block.
+        items: dimensions and strides, counted in items.
+        shape: its shape.
+    """
+    dims, strides = items
+    size = element.block_bytes
+
+    def load() -> ArrayTensor:
+        reach = sum((dim - 1) * step for dim, step in zip(dims, strides, strict=True))
+        span = np.frombuffer(file.read(offset, (reach + 1) * size), np.dtype((np.void, size)))
+        steps = tuple(step * size for step in strides)
+        spread = np.lib.stride_tricks.as_strided(span, dims, steps, writeable=False)
+        return ArrayTensor(spread, element, shape)
+
+    return LoadedTensor(load, element, shape)

@@ -21,7 +21,7 @@ from tensorrepo.formats.exchange.checkpoints.pickledata import Function, Record,
 from tensorrepo.formats.exchange.checkpoints.tensorfile import (
     FileTensor,
     RangeFile,
-    StridedFileTensor,
+    strided_tensor,
 )
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.manifest import MAX_JSON_NESTING, check_tensor_name
@@ -396,4 +396,4 @@ def _reader(
     start = _data_start(file, entry) + tensor.offset * item
     if tensor.contiguous:
         return FileTensor(file, start, tensor.type, tensor.shape)
-    return StridedFileTensor(file, start, tensor.type, (tensor.size, tensor.stride), tensor.shape)
+    return strided_tensor(file, start, tensor.type, (tensor.size, tensor.stride), tensor.shape)
