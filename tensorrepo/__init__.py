@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from tensorrepo.repository import Repository
+    from tensorrepo.retention import Keep
     from tensorrepo.sdk import export, init, read
     from tensorrepo.sdk import open_repository as open  # noqa: A004 - `tr.open`, as people type
     from tensorrepo.selection import s
@@ -72,6 +73,7 @@ _HOMES = {
     "Image": (_SCHEMA, "Image"),
     "InvalidInputError": (_ERRORS, "InvalidInputError"),
     "Json": (_SCHEMA, "Json"),
+    "Keep": ("tensorrepo.retention", "Keep"),
     "Link": (_SCHEMA, "Link"),
     "LinkValue": (_SCHEMA, "LinkValue"),
     "Mix": ("tensorrepo.mix", "Mix"),
@@ -113,6 +115,7 @@ __all__ = [
     "Image",
     "InvalidInputError",
     "Json",
+    "Keep",
     "Link",
     "LinkValue",
     "Mix",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo import connect
 from tensorrepo.blame import Blame, blame
+from tensorrepo.checkpointer import Checkpointer
 from tensorrepo.compare import Comparison, compare
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.dataset.read import open_dataset
@@ -27,11 +28,13 @@ from tensorrepo.transaction import Transaction
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from tensorrepo.checkpointer import Saved
     from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
     from tensorrepo.repo import repository as core
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.commits import Commit
     from tensorrepo.repo.ids import Digest
+    from tensorrepo.retention import Keep
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -169,6 +172,39 @@ class Repository:
             unchanged: paths that the change relies on: if others change them, it conflicts.
         """
         return Transaction(self, begin(self.core, branch, unchanged=unchanged), message)
+
+    def checkpointer(
+        self,
+        run: str,
+        *,
+        keep: Keep | None = None,
+        start: str | None = None,
+        staging: int | str = "4GiB",
+        on_saved: Callable[[Saved], None] | None = None,
+    ) -> Checkpointer:
+        """Saves and loads the checkpoints of a run, at the refs ``runs/<run>/<step>``.
+
+        Args:
+            run: its name, such as ``"exp1"``.
+            keep: which checkpoints stay; None: the last 3.
+            start: the commit that the run began at, its checkpoints' parent; None: that of branch
+                main, where there is one.
+            staging: bytes of copies that may wait to be stored.
+            on_saved: called on another thread when a checkpoint is durable.
+
+        Example:
+            >>> with repo.checkpointer("exp1", keep=tr.Keep(last=3, best="loss")) as checkpointer:
+            ...     checkpointer.save(step, {"model": model.state_dict()}, metrics={"loss": loss})
+        """
+        began = self.core.log.refresh().state.refs.get(refs.BRANCHES + "main")
+        return Checkpointer(
+            self,
+            run,
+            keep=keep,
+            start=began if start is None else self.resolve(start).digest,
+            staging_bytes=connect.parse_size(staging),
+            on_saved=on_saved,
+        )
 
     def create_branch(self, name: str, ref: str = "main") -> None:
         refs.create_branch(self.core, name, self.resolve(ref).digest, actor=self.author)

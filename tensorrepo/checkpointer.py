@@ -1,0 +1,346 @@
+"""How are the checkpoints of a training saved while it goes on, and read when it resumes?
+
+    save: copy, return -> queue, bounded in bytes -> one thread: store, commit, drop the expired
+
+Every checkpoint is a commit at the ref ``runs/<run>/<step>``, with the start of the run as its
+parent. Its tree has the state as a model and, at ``runs/<run>``, the metrics of all steps so far,
+which outlive the weights. One record of the log makes the new one and drops the expired ones, so a
+crash at any moment leaves whole checkpoints only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tensorrepo.formats.model.read import open_model
+from tensorrepo.formats.model.training.staging import Staging, bytes_of
+from tensorrepo.formats.model.training.statetree import put_together, take_apart
+from tensorrepo.formats.model.write import write_model
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.refs import delete_ref
+from tensorrepo.repo.series import begin_beside, commit_beside
+from tensorrepo.repo.trees import Entry
+from tensorrepo.retention import Keep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log import View
+    from tensorrepo.repo.transaction import Transaction
+    from tensorrepo.repository import Repository
+
+RUNS: Final = "runs/"
+STATE_PATH: Final = "models/state"
+_STAGING_BYTES: Final = 4 << 30
+_WAITING: Final = 2  # checkpoints: one being stored, one behind it
+_RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that is durable.
+
+    Attributes:
+        step: of the training.
+        commit: its commit; ``runs/<run>/<step>`` names it.
+        metrics: as given.
+        size_bytes: of its tensors.
+        seconds: from `save` to here.
+        dropped: steps that went because of it.
+    """
+
+    step: int
+    commit: Digest
+    metrics: Mapping[str, float]
+    size_bytes: int
+    seconds: float
+    dropped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    step: int
+    tensors: dict[str, Any]
+    skeleton: Any
+    metrics: dict[str, float]
+    size_bytes: int
+    began: float
+
+
+class Checkpointer:
+    """Saves and loads the checkpoints of one run. See `Repository.checkpointer`.
+
+    Used by one thread of the training. Leaving its ``with`` waits until all is stored.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        run: str,
+        *,
+        keep: Keep | None = None,
+        start: Digest | None = None,
+        staging_bytes: int = _STAGING_BYTES,
+        on_saved: Callable[[Saved], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Made by `Repository.checkpointer`."""
+        if not _RUN_NAME.fullmatch(run):
+            raise InvalidInputError(
+                f"run {run!r:.80}: expected letters, digits, '.', '_' and '-', not starting with "
+                "'.' or '-', such as 'exp1'"
+            )
+        self.run = run
+        self.keep = keep or Keep()
+        self._repository = repository
+        self._start = start
+        self._staging = Staging(staging_bytes)
+        self._on_saved = on_saved
+        self._clock = clock
+        self._waiting: deque[Future[Saved]] = deque()
+        # Its threads are waited for when the interpreter ends, so nothing saved is lost then.
+        self._thread = ThreadPoolExecutor(1, "tensorrepo-checkpoint")
+        self._history = _History.of(repository, run)
+
+    def save(
+        self, step: int, state: Mapping[str, Any], *, metrics: Mapping[str, float] | None = None
+    ) -> Future[Saved]:
+        """Copy a state, and store it while training goes on.
+
+        Waits only for the copy, and where too much is waiting to be stored.
+
+        Args:
+            step: of the training; saved again, it takes the place of the earlier one.
+            state: names to state dicts, tensors, numbers, text: what `load` gives back.
+            metrics: numbers of this step, by which `Keep` judges, and which stay when it goes.
+
+        Returns:
+            What becomes of it. It need not be looked at: a failure is raised by the next `save` or
+            `wait`, too.
+
+        Raises:
+            InvalidInputError: something in the state cannot be stored; says where.
+            Error: an earlier checkpoint could not be stored.
+        """
+        if step < 0:
+            raise InvalidInputError(f"step {step}: expected 0 or more")
+        self._raise_failures(self._waiting_limit())
+        numbers = {name: _number(name, value) for name, value in (metrics or {}).items()}
+        apart = take_apart(dict(state))
+        size = bytes_of(apart.tensors)
+        began = self._clock()
+        self._staging.reserve(size)
+        try:
+            copies = self._staging.copies(apart.tensors)
+        except BaseException:
+            self._staging.release(size)
+            raise
+        waiting = _Waiting(step, copies, apart.skeleton, numbers, size, began)
+        del copies
+        future = self._thread.submit(self._store, [waiting])
+        self._waiting.append(future)
+        return future
+
+    def wait(self) -> None:
+        """Until all that was saved is durable.
+
+        Raises:
+            Error: a checkpoint could not be stored: says which. Those after it were tried, too.
+        """
+        self._raise_failures(0)
+
+    def steps(self) -> list[int]:
+        """Steps that can be loaded, ascending."""
+        return sorted(_refs(self._repository.core.log.refresh(), self.run))
+
+    def latest(self) -> int | None:
+        """The newest step that can be loaded."""
+        return max(self.steps(), default=None)
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """Metrics by step, also of checkpoints that are gone."""
+        return _History.of(self._repository, self.run).metrics
+
+    def load(self, step: int | None = None, *, output: str = "torch") -> dict[str, Any]:
+        """The state that `save` was given.
+
+        Args:
+            step: which; None: the newest.
+            output: of tensors: "torch", or "numpy" for the arrays of their bits.
+
+        Raises:
+            NotFoundError: no such checkpoint; says which there are.
+        """
+        self.wait()
+        digest = self._commit_of(step)
+        tree = self._repository.resolve(digest).commit.tree
+        entry = self._repository.core.entry(tree, STATE_PATH)
+        if entry is None:
+            raise CorruptError(f"commit {digest:.12} of run {self.run!r} has no {STATE_PATH}")
+        model = open_model(self._repository.core.objects, entry)
+        tensors = model.load(output="torch" if output == "torch" else "numpy")
+        found: dict[str, Any] = put_together(model.metadata.get("state"), tensors)
+        return found
+
+    def delete(self, step: int) -> None:
+        """Drop a checkpoint. Its bytes go with the next collection, its metrics stay."""
+        self.wait()
+        self._commit_of(step)
+        delete_ref(self._repository.core, f"{RUNS}{self.run}/{step}", actor=self._repository.author)
+
+    def close(self) -> None:
+        """Wait, and end the thread. Loading goes on to work."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<checkpointer of run {self.run!r}: {len(self.steps())} checkpoints>"
+
+    def _waiting_limit(self) -> int:
+        return _WAITING - 1
+
+    def _raise_failures(self, most_waiting: int) -> None:
+        """Take what is done, and wait until no more than that many are not."""
+        while self._waiting and (self._waiting[0].done() or len(self._waiting) > most_waiting):
+            self._waiting.popleft().result()
+
+    def _commit_of(self, step: int | None) -> Digest:
+        held = _refs(self._repository.core.log.refresh(), self.run)
+        wanted = max(held, default=None) if step is None else step
+        if wanted is None or wanted not in held:
+            there = ", ".join(map(str, sorted(held)[-8:]))
+            raise NotFoundError(
+                f"run {self.run!r} has no checkpoint{'' if step is None else f' of step {step}'}"
+                + (f"; the newest are {there}" if there else "")
+            )
+        return held[wanted]
+
+    def _store(self, box: list[_Waiting]) -> Saved:
+        waiting = box.pop()
+        size = waiting.size_bytes
+        try:
+            return self._committed(waiting)
+        finally:
+            waiting.tensors.clear()
+            self._staging.release(size)
+
+    def _committed(self, waiting: _Waiting) -> Saved:
+        step = waiting.step
+        ref = f"{RUNS}{self.run}/{step}"
+        history = self._history.with_step(step, waiting.metrics)
+        with begin_beside(self._repository.core, ref) as transaction:
+            entry = self._write(transaction, waiting)
+            transaction.stage(STATE_PATH, entry)
+            told = transaction.objects.put(Kind.BLOB, history.encoded())
+            transaction.stage(f"{RUNS}{self.run}", Entry(Kind.BLOB, told.digest))
+            expired: list[int] = []
+
+            def drops(view: View) -> list[str]:
+                held = {*_refs(view, self.run), step}
+                expired[:] = self.keep.expired({at: history.metrics.get(at, {}) for at in held})
+                return [f"{RUNS}{self.run}/{at}" for at in expired]
+
+            made = commit_beside(
+                transaction,
+                self._start,
+                f"Checkpoint {step} of {self.run}",
+                author=self._repository.author,
+                metadata={"run": self.run, "step": step},
+                drops=drops,
+            )
+        self._history = history
+        seconds = self._clock() - waiting.began
+        saved = Saved(
+            step, made.digest, waiting.metrics, waiting.size_bytes, seconds, tuple(expired)
+        )
+        if self._on_saved is not None:
+            self._on_saved(saved)
+        return saved
+
+    def _write(self, transaction: Transaction, waiting: _Waiting) -> Entry:
+        before = self._previous(transaction)
+        known = [before.storage] if before is not None and before.storage is not None else []
+        return write_model(
+            transaction.objects,
+            waiting.tensors,
+            metadata={"run": self.run, "step": waiting.step, "state": waiting.skeleton},
+            metrics=waiting.metrics,
+            known=known,
+        )
+
+    def _previous(self, transaction: Transaction) -> Entry | None:
+        """The newest checkpoint at the transaction's pin: what does not change is kept there."""
+        held = _refs(transaction.pin, self.run)
+        if not held:
+            return None
+        tree = self._repository.resolve(held[max(held)]).commit.tree
+        return self._repository.core.entry(tree, STATE_PATH)
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """Metrics of every step of a run, those of checkpoints that are gone as well."""
+
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, repository: Repository, run: str) -> _History:
+        held = _refs(repository.core.log.refresh(), run)
+        if not held:
+            return cls()
+        tree = repository.resolve(held[max(held)]).commit.tree
+        entry = repository.core.entry(tree, f"{RUNS}{run}")
+        if entry is None:
+            return cls()
+        told = json.loads(bytes(repository.core.objects.get(entry.digest).payload))
+        return cls({int(step): dict(values) for step, values in told["steps"]})
+
+    def with_step(self, step: int, metrics: dict[str, float]) -> _History:
+        """With one more step; what was there of it, and of steps after it, was another past."""
+        earlier = {at: told for at, told in self.metrics.items() if at < step}
+        return _History({**earlier, step: metrics})
+
+    def encoded(self) -> bytes:
+        steps = [[step, self.metrics[step]] for step in sorted(self.metrics)]
+        return json.dumps({"version": 1, "steps": steps}, sort_keys=True).encode()
+
+
+def _refs(view: View, run: str) -> dict[int, Digest]:
+    """Checkpoints of a run by step."""
+    space = f"{RUNS}{run}/"
+    found = view.state.refs.items()
+    return {
+        int(ref.removeprefix(space)): commit
+        for ref, commit in found
+        if ref.startswith(space) and ref.removeprefix(space).isdecimal()
+    }
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"metric {name!r}: {value!r:.80} is no number") from error

@@ -1,0 +1,97 @@
+"""A state that is taken apart and put together is the same state, and nothing else gets in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorrepo.formats.model.training.statetree import MAX_NESTING, put_together, take_apart
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
+
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False)
+)
+KEYS = st.text() | st.integers() | st.tuples(st.text(), st.integers())
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: (
+        st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(KEYS, inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+def through(state: dict[str, Any]) -> Any:
+    """Apart, as JSON in MessagePack as a manifest keeps it, and together again."""
+    apart = take_apart(state)
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(apart.skeleton))
+    return put_together(stored, apart.tensors)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=5))
+def test_plain_values_come_back(state: dict[str, Any]) -> None:
+    assert through(state) == state
+
+
+def test_tensors_come_back_where_they_were() -> None:
+    array, scalar = np.arange(3, dtype=np.int16), np.float16(0.5)
+    state = {"a.b": array, "a": {"b": np.ones(2)}, "list": [scalar, {0: np.zeros(1)}]}
+    found = through(state)
+    assert found["a.b"] is array
+    assert (found["a"]["b"].tolist(), found["list"][1][0].tolist()) == ([1, 1], [0])
+    assert (found["list"][0], type(found["list"][0])) == (scalar, np.float16)
+
+
+def test_names_are_paths_and_never_clash() -> None:
+    names = list(take_apart({"a.b": np.ones(1), "a": {"b": np.ones(1)}}).tensors)
+    assert names == ["a.b", "a.b#2"]
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, len, np.array([object()])[0]])
+def test_what_is_no_plain_value_is_refused_with_its_place(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"optimizer\.0 is of type"):
+        take_apart({"optimizer": [value]})
+
+
+def test_a_state_is_a_dict_with_names() -> None:
+    with pytest.raises(InvalidInputError, match="names as keys"):
+        take_apart({1: 2})  # type: ignore[dict-item]  # what is refused
+
+
+def test_endless_nesting_is_refused() -> None:
+    nested: Any = 1
+    for _ in range(MAX_NESTING + 1):
+        nested = [nested]
+    with pytest.raises(InvalidInputError, match="nested deeper"):
+        take_apart({"a": nested})
+
+
+@pytest.mark.parametrize(
+    "skeleton",
+    [
+        {"$tensor": "missing"},
+        {"$tensor": []},
+        {"$code": "print()"},
+        {"$int": "9" * 5000},
+        {"$int": "one"},
+        {"$bytes": "?"},
+        {"$dict": [[[], 1]]},
+        {"$dict": 7},
+        {"$tuple": 7},
+        {"$complex": [1]},
+    ],
+)
+def test_a_damaged_state_is_refused(skeleton: Any) -> None:
+    with pytest.raises(CorruptError, match="training state"):
+        put_together(skeleton, {})

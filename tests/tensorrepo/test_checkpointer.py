@@ -1,0 +1,240 @@
+"""Checkpoints are whole, come back as they were, and go when the policy says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tensorrepo as tr
+from tensorrepo.formats.model.training.statetree import take_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> tr.Repository:
+    return tr.init(tmp_path / "repo", author="Ada <ada@example.org>")
+
+
+def state_of(step: int, rows: int = 100) -> dict[str, Any]:
+    weights = np.arange(rows * 8, dtype=np.float32).reshape(rows, 8) + step
+    return {"model": {"weight": weights, "bias": weights[0].copy()}, "step": step}
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Compared apart: tensors bit by bit, the rest as JSON."""
+    one, other = take_apart({"state": found}), take_apart({"state": expected})
+    equal = [
+        name in one.tensors
+        and np.asarray(one.tensors[name]).tobytes() == np.asarray(value).tobytes()
+        for name, value in other.tensors.items()
+    ]
+    return all(equal) and one.skeleton == other.skeleton
+
+
+def test_a_state_comes_back_as_it_was(repository: tr.Repository) -> None:
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(10, state_of(10))
+        checkpointer.wait()
+        assert same(checkpointer.load(output="numpy"), state_of(10))
+
+
+def test_a_training_of_torch_resumes_exactly(repository: tr.Repository) -> None:
+    torch = pytest.importorskip("torch")
+
+    def training() -> tuple[Any, Any, Any, Callable[[], float]]:
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+
+        def step() -> float:
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 16)).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            return loss.item()
+
+        return model, optimizer, scheduler, step
+
+    model, optimizer, scheduler, step = training()
+    with repository.checkpointer("exp1") as checkpointer:
+        for _ in range(5):
+            step()
+        state = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scheduler": scheduler.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+        checkpointer.save(5, state)
+        expected = [step() for _ in range(5)]
+    model, optimizer, scheduler, step = training()
+    found = repository.checkpointer("exp1").load()
+    model.load_state_dict(found["model"])
+    optimizer.load_state_dict(found["optimizer"])
+    scheduler.load_state_dict(found["scheduler"])
+    torch.set_rng_state(found["random"])
+    assert [step() for _ in range(5)] == expected
+
+
+def test_what_changes_after_save_is_not_stored(repository: tr.Repository) -> None:
+    state = state_of(1, rows=100_000)
+    expected = state["model"]["weight"].copy()
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(1, state)
+        state["model"]["weight"][:] = -1
+    found = repository.checkpointer("exp1").load(output="numpy")
+    assert np.array_equal(found["model"]["weight"], expected)
+
+
+def test_checkpoints_are_beside_each_other(repository: tr.Repository) -> None:
+    with repository.transaction("main") as tx:
+        tx.save_file("readme", b"began here")
+    with repository.checkpointer("exp1") as checkpointer:
+        saved = [checkpointer.save(step, state_of(step)) for step in (1, 2)]
+    parents = [repository.resolve(one.result().commit).commit.parents for one in saved]
+    assert parents == [(repository.resolve("main").digest,)] * 2
+
+
+def test_the_policy_drops_in_the_record_that_saves(repository: tr.Repository) -> None:
+    with repository.checkpointer("exp1", keep=tr.Keep(last=2, every=4)) as checkpointer:
+        saved = [checkpointer.save(step, state_of(step)) for step in range(1, 8)]
+        checkpointer.wait()
+        assert checkpointer.steps() == [4, 6, 7]
+    assert [one.result().dropped for one in saved] == [(), (), (1,), (2,), (3,), (), (5,)]
+
+
+def test_metrics_outlive_the_weights(repository: tr.Repository) -> None:
+    with repository.checkpointer("exp1", keep=tr.Keep(last=1)) as checkpointer:
+        for step, loss in ((1, 0.5), (2, 0.25), (3, 0.125)):
+            checkpointer.save(step, state_of(step), metrics={"loss": loss})
+    reopened = repository.checkpointer("exp1")
+    assert reopened.steps() == [3]
+    assert reopened.metrics() == {1: {"loss": 0.5}, 2: {"loss": 0.25}, 3: {"loss": 0.125}}
+
+
+def test_the_best_stays(repository: tr.Repository) -> None:
+    keep = tr.Keep(last=1, best="loss")
+    with repository.checkpointer("exp1", keep=keep) as checkpointer:
+        for step, loss in ((1, 0.5), (2, 0.1), (3, 0.9), (4, 0.8)):
+            checkpointer.save(step, state_of(step), metrics={"loss": loss})
+        checkpointer.wait()
+        assert checkpointer.steps() == [2, 4]
+
+
+def test_a_run_goes_on_in_another_process(repository: tr.Repository) -> None:
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(1, state_of(1), metrics={"loss": 1.0})
+    with tr.open(repository.url, author="Bob <b@example.org>").checkpointer("exp1") as later:
+        assert later.latest() == 1
+        later.save(2, state_of(2), metrics={"loss": 0.5})
+    assert repository.checkpointer("exp1").metrics() == {1: {"loss": 1.0}, 2: {"loss": 0.5}}
+
+
+def test_a_step_can_be_saved_again(repository: tr.Repository) -> None:
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(1, state_of(1))
+        checkpointer.save(1, state_of(99))
+        checkpointer.wait()
+        assert same(checkpointer.load(1, output="numpy"), state_of(99))
+
+
+def test_a_checkpoint_can_be_named_like_any_commit(repository: tr.Repository) -> None:
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(7, state_of(7))
+    model = repository.model("state", ref="runs/exp1/7")
+    assert model.keys() == ("model.bias", "model.weight")
+
+
+def test_a_checkpoint_that_is_missing_is_named_with_those_there_are(
+    repository: tr.Repository,
+) -> None:
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(7, state_of(7))
+        with pytest.raises(tr.NotFoundError, match="step 8; the newest are 7"):
+            checkpointer.load(8)
+
+
+def test_what_cannot_be_stored_is_named_before_training_goes_on(
+    repository: tr.Repository,
+) -> None:
+    with (
+        repository.checkpointer("exp1") as checkpointer,
+        pytest.raises(tr.InvalidInputError, match=r"optimizer\.hooks\.0 is of type function"),
+    ):
+        checkpointer.save(1, {"optimizer": {"hooks": [lambda: None]}})
+
+
+def test_a_failure_in_the_background_is_raised(
+    repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer = repository.checkpointer("exp1")
+
+    def fail(*_: object, **__: object) -> None:
+        raise tr.StorageError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tensorrepo.checkpointer.commit_beside", fail)
+        checkpointer.save(1, state_of(1))
+        with pytest.raises(tr.StorageError, match="disk is full"):
+            checkpointer.wait()
+    checkpointer.save(2, state_of(2))
+    checkpointer.close()
+    assert repository.checkpointer("exp1").steps() == [2]
+
+
+def test_who_saves_too_fast_waits(repository: tr.Repository) -> None:
+    state = state_of(1, rows=1 << 15)  # 1 MiB
+    stored, most = threading.Semaphore(0), []
+    checkpointer = repository.checkpointer(
+        "exp1", staging="3MiB", on_saved=lambda _: stored.release()
+    )
+    with checkpointer:
+        for step in range(6):
+            checkpointer.save(step, state)
+            most.append(checkpointer._staging.staged_bytes)
+    assert max(most) <= 3 << 20
+    assert all(stored.acquire(blocking=False) for _ in range(6))
+
+
+_TRAINING = """
+import sys, numpy as np, tensorrepo as tr
+repository = tr.open(sys.argv[1], author="Ada <ada@example.org>")
+with repository.checkpointer("exp1", keep=tr.Keep(last=2)) as checkpointer:
+    for step in range(1, 1000):
+        checkpointer.save(step, {"weight": np.full(50_000, step, np.float32), "step": step})
+        print(step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 3, 6])
+def test_a_killed_training_leaves_whole_checkpoints(repository: tr.Repository, after: int) -> None:
+    training = subprocess.Popen(
+        [sys.executable, "-c", _TRAINING, repository.url], stdout=subprocess.PIPE, text=True
+    )
+    assert training.stdout is not None
+    for _ in range(after):
+        training.stdout.readline()
+    os.kill(training.pid, signal.SIGKILL)
+    training.wait()
+    training.stdout.close()
+    with tr.open(repository.url, author="Ada <ada@example.org>").checkpointer("exp1") as again:
+        for step in again.steps():
+            found = again.load(step, output="numpy")
+            assert (found["weight"] == step).all()
+        again.save(5000, {"weight": np.zeros(10, np.float32), "step": 5000})
+        again.wait()
+        assert again.latest() == 5000
