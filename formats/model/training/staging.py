@@ -18,6 +18,8 @@ from tensorrepo.formats.tensors import TORCH_NAMES, is_torch, memory_key, tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_ALIGNMENT = 64
+
 
 class Staging:
     """Copies of states that wait to be stored. Thread-safe."""
@@ -48,50 +50,53 @@ class Staging:
 
     def copies(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """The tensors, none of which anybody else can change. Those that are one stay one."""
-        done: dict[tuple[object, ...], Any] = {}
-        found = {}
-        for name, value in tensors.items():
-            key = memory_key(value)
-            copy = done.get(key) if key is not None else None
-            if copy is None:
-                copy = self._copy(name, value)
-            if key is not None:
-                done[key] = copy
-            found[name] = copy
-        return found
+        one_each = {_identity(name, value): (name, value) for name, value in tensors.items()}
+        room = _Room(self._pool, sum(_room_bytes(*one) for one in one_each.values()))
+        copied = {key: room.copy(*one) for key, one in one_each.items()}
+        return {name: copied[_identity(name, value)] for name, value in tensors.items()}
 
-    def _copy(self, name: str, value: Any) -> Any:
-        element = tensor_of(
-            name, value
-        ).type  # refuses what cannot be stored, before training goes on
+
+class _Room:
+    """Memory for the tensors of one state."""
+
+    def __init__(self, pool: Pool, size_bytes: int) -> None:
+        self._memory = pool.array((size_bytes,), np.dtype(np.uint8))
+        self._used = 0
+
+    def copy(self, name: str, value: Any) -> Any:
+        reader = tensor_of(name, value)
+        size = reader.type.bytes_of(reader.shape)
+        part = self._memory[self._used : self._used + size]
+        self._used += _room_bytes(name, value)
         if not is_torch(value):
-            room = self._pool.array(value.shape, value.dtype)
-            np.copyto(room, value)
-            return room
+            copy = part.view(value.dtype).reshape(value.shape)
+            np.copyto(copy, value)
+            return copy
         import torch
 
         plain = value.detach()
-        room = self._pool.array((plain.numel() * plain.element_size(),), np.dtype(np.uint8))
-        copy = torch.from_numpy(room).view(getattr(torch, TORCH_NAMES[element.name]))
-        copy = copy.reshape(plain.shape)
-        copy.copy_(plain)
-        return copy
+        dtype = getattr(torch, TORCH_NAMES[reader.type.name])
+        copied = torch.from_numpy(part).view(dtype).reshape(plain.shape)
+        copied.copy_(plain)
+        return copied
+
+
+def _identity(name: str, value: Any) -> object:
+    """Equal for tensors that are one."""
+    key = memory_key(value)
+    return name if key is None else key
+
+
+def _room_bytes(name: str, value: Any) -> int:
+    reader = tensor_of(name, value)
+    return -(-reader.type.bytes_of(reader.shape) // _ALIGNMENT) * _ALIGNMENT
 
 
 def bytes_of(tensors: Mapping[str, Any]) -> int:
-    """Bytes of the tensors, those that are one counted once.
+    """Bytes that copies of the tensors take, of those that are one once.
 
     Raises:
         InvalidInputError: one of them cannot be stored; names it.
     """
-    counted: set[tuple[object, ...]] = set()
-    total = 0
-    for name, value in tensors.items():
-        key = memory_key(value)
-        if key is not None and key in counted:
-            continue
-        if key is not None:
-            counted.add(key)
-        reader = tensor_of(name, value)
-        total += reader.type.bytes_of(reader.shape)
-    return total
+    one_each = {_identity(name, value): (name, value) for name, value in tensors.items()}
+    return sum(_room_bytes(*one) for one in one_each.values())
