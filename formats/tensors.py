@@ -225,6 +225,18 @@ class TensorReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class MemoryTensor:
+    """A tensor whose bytes lie in memory as they would be stored."""
+
+    type: TensorType
+    shape: tuple[int, ...]
+    data: memoryview
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        buffer[:] = self.data[start_byte : start_byte + buffer.nbytes]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ArrayTensor:
     """A tensor in memory: `array` is numpy's or torch's, with one item per block."""
 

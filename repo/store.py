@@ -24,6 +24,7 @@ from tensorrepo.repo.objects import (
     decode_header,
     decode_object,
 )
+from tensorrepo.repo.spans import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.cache import DiskCache
     from tensorrepo.repo.ids import Buffer, Digest
+    from tensorrepo.repo.spans import Span
     from tensorrepo.repo.state import Grave
 
 T = TypeVar("T")
@@ -123,8 +125,7 @@ class ObjectStore:
         Raises:
             CorruptError: the bytes differ from `tag`, twice.
         """
-        # With the tag: whoever names this chunk along with other tags is given other bytes.
-        name = f"{link.digest}.{start}-{stop}.{tag.hex()}"
+        name = _span_name(link, start, stop, tag)
         if self.cache is not None and (cached := self.cache.get(name)) is not None:
             return cached
         for _ in range(2):
@@ -139,6 +140,29 @@ class ObjectStore:
             f"{tag.hex():.16}, found {found.hex():.16}. Run `tensorrepo doctor`; restore the "
             "object from a copy of the repository."
         )
+
+    def read_spans(self, link: Link, spans: Sequence[Span]) -> list[Buffer]:
+        """As `read_checked` for each of `spans`, those that lie together in one request."""
+        found: dict[Span, Buffer] = {span: b"" for span in spans if span.start == span.stop}
+        missing = []
+        for span in dict.fromkeys(span for span in spans if span not in found):
+            cached = self.cache.get(_span_name(link, *span)) if self.cache is not None else None
+            if cached is None:
+                missing.append(span)
+            else:
+                found[span] = cached
+        for run in joined(missing):
+            start, stop = run[0].start, max(span.stop for span in run)
+            data = memoryview(self.read_range(link, start, stop))
+            for span in run:
+                part = data[span.start - start : span.stop - start]
+                if content_tag(part) != span.tag:
+                    found[span] = self.read_checked(link, *span)  # asks once more, and complains
+                    continue
+                if self.cache is not None:
+                    self.cache.put(_span_name(link, *span), (part,))
+                found[span] = part
+        return [found[span] for span in spans]
 
     def map(self, link: Link) -> memoryview | None:
         """The payload as it lies on this machine's disk, private and copy-on-write, else None."""
@@ -296,6 +320,14 @@ class ObjectStore:
             f"no object {digest:.12} in {self.backend.url}. If a commit needs it, run "
             "`tensorrepo doctor`; a shallow or interrupted copy may lack it."
         )
+
+
+def _span_name(link: Link, start: int, stop: int, tag: bytes) -> str:
+    """What a range is called in the disk cache.
+
+    With the tag: whoever names this object along with other tags is given other bytes.
+    """
+    return f"{link.digest}.{start}-{stop}.{tag.hex()}"
 
 
 class _Recent:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from tensorrepo.repo.ids import Buffer, Digest
+    from tensorrepo.repo.spans import Span
     from tensorrepo.repo.state import Grave
 
 _PENDING_BYTES = 64 << 20
@@ -150,6 +151,9 @@ class ObjectWriter:
 
     def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
         return self._readable(link.digest).read_checked(link, start, stop, tag)
+
+    def read_spans(self, link: Link, spans: Sequence[Span]) -> list[Buffer]:
+        return self._readable(link.digest).read_spans(link, spans)
 
     def map(self, link: Link) -> memoryview | None:
         return self._readable(link.digest).map(link)

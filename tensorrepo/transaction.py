@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.columns.types import TypeLike
     from tensorrepo.repo.attempt import Committed
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.transaction import Transaction as CoreTransaction
     from tensorrepo.repository import Repository
 
@@ -150,7 +149,7 @@ class Transaction:
             metadata=metadata,
             metrics=metrics,
             lineage=lineage,
-            known=self._placements(),
+            known=self._known_models(),
         )
         self.core.stage(path, entry)
 
@@ -221,12 +220,11 @@ class Transaction:
         model = self.repository.model(path.removeprefix("models/"), ref)
         return Edge("parent", model.path, model.digest, model.commit)
 
-    def _placements(self) -> tuple[Digest, ...]:
+    def _known_models(self) -> tuple[Entry, ...]:
         tree = tree_of(self.core.objects, self.core.base)
         committed = [entry for _, entry in self.repository.core.entries(tree, "models/")]
         staged = [entry for entry in self.core.staged.values() if entry is not None]
-        known = [entry.storage for entry in (*committed, *staged) if entry.storage is not None]
-        return tuple(dict.fromkeys(known))
+        return tuple(entry for entry in (*staged, *committed) if entry.storage is not None)
 
 
 def _edge_of(source: Any) -> Edge:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Buffer
 
 T = TypeVar("T", bound=msgspec.Struct)
-VERSION = 1
+VERSION = 2
 _ENCODER = msgspec.msgpack.Encoder(order="sorted")
 _BROKEN = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError)
 
@@ -60,7 +60,8 @@ def decode_canonical(payload: Buffer, kind: type[T], what: str, check: Callable[
         version = msgspec.msgpack.decode(payload, type=_Head).version
         if version != VERSION:
             raise UnsupportedError(
-                f"{what}: version {version}, this tensorrepo reads {VERSION}. Update it."
+                f"{what}: version {version}, this tensorrepo reads {VERSION}. "
+                + ("Update it." if version > VERSION else "Add the model again: it is an old one.")
             )
         value = msgspec.msgpack.decode(payload, type=kind)
         check(value)

@@ -3,6 +3,7 @@
 A tensor is found through the placement, its members through each pack's directory, which the
 placement's tag verifies. The frame digests in the directories must hash to the fingerprint that
 the manifest names: from then on each frame is checked alone, in any order, on any thread.
+`memberread` decodes them.
 """
 
 from __future__ import annotations
@@ -13,28 +14,22 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tensorrepo.formats.model.frames import fingerprint, frame_bytes, frame_count, frame_digest
-from tensorrepo.formats.model.pack import RAW, Directory, Frame, Member, decode_directory
+from tensorrepo.formats.model.memberread import MemberReader, PlacedFrame, about_frame
+from tensorrepo.formats.model.pack import RAW
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from concurrent.futures import Executor, Future
 
-    from tensorrepo.formats.model.manifest import TensorEntry
-    from tensorrepo.formats.model.placement import MemberEntry, Placement, StoredTensor
+    from tensorrepo.formats.model.manifest import Piece
+    from tensorrepo.formats.model.placement import Placement, StoredTensor
     from tensorrepo.formats.tensors import TensorType
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import Link, ObjectSource
 
 AHEAD_FRAMES: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedFrame:
-    """One frame, and the pack that it lies in."""
-
-    pack: Link
-    frame: Frame
+RUN_BYTES: Final = 8 << 20  # decoded bytes of the frames that are asked for together from afar
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +42,7 @@ class StoredFrames:
     name: str
     type: TensorType
     shape: tuple[int, ...]
-    objects: ObjectSource
+    members: MemberReader
     frames: tuple[PlacedFrame, ...]
     value: bytes | None
 
@@ -55,38 +50,72 @@ class StoredFrames:
     def size_bytes(self) -> int:
         return self.type.bytes_of(self.shape)
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of its planes, without those of its bases."""
+        return sum(plane.size_bytes for placed in self.frames for plane in placed.frame.planes)
+
+    def runs(self, frames: range | None = None) -> Iterator[range]:
+        """Frames that are best read together, by one thread."""
+        wanted = range(len(self.frames)) if frames is None else frames
+        step = max(1, RUN_BYTES // frame_bytes(self.type))
+        start = wanted.start
+        while start < wanted.stop:
+            placed = self.frames[start]
+            stop = start + 1
+            if not self.members.is_local(placed):
+                last = min(placed.group_stop, start + step, wanted.stop)
+                stop = max(stop, last)
+            yield range(start, stop)
+            start = stop
+
     def frame_into(self, index: int, buffer: memoryview) -> None:
         """Fill `buffer` with one frame.
 
         Raises:
             CorruptError: the stored bytes are not those of the tensor; names it.
         """
-        placed = self.frames[index]
-        frame, pack = placed.frame, placed.pack
+        self.run_into(range(index, index + 1), buffer)
+
+    def run_into(self, frames: range, buffer: memoryview, *, planes: int | None = None) -> None:
+        """Fill `buffer` with frames that lie in one member.
+
+        Args:
+            frames: as `runs` gives them.
+            buffer: for all of them, one after the other.
+            planes: only so many of the most significant bytes of each number; the others are 0.
+        """
+        size = frame_bytes(self.type)
+        rooms = [buffer[at : at + size] for at in range(0, buffer.nbytes, size)]
+        about = [about_frame(self.type, self.shape, index) for index in frames]
+        placed = self.frames[frames.start]
         try:
-            if self.objects.map(pack) is not None:
-                self.objects.read_into(pack, frame.offset, buffer)
-            else:
-                # From far away: through the disk cache, and asked for again when damaged.
-                stop = frame.offset + frame.size_bytes
-                buffer[:] = self.objects.read_checked(pack, frame.offset, stop, frame.tag)
-        except (CorruptError, NotFoundError) as error:
+            if planes is not None:
+                self.members.truncated_into(placed.place, frames, about, rooms, planes)
+                return
+            self.members.frames_into(placed.place, frames, about, rooms)
+        except (CorruptError, NotFoundError, UnsupportedError) as error:
             raise type(error)(f"tensor {self.name!r}: {error}") from error
-        self._check(index, buffer)
+        for index, room in zip(frames, rooms, strict=True):
+            self._check(index, room)
 
     def mapped(self) -> memoryview | None:
-        """The whole tensor where it lies on a local disk, verified and read-only, else None.
+        """The whole tensor where it lies on a local disk, not verified and read-only, else None.
 
-        None also when its frames do not lie back to back in one pack.
+        None also when it is encoded, or its frames do not lie back to back in one pack.
         """
         if self.value is not None:
             return memoryview(self.value)
-        first, last = self.frames[0], self.frames[-1]
-        stop = last.frame.offset + last.frame.size_bytes
-        if first.pack != last.pack or stop - first.frame.offset != self.size_bytes:
+        if not self.frames:
             return None
-        pack = self.objects.map(first.pack)
-        return None if pack is None else pack[first.frame.offset : stop].toreadonly()
+        first, last = self.frames[0], self.frames[-1]
+        start = first.frame.planes[0].offset
+        stop = last.frame.planes[-1].offset + last.frame.size_bytes
+        raw = all(placed.codec == RAW for placed in self.frames)
+        if not raw or first.pack != last.pack or stop - start != self.size_bytes:
+            return None
+        pack = self.members.objects.map(first.pack)
+        return None if pack is None else pack[start:stop].toreadonly()
 
     def check_mapped(self, index: int, whole: memoryview) -> None:
         """Verify one frame of what `mapped` returned."""
@@ -101,12 +130,12 @@ class StoredFrames:
         size, at = frame_bytes(self.type), 0
         while at < buffer.nbytes:
             index, skip = divmod(start_byte + at, size)
-            frame = self.frames[index].frame
-            part = min(frame.size_bytes - skip, buffer.nbytes - at)
-            if part == frame.size_bytes:
+            whole_bytes = self.frames[index].frame.size_bytes
+            part = min(whole_bytes - skip, buffer.nbytes - at)
+            if part == whole_bytes:
                 self.frame_into(index, buffer[at : at + part])
             else:
-                whole = np.empty(frame.size_bytes, np.uint8).data
+                whole = np.empty(whole_bytes, np.uint8).data
                 self.frame_into(index, whole)
                 buffer[at : at + part] = whole[skip : skip + part]
             at += part
@@ -114,77 +143,56 @@ class StoredFrames:
     def _check(self, index: int, data: memoryview) -> None:
         placed = self.frames[index]
         found = frame_digest(data)
-        if found != placed.frame.digest:
-            raise CorruptError(
-                f"tensor {self.name!r}, frame {index} (pack {placed.pack.digest:.12}, payload "
-                f"byte {placed.frame.offset}): expected {placed.frame.digest.hex():.12}, found "
-                f"{found.hex():.12}. Run `tensorrepo doctor`; restore the pack from a copy of the "
-                "repository."
-            )
+        if found == placed.frame.digest:
+            return
+        self.members.blame_base(placed, about_frame(self.type, self.shape, index), self.name)
+        raise CorruptError(
+            f"tensor {self.name!r}, frame {index} (pack {placed.pack.digest:.12}, payload "
+            f"byte {placed.frame.planes[0].offset}): expected {placed.frame.digest.hex():.12}, "
+            f"found {found.hex():.12}. Run `tensorrepo doctor`; restore the pack from a copy of "
+            "the repository."
+        )
 
 
 class PackReader:
-    """The packs of one placement. Directories are read once each; thread-safe."""
+    """The tensors of one placement. Thread-safe."""
 
     def __init__(
         self, objects: ObjectSource, placement: Placement, links: Mapping[Digest, Link]
     ) -> None:
-        self._objects = objects
-        self._placement = placement
-        self._packs = [links[digest] for digest in placement.links()]
-        self._stored = {tensor.fingerprint: tensor for tensor in placement.tensors}
-        # Two threads may read the same directory at once: both find the same.
-        self._directories: dict[int, Directory] = {}
+        self.members = MemberReader(objects, placement, links)
+        self.stored = {tensor.fingerprint: tensor for tensor in placement.tensors}
 
-    def tensor(self, entry: TensorEntry, element: TensorType) -> StoredFrames:
-        """The frames of one tensor of the manifest.
+    def piece(self, name: str, element: TensorType, piece: Piece) -> StoredFrames:
+        """The frames of one piece of the tensor called `name`.
 
         Raises:
             CorruptError: the placement lacks it, or holds another tensor in its place.
             UnsupportedError: stored by a codec that this version does not know.
         """
-        piece = entry.pieces[0]
         if piece.value is not None:
-            return StoredFrames(entry.name, element, entry.shape, self._objects, (), piece.value)
-        stored = self._stored.get(piece.fingerprint or b"")
+            return StoredFrames(name, element, piece.shape, self.members, (), piece.value)
+        stored = self.stored.get(piece.fingerprint or b"")
         if stored is None:
-            raise CorruptError(f"tensor {entry.name!r}: the placement does not say where it lies")
+            raise CorruptError(f"tensor {name!r}: the placement does not say where it lies")
         try:
             frames = self._frames(stored)
         except (CorruptError, UnsupportedError, NotFoundError) as error:
-            raise type(error)(f"tensor {entry.name!r}: {error}") from error
-        _check_frames(entry, element, frames)
-        return StoredFrames(entry.name, element, entry.shape, self._objects, frames, None)
+            raise type(error)(f"tensor {name!r}: {error}") from error
+        _check_frames(name, element, piece, frames)
+        return StoredFrames(name, element, piece.shape, self.members, frames, None)
 
     def _frames(self, stored: StoredTensor) -> tuple[PlacedFrame, ...]:
         frames: list[PlacedFrame] = []
         for entry in stored.members:
-            member = self._member(entry)
-            if member.first_frame != len(frames):
+            placed = self.members.placed(entry.place)
+            if placed[0].index != len(frames):
                 raise CorruptError(
-                    f"member {entry.member} of pack {self._packs[entry.pack].digest:.12} begins "
-                    f"at frame {member.first_frame}, expected {len(frames)}"
+                    f"member {entry.member} of pack {placed[0].pack.digest:.12} begins at frame "
+                    f"{placed[0].index}, expected {len(frames)}"
                 )
-            frames.extend(PlacedFrame(self._packs[entry.pack], frame) for frame in member.frames)
+            frames.extend(placed)
         return tuple(frames)
-
-    def _member(self, entry: MemberEntry) -> Member:
-        if entry.codec != RAW or entry.depth:
-            raise UnsupportedError(
-                f"stored by codec {entry.codec!r} at depth {entry.depth}, which is unknown here. "
-                "Update tensorrepo."
-            )
-        return self._directory(entry.pack).member(entry.member)
-
-    def _directory(self, number: int) -> Directory:
-        known = self._directories.get(number)
-        if known is None:
-            entry, link = self._placement.packs[number], self._packs[number]
-            start, stop = entry.directory_start, entry.directory_start + entry.directory_bytes
-            data = self._objects.read_checked(link, start, stop, entry.tag)
-            known = decode_directory(data, start, f"pack {link.digest:.12}")
-            self._directories[number] = known
-        return known
 
 
 def tensor_chunks(tensor: StoredFrames, pool: Executor) -> Iterator[memoryview]:
@@ -211,20 +219,22 @@ def tensor_chunks(tensor: StoredFrames, pool: Executor) -> Iterator[memoryview]:
         yield reads[index].result()
 
 
-def _check_frames(entry: TensorEntry, element: TensorType, frames: tuple[PlacedFrame, ...]) -> None:
+def _check_frames(
+    name: str, element: TensorType, piece: Piece, frames: tuple[PlacedFrame, ...]
+) -> None:
     """Whether the frames are as many and as large as the tensor's, and hash to its fingerprint."""
-    size, whole = element.bytes_of(entry.shape), frame_bytes(element)
+    size, whole = element.bytes_of(piece.shape), frame_bytes(element)
     expected = [whole] * (frame_count(element, size) - 1)
     expected.append(size - whole * len(expected))
     if [placed.frame.size_bytes for placed in frames] != expected:
         raise CorruptError(
-            f"tensor {entry.name!r}: expected {len(expected)} frames and {size} bytes, found "
+            f"tensor {name!r}: expected {len(expected)} frames and {size} bytes, found "
             f"{len(frames)} and {sum(placed.frame.size_bytes for placed in frames)}"
         )
     digests = b"".join(placed.frame.digest for placed in frames)
-    found, named = fingerprint(element, entry.shape, digests), entry.pieces[0].fingerprint
+    found, named = fingerprint(element, piece.shape, digests), piece.fingerprint
     if found != named:
         raise CorruptError(
-            f"tensor {entry.name!r}: expected fingerprint {(named or b'').hex():.12}, the frames "
+            f"tensor {name!r}: expected fingerprint {(named or b'').hex():.12}, the frames "
             f"stored for it have {found.hex():.12}"
         )

@@ -3,9 +3,9 @@
     members, each aligned | directory | footer
 
 A member holds consecutive frames of one tensor, each frame as one or more planes. The directory
-says for every plane where it lies and how it is encoded, and for every frame its digest. A
-placement carries the directory's tag, so a ranged read verifies everything without reading a
-whole pack; the footer finds the directory when only the pack is there.
+says for every plane where it lies and how it is packed, for every frame its digest, and for every
+member its codec and its bases. A placement carries the directory's tag, so a ranged read verifies
+everything without reading a whole pack; the footer finds the directory when only the pack is there.
 
 Source:
     docs/spec/model.md, section "Pack".
@@ -14,12 +14,15 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
 
+from tensorrepo.formats.model.codecs.registry import CODECS
+from tensorrepo.formats.model.signature import SIGNATURE, SIGNATURE_ITEMS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES
 
@@ -30,18 +33,23 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.ids import Buffer
 
-VERSION: Final = 1
+VERSION: Final = 2
 LARGE_ALIGNMENT: Final = 4096  # members that may be mapped begin on a memory page
 SMALL_ALIGNMENT: Final = 64
 LARGE_BYTES: Final = 64 << 10
 RAW: Final = "raw"
-CODECS: Final = {1: RAW}  # 2 planes, 3 palette, 4 delta, 5 rows, 6 adam: with a later version
-PLANE_RAW: Final = 0  # 1 zstd, 2 copy of base, 3 constant: with a later version
+NUMBERS: Final = {RAW: 1} | {name: codec.number for name, codec in CODECS.items()}
+NAMES: Final = {number: name for name, number in NUMBERS.items()}
+GROUP_FRAMES: Final = 16
+MAX_DEPTH: Final = 16
+MAX_PARAM_BYTES: Final = 64
+THIS_PACK: Final = bytes(DIGEST_BYTES)  # stands for the pack that says it: its digest is not known
+SIGNATURES: Final = 1 << 31 | 1
 _OPTIONAL_SECTION: Final = 1 << 31
 
-# Layout of a directory: header | members | frame digests | planes | sections.
-DIRECTORY = Struct("<4sIIIQQ")  # magic, version, members, sections, frames, planes
-assert DIRECTORY.size == 32, "docs/spec/model.md promises a 32-byte directory header"
+# Layout of a directory: header | members | bases | params | frame digests | planes | sections.
+DIRECTORY = Struct("<4sIIIQQII")  # magic, version, members, sections, frames, planes, bases, params
+assert DIRECTORY.size == 40, "docs/spec/model.md promises a 40-byte directory header"
 SECTION = Struct("<IIQ")  # id, reserved 0, bytes; the data is padded to a multiple of 8
 assert SECTION.size == 16, "docs/spec/model.md promises a 16-byte section header"
 FOOTER = Struct("<4sIQQQ")  # magic, version, directory start, directory bytes, its xxh3_64
@@ -57,13 +65,14 @@ MEMBER: Final = np.dtype(
         ("codec", "u1"),
         ("planes", "u1"),  # of each frame
         ("depth", "u1"),
-        ("reserved", "u1"),
-        ("base_member", "<u4"),
-        ("zero", "<u4"),
-        ("base_pack", "u1", (DIGEST_BYTES,)),
+        ("bases", "u1"),
+        ("param_bytes", "u1"),
+        ("reserved", "u1", (7,)),
     ]
 )
-assert MEMBER.itemsize == 80, "docs/spec/model.md promises 80 bytes a member"
+assert MEMBER.itemsize == 48, "docs/spec/model.md promises 48 bytes a member"
+BASE: Final = np.dtype([("pack", "u1", (DIGEST_BYTES,)), ("member", "<u4"), ("zero", "<u4")])
+assert BASE.itemsize == 40, "docs/spec/model.md promises 40 bytes a base"
 PLANE: Final = np.dtype(
     [
         ("offset", "<u8"),  # in the pack's payload
@@ -77,15 +86,29 @@ PLANE: Final = np.dtype(
 assert PLANE.itemsize == 40, "docs/spec/model.md promises 40 bytes a plane"
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One frame of a raw member: its stored bytes are its bytes."""
+class Base(NamedTuple):
+    """A member that another is encoded against; `pack` is THIS_PACK for one of the same pack."""
+
+    pack: bytes
+    member: int
+
+
+class Plane(NamedTuple):
+    """The stored bytes of one plane of one frame, and the plane codec that packed them."""
 
     offset: int
     size_bytes: int
+    codec: int
     xxh3: int
     tag: bytes
+
+
+class Frame(NamedTuple):
+    """One frame: its decoded bytes, their digest, and the planes that it is decoded from."""
+
+    size_bytes: int
     digest: bytes
+    planes: tuple[Plane, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,43 +117,105 @@ class Member:
 
     first_frame: int
     frames: tuple[Frame, ...]
+    codec: str = RAW
+    depth: int = 0
+    bases: tuple[Base, ...] = ()
+    params: bytes = b""
 
     @property
     def stored_bytes(self) -> int:
-        return sum(frame.size_bytes for frame in self.frames)
+        return sum(plane.size_bytes for frame in self.frames for plane in frame.planes)
 
     @property
     def digests(self) -> bytes:
         return b"".join(frame.digest for frame in self.frames)
 
+    def group(self, index: int) -> range:
+        """The frames of the member that lie in one group with frame `index`, plane by plane."""
+        first = index // GROUP_FRAMES * GROUP_FRAMES
+        return range(first, min(first + GROUP_FRAMES, len(self.frames)))
+
 
 def align(offset: int, member_bytes: int) -> int:
-    """Where a member of that many bytes may begin at or after `offset`."""
+    """Where a raw member of that many bytes may begin at or after `offset`."""
     unit = LARGE_ALIGNMENT if member_bytes >= LARGE_BYTES else SMALL_ALIGNMENT
     return (offset + unit - 1) // unit * unit
 
 
-def encode_directory(members: Sequence[Member]) -> bytes:
-    """The directory of a pack of raw members."""
+def plane_order(frames: int, planes: int) -> list[tuple[int, int]]:
+    """(frame, plane) of a member in the order in which they are stored."""
+    return [
+        (frame, plane)
+        for first in range(0, frames, GROUP_FRAMES)
+        for plane in range(planes)
+        for frame in range(first, min(first + GROUP_FRAMES, frames))
+    ]
+
+
+def encode_directory(
+    members: Sequence[Member], signatures: Sequence[tuple[int, NDArray[np.uint16]]] = ()
+) -> bytes:
+    """The directory of a pack of these members, and of signatures (member, items)."""
     frames = [frame for member in members for frame in member.frames]
+    planes = [plane for frame in frames for plane in frame.planes]
+    bases = [base for member in members for base in member.bases]
+    params = b"".join(member.params for member in members)
+    section = _encode_signatures(signatures)
+    head = DIRECTORY.pack(
+        b"TRPD", VERSION, len(members), bool(section), len(frames), len(planes), len(bases),
+        len(params),
+    )  # fmt: skip
+    base_table = np.zeros(len(bases), BASE)
+    if bases:
+        joined = b"".join(base.pack for base in bases)
+        base_table["pack"] = np.frombuffer(joined, "u1").reshape(-1, DIGEST_BYTES)
+        base_table["member"] = [base.member for base in bases]
+    return b"".join(
+        (
+            head,
+            _member_table(members).tobytes(),
+            base_table.tobytes(),
+            params + bytes(-len(params) % 8),
+            b"".join(frame.digest for frame in frames),
+            _plane_table(planes).tobytes(),
+            section,
+        )
+    )
+
+
+def _member_table(members: Sequence[Member]) -> NDArray[Any]:
     table = np.zeros(len(members), MEMBER)
     for row, member in zip(table, members, strict=True):
-        row["offset"] = member.frames[0].offset
+        row["offset"] = member.frames[0].planes[0].offset
         row["stored_bytes"] = member.stored_bytes
         row["first_frame"] = member.first_frame
         row["frames"] = len(member.frames)
         row["frame_bytes"] = member.frames[0].size_bytes
         row["last_frame_bytes"] = member.frames[-1].size_bytes
-        row["codec"], row["planes"] = 1, 1
-    planes = np.zeros(len(frames), PLANE)
-    planes["offset"] = [frame.offset for frame in frames]
-    planes["bytes"] = [frame.size_bytes for frame in frames]
-    planes["xxh3"] = [frame.xxh3 for frame in frames]
-    tags = b"".join(frame.tag for frame in frames)
-    planes["tag"] = np.frombuffer(tags, "u1").reshape(-1, 16)
-    digests = b"".join(frame.digest for frame in frames)
-    head = DIRECTORY.pack(b"TRPD", VERSION, len(members), 0, len(frames), len(frames))
-    return b"".join((head, table.tobytes(), digests, planes.tobytes()))
+        row["codec"], row["planes"] = NUMBERS[member.codec], len(member.frames[0].planes)
+        row["depth"], row["bases"] = member.depth, len(member.bases)
+        row["param_bytes"] = len(member.params)
+    return table
+
+
+def _plane_table(planes: Sequence[Plane]) -> NDArray[Any]:
+    table = np.zeros(len(planes), PLANE)
+    if planes:
+        offsets, sizes, codecs, sums, tags = zip(*planes, strict=True)
+        table["offset"], table["bytes"] = offsets, sizes
+        table["codec"], table["xxh3"] = codecs, sums
+        table["tag"] = np.frombuffer(b"".join(tags), "u1").reshape(-1, 16)
+    return table
+
+
+def _encode_signatures(signatures: Sequence[tuple[int, NDArray[np.uint16]]]) -> bytes:
+    if not signatures:
+        return b""
+    table = np.zeros(len(signatures), SIGNATURE)
+    table["member"] = [member for member, _ in signatures]
+    table["items"] = [items for _, items in signatures]
+    data = table.tobytes()
+    return SECTION.pack(SIGNATURES, 0, len(data)) + data + bytes(-len(data) % 8)
 
 
 def encode_footer(directory: Buffer, directory_start: int) -> bytes:
@@ -147,55 +232,84 @@ def decode_footer(footer: Buffer, name: str) -> tuple[int, int, int]:
     return start, size, checksum
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Directory:
     """The directory of one pack, parsed and checked against itself."""
 
     name: str
     members: NDArray[Any]
+    bases: NDArray[Any]
+    params: memoryview
     digests: memoryview
     planes: NDArray[Any]
-    first_frames: NDArray[np.int64]
-    first_planes: NDArray[np.int64]
+    sections: dict[int, memoryview]
+
+    @cached_property
+    def _firsts(self) -> tuple[NDArray[np.int64], ...]:
+        """Where each member's frames, planes, bases and params begin in their tables."""
+        frames = self.members["frames"].astype(np.int64)
+        columns = (
+            frames,
+            frames * self.members["planes"],
+            self.members["bases"].astype(np.int64),
+            self.members["param_bytes"].astype(np.int64),
+        )
+        return tuple(np.cumsum(column) - column for column in columns)
+
+    @cached_property
+    def signatures(self) -> dict[int, NDArray[np.uint16]]:
+        """Signature items by number of the member that holds the tensor's first frame."""
+        data = self.sections.get(SIGNATURES, memoryview(b""))
+        if data.nbytes % SIGNATURE.itemsize:
+            raise CorruptError(f"{self.name}: {data.nbytes} bytes are no signatures")
+        return {int(row["member"]): row["items"] for row in np.frombuffer(data, SIGNATURE)}
 
     def member(self, index: int) -> Member:
         """One member.
 
         Raises:
-            CorruptError: no such member, or its frames do not lie as its codec says.
+            CorruptError: no such member, or its planes do not lie as its codec says.
             UnsupportedError: it is encoded in a way that this version cannot decode.
         """
         name = f"{self.name}, member {index}"
         if not 0 <= index < len(self.members):
             raise CorruptError(f"{name}: the pack has {len(self.members)} members")
         row = self.members[index]
-        if int(row["codec"]) not in CODECS or row["depth"] or row["planes"] != 1:
+        if int(row["codec"]) not in NAMES:
             raise UnsupportedError(
-                f"{name}: codec {row['codec']} with {row['planes']} planes at depth "
-                f"{row['depth']} is unknown here. Update tensorrepo."
+                f"{name}: codec {row['codec']} is unknown here. Update tensorrepo."
             )
-        first = int(self.first_frames[index])
-        first_plane = int(self.first_planes[index])
-        planes = self.planes[first_plane : first_plane + int(row["frames"])]
-        if planes["codec"].any():
-            raise UnsupportedError(
-                f"{name}: plane codec {planes['codec'].max()} is unknown here. Update tensorrepo."
-            )
-        _check_raw(row, planes, name)
-        digests = self.digests[first * DIGEST_BYTES :]
+        frame, plane, base, param = (int(first[index]) for first in self._firsts)
+        count, per_frame = int(row["frames"]), int(row["planes"])
+        planes = self.planes[plane : plane + count * per_frame]
+        _check_layout(row, planes, name)
+        bases = self.bases[base : base + int(row["bases"])]
+        _check_bases(row, bases, index, name)
         return Member(
             int(row["first_frame"]),
-            tuple(
-                Frame(
-                    int(plane["offset"]),
-                    int(plane["bytes"]),
-                    int(plane["xxh3"]),
-                    plane["tag"].tobytes(),
-                    bytes(digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES]),
-                )
-                for at, plane in enumerate(planes)
-            ),
+            _frames(row, planes, self.digests[frame * DIGEST_BYTES :]),
+            NAMES[int(row["codec"])],
+            int(row["depth"]),
+            tuple(Base(one["pack"].tobytes(), int(one["member"])) for one in bases),
+            bytes(self.params[param : param + int(row["param_bytes"])]),
         )
+
+
+def _frames(row: np.void, planes: NDArray[Any], digests: memoryview) -> tuple[Frame, ...]:
+    count, per_frame = int(row["frames"]), int(row["planes"])
+    columns = (planes[name].tolist() for name in ("offset", "bytes", "codec", "xxh3"))
+    tags = np.ascontiguousarray(planes["tag"]).tobytes()
+    cut = [tags[at : at + 16] for at in range(0, len(tags), 16)]
+    rows = [Plane(*values) for values in zip(*columns, cut, strict=True)]
+    sizes = [int(row["frame_bytes"])] * (count - 1) + [int(row["last_frame_bytes"])]
+    return tuple(
+        Frame(
+            size,
+            bytes(digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES]),
+            tuple(rows[at * per_frame : (at + 1) * per_frame]),
+        )
+        for at, size in enumerate(sizes)
+    )
 
 
 def decode_directory(data: Buffer, directory_start: int, name: str) -> Directory:
@@ -213,30 +327,38 @@ def decode_directory(data: Buffer, directory_start: int, name: str) -> Directory
     view = memoryview(data).cast("B")
     if view.nbytes < DIRECTORY.size:
         raise CorruptError(f"{name}: {view.nbytes} bytes cannot hold a directory")
-    magic, version, members, sections, frames, planes = DIRECTORY.unpack_from(view)
+    magic, version = DIRECTORY.unpack_from(view)[:2]
     _check_head(magic, b"TRPD", version, name)
-    sizes = (members * MEMBER.itemsize, frames * DIGEST_BYTES, planes * PLANE.itemsize)
+    _, _, members, sections, frames, planes, bases, params = DIRECTORY.unpack_from(view)
+    sizes = (
+        members * MEMBER.itemsize,
+        bases * BASE.itemsize,
+        params + -params % 8,
+        frames * DIGEST_BYTES,
+        planes * PLANE.itemsize,
+    )
     if DIRECTORY.size + sum(sizes) > view.nbytes:
         raise CorruptError(
             f"{name}: the directory lists {members} members, {frames} frames and {planes} planes, "
             f"more than its {view.nbytes} bytes hold"
         )
-    digests_start = DIRECTORY.size + sizes[0]
-    planes_start = digests_start + sizes[1]
-    _check_sections(view[planes_start + sizes[2] :], sections, name)
-    table = np.frombuffer(view[DIRECTORY.size : digests_start], MEMBER)
-    plane_table = np.frombuffer(view[planes_start : planes_start + sizes[2]], PLANE)
-    _check_tables(table, plane_table, frames, directory_start, name)
-    counts = table["frames"].astype(np.int64)
-    per_member = counts * table["planes"]
-    return Directory(
+    parts, at = [], DIRECTORY.size
+    for size in sizes:
+        parts.append(view[at : at + size])
+        at += size
+    directory = Directory(
         name,
-        table,
-        view[digests_start:planes_start],
-        plane_table,
-        np.cumsum(counts) - counts,
-        np.cumsum(per_member) - per_member,
+        np.frombuffer(parts[0], MEMBER),
+        np.frombuffer(parts[1], BASE),
+        parts[2][:params],
+        parts[3],
+        np.frombuffer(parts[4], PLANE),
+        _sections(view[at:], sections, name),
     )
+    if any(parts[2][params:]):
+        raise CorruptError(f"{name}: a reserved field is set")
+    _check_tables(directory, frames, directory_start)
+    return directory
 
 
 def _check_head(magic: bytes, expected: bytes, version: int, name: str) -> None:
@@ -244,12 +366,13 @@ def _check_head(magic: bytes, expected: bytes, version: int, name: str) -> None:
         raise CorruptError(f"{name}: expected magic {expected!r}, found {magic!r}")
     if version != VERSION:
         raise UnsupportedError(
-            f"{name}: pack version {version}, this tensorrepo reads {VERSION}. Update it."
+            f"{name}: pack version {version}, this tensorrepo reads {VERSION}. "
+            + ("Update it." if version > VERSION else "Add the model again: it is of an old one.")
         )
 
 
-def _check_sections(view: memoryview, count: int, name: str) -> None:
-    at = 0
+def _sections(view: memoryview, count: int, name: str) -> dict[int, memoryview]:
+    at, found = 0, {}
     for _ in range(count):
         if at + SECTION.size > view.nbytes:
             raise CorruptError(f"{name}: the directory ends inside its sections")
@@ -260,38 +383,64 @@ def _check_sections(view: memoryview, count: int, name: str) -> None:
             raise UnsupportedError(
                 f"{name}: directory section {section} is unknown here. Update tensorrepo."
             )
+        found[section] = view[at + SECTION.size : at + SECTION.size + size]
         at += SECTION.size + (size + 7) // 8 * 8
     if at != view.nbytes:
         raise CorruptError(f"{name}: {view.nbytes - at} bytes after the directory's sections")
+    return found
 
 
-def _check_tables(
-    members: NDArray[Any], planes: NDArray[Any], frames: int, directory_start: int, name: str
-) -> None:
+def _check_tables(directory: Directory, frames: int, directory_start: int) -> None:
     """Everything that the tables say of each other; numpy's sums here stay far below 2^64."""
+    name, members, planes = directory.name, directory.members, directory.planes
     counts = members["frames"].astype(np.uint64)
     if int(counts.sum()) != frames:
         raise CorruptError(f"{name}: its members have {counts.sum()} frames, expected {frames}")
     if int((counts * members["planes"]).sum()) != len(planes):
         raise CorruptError(f"{name}: its members need another number of planes")
-    if not counts.all() or members["reserved"].any() or members["zero"].any():
+    if int(members["bases"].sum(dtype=np.uint64)) != len(directory.bases):
+        raise CorruptError(f"{name}: its members need another number of bases")
+    if int(members["param_bytes"].sum(dtype=np.uint64)) != directory.params.nbytes:
+        raise CorruptError(f"{name}: its members need other params")
+    if not (counts.all() and members["planes"].all()) or members["reserved"].any():
         raise CorruptError(f"{name}: a member has no frames, or a reserved field is set")
-    if planes["reserved"].any():
-        raise CorruptError(f"{name}: a reserved field of a plane is set")
+    if planes["reserved"].any() or directory.bases["zero"].any():
+        raise CorruptError(f"{name}: a reserved field of a plane or a base is set")
     starts, sizes = planes["offset"], planes["bytes"].astype(np.uint64)
     limit = np.uint64(directory_start)
     if (starts > limit).any() or (sizes > limit - starts).any():
         raise CorruptError(f"{name}: a plane lies beyond the members")
 
 
-def _check_raw(row: np.void, planes: NDArray[Any], name: str) -> None:
-    """Whether the frames of a raw member lie back to back, each of the promised size."""
-    sizes = planes["bytes"].astype(np.uint64)
-    if (sizes[:-1] != row["frame_bytes"]).any() or sizes[-1] != row["last_frame_bytes"]:
-        raise CorruptError(f"{name}: its frames have other sizes than it says")
+def _check_layout(row: np.void, planes: NDArray[Any], name: str) -> None:
+    """Whether a member's planes lie back to back, plane by plane in groups of frames."""
+    count, per_frame = int(row["frames"]), int(row["planes"])
+    order = np.array(plane_order(count, per_frame), np.int64)
+    stored = planes[order[:, 0] * per_frame + order[:, 1]]
+    sizes = stored["bytes"].astype(np.uint64)
     ends = np.cumsum(sizes)
-    begins = planes["offset"] - row["offset"]
-    if (begins != ends - sizes).any() or ends[-1] != row["stored_bytes"]:
-        raise CorruptError(f"{name}: its frames do not lie back to back")
-    if row["base_pack"].any() or row["base_member"]:
-        raise CorruptError(f"{name}: a raw member has no base")
+    if (stored["offset"] - row["offset"] != ends - sizes).any() or ends[-1] != row["stored_bytes"]:
+        raise CorruptError(f"{name}: its planes do not lie back to back")
+    if NAMES[int(row["codec"])] != RAW:
+        return
+    frames = np.full(count, row["frame_bytes"], np.uint64)
+    frames[-1] = row["last_frame_bytes"]
+    if per_frame != 1 or planes["codec"].any() or (planes["bytes"] != frames).any():
+        raise CorruptError(f"{name}: its frames have other sizes than it says")
+
+
+def _check_bases(row: np.void, bases: NDArray[Any], index: int, name: str) -> None:
+    depth = int(row["depth"])
+    if (depth == 0) != (len(bases) == 0) or depth > MAX_DEPTH:
+        raise CorruptError(f"{name}: depth {depth} with {len(bases)} bases, at most {MAX_DEPTH}")
+    here = ~bases["pack"].any(axis=1)
+    # Only earlier members of the same pack: so no chain of bases ever comes back to its start.
+    if (bases["member"][here] >= index).any():
+        raise CorruptError(f"{name}: a base in the same pack comes before what needs it")
+    if row["param_bytes"] > MAX_PARAM_BYTES:
+        raise CorruptError(
+            f"{name}: params of {row['param_bytes']} bytes, at most {MAX_PARAM_BYTES}"
+        )
+
+
+assert SIGNATURE.itemsize == 8 + 2 * SIGNATURE_ITEMS, "docs/spec/model.md, section Signatures"

@@ -1,54 +1,158 @@
-"""How do tensors become members of packs, in bounded memory?
+"""How do encoded frames become packs?
 
-A packer owns one buffer of a pack's size. A tensor is read straight into it, frame by frame on
-several threads, hashed where it lies, and kept or, when the content turns out to be known,
-overwritten by the next one. Full buffers are handed to `emit`, which stores them.
+A packer collects the planes of members, in the order in which they will lie, until the next member
+would make the pack too large; then it hands all parts to `emit`, which stores them. Nothing is
+copied but what is small.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
 import xxhash
 
-from tensorrepo.formats.model.frames import frame_bytes, frame_digest
+from tensorrepo.formats.model.codecs.planecodec import StoredPlane
 from tensorrepo.formats.model.pack import (
     LARGE_ALIGNMENT,
+    RAW,
+    SMALL_ALIGNMENT,
+    THIS_PACK,
+    Base,
     Frame,
     Member,
+    Plane,
     align,
     encode_directory,
     encode_footer,
+    plane_order,
 )
 from tensorrepo.formats.model.placement import PackEntry
 from tensorrepo.repo.ids import content_tag, digest_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Executor, Future
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
+    import numpy as np
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.tensors import TensorReader
+    from tensorrepo.formats.model.reuse import Location
     from tensorrepo.repo.ids import Buffer, Digest
 
-T = TypeVar("T")
 PACK_BYTES: Final = 64 << 20
-_NOTHING: Final = np.empty(0, np.uint8)
-_PARALLEL_BYTES: Final = 1 << 20  # below this, handing work to threads costs more than it saves
+_JOINED_BELOW: Final = 64 << 10  # smaller parts are copied together
+
+
+class SealedPlane(NamedTuple):
+    """A plane to be stored, and what will prove it."""
+
+    stored: StoredPlane
+    size_bytes: int
+    xxh3: int
+    tag: bytes
+
+
+class SealedFrame(NamedTuple):
+    """An encoded frame: its decoded bytes, their digest, and its planes."""
+
+    size_bytes: int
+    digest: bytes
+    planes: tuple[SealedPlane, ...]
+
+
+def seal(size_bytes: int, digest: bytes, planes: Sequence[StoredPlane]) -> SealedFrame:
+    """What a pack says of an encoded frame. Hashes; call it beside other work."""
+    sealed = tuple(
+        SealedPlane(
+            plane, plane.size_bytes, xxhash.xxh3_64_intdigest(plane.data), content_tag(plane.data)
+        )
+        for plane in planes
+    )
+    return SealedFrame(size_bytes, digest, sealed)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A member to be packed. `bases` lie in known packs, or were packed before it."""
+
+    first_frame: int
+    frames: tuple[SealedFrame, ...]
+    codec: str = RAW
+    bases: tuple[Location | Slot, ...] = ()
+    params: bytes = b""
+    signature: NDArray[np.uint16] | None = None
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(plane.size_bytes for frame in self.frames for plane in frame.planes)
+
+    @property
+    def depth(self) -> int:
+        return 1 + max((base.depth for base in self.bases), default=-1)
 
 
 class OpenPack:
     """A pack being filled, or on its way."""
 
     def __init__(self) -> None:
-        self.members: list[Member] = []
+        self.drafts: list[Draft] = []
+        self.parts: list[Buffer] = []
+        self.used = 0
+        self._tail = bytearray()
+        self._places: list[tuple[Plane, ...]] = []
         self._emitted: tuple[Future[Digest], int, int, bytes] | None = None
+
+    def add(self, draft: Draft) -> None:
+        """Put a member's planes behind what is there."""
+        unit = align(self.used, draft.stored_bytes if draft.codec == RAW else 0)
+        self._append(bytes(unit - self.used))
+        count, per_frame = len(draft.frames), len(draft.frames[0].planes)
+        rows: dict[tuple[int, int], Plane] = {}
+        for frame, plane in plane_order(count, per_frame):
+            sealed = draft.frames[frame].planes[plane]
+            rows[frame, plane] = Plane(
+                self.used, sealed.size_bytes, sealed.stored.codec, sealed.xxh3, sealed.tag
+            )
+            self._append(sealed.stored.data)
+        self.drafts.append(draft)
+        self._places.extend(
+            tuple(rows[frame, plane] for plane in range(per_frame)) for frame in range(count)
+        )
+
+    def room_after(self, draft: Draft) -> int:
+        """How large the pack's members would be together with this one."""
+        return align(self.used, draft.stored_bytes) + draft.stored_bytes
+
+    def directory(self) -> bytes:
+        """Waits for the packs of bases that are on their way."""
+        members, signatures, at = [], [], 0
+        for number, draft in enumerate(self.drafts):
+            places = self._places[at : at + len(draft.frames)]
+            at += len(draft.frames)
+            frames = tuple(
+                Frame(frame.size_bytes, frame.digest, planes)
+                for frame, planes in zip(draft.frames, places, strict=True)
+            )
+            bases = tuple(self._base(base) for base in draft.bases)
+            members.append(
+                Member(draft.first_frame, frames, draft.codec, draft.depth, bases, draft.params)
+            )
+            if draft.signature is not None:
+                signatures.append((number, draft.signature))
+        return encode_directory(members, signatures)
+
+    def close(self) -> tuple[Buffer, ...]:
+        """All that lies before the directory, which begins at `used` then."""
+        self._append(bytes(-self.used % SMALL_ALIGNMENT))
+        self._flush_tail()
+        return tuple(self.parts)
 
     def emitted(self, stored: Future[Digest], directory_start: int, directory: bytes) -> None:
         self._emitted = stored, directory_start, len(directory), content_tag(directory)
+        self.parts = []
+        # Planes are on their way: only the members' shapes are needed from now on.
+        self.drafts, self._places = [], []
 
     def entry(self) -> PackEntry:
         """What a placement says of the pack; waits until it is stored."""
@@ -56,122 +160,66 @@ class OpenPack:
         stored, start, size, tag = self._emitted
         return PackEntry(digest_bytes(stored.result()), start, size, tag)
 
+    def _base(self, base: Location | Slot) -> Base:
+        if isinstance(base, Slot):
+            return Base(THIS_PACK if base.pack is self else base.pack.entry().pack, base.index)
+        return Base(base.pack.pack, base.member)
 
-@dataclass(frozen=True, slots=True)
+    def _append(self, data: Buffer) -> None:
+        size = memoryview(data).nbytes
+        self.used += size
+        if size < _JOINED_BELOW:
+            self._tail += data
+            return
+        self._flush_tail()
+        self.parts.append(data)
+
+    def _flush_tail(self) -> None:
+        if self._tail:
+            self.parts.append(self._tail)
+            self._tail = bytearray()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """Where a kept member will be found."""
+    """Where a packed member will be found."""
 
     pack: OpenPack
     index: int
+    codec: str
+    depth: int
     stored_bytes: int
+    bases: tuple[Location | Slot, ...]
 
 
 class Packer:
-    """Fills packs one after the other. Not thread-safe; `pool` reads and hashes frames."""
+    """Fills packs one after the other. Not thread-safe."""
 
     def __init__(
-        self, pack_bytes: int, pool: Executor, emit: Callable[[tuple[Buffer, ...]], Future[Digest]]
+        self, pack_bytes: int, emit: Callable[[tuple[Buffer, ...]], Future[Digest]]
     ) -> None:
         assert pack_bytes % LARGE_ALIGNMENT == 0, "a pack ends where a member may begin"
         self.pack_bytes = pack_bytes
-        self._pool = pool
         self._emit = emit
-        self._buffer = self._spare = _NOTHING
-        self._used = 0
         self._pack = OpenPack()
-        self._offered: tuple[Member, bool] | None = None
 
-    def offer(self, reader: TensorReader, start: int, stop: int) -> Member:
-        """Read bytes ``[start, stop)`` of a tensor, at most `pack_bytes`; `keep` keeps them.
-
-        The bytes begin at a frame. What is not kept is overwritten by the next offer, and never
-        makes a pack end early: where it does not fit, it is read into a second buffer.
-        """
-        size = stop - start
-        at = align(self._used, size)
-        fits = at + size <= self.pack_bytes
-        if fits:
-            self._buffer = self._ready(self._buffer)
-            self._buffer[self._used : at] = 0
-        else:
-            at, self._spare = 0, self._ready(self._spare)
-        room = (self._buffer if fits else self._spare).data[at : at + size]
-        frames = seal_frames(reader, start, room, at, self._pool)
-        member = Member(start // frame_bytes(reader.type), frames)
-        self._offered = member, fits
-        return member
-
-    def keep(self) -> Slot:
-        """Make the last offer part of a pack."""
-        assert self._offered is not None, "keep follows offer"
-        member, fits = self._offered
-        self._offered = None
-        if not fits:
+    def add(self, draft: Draft) -> Slot:
+        """Make a member part of a pack. Its planes must not change before that is stored."""
+        if self._pack.drafts and self._pack.room_after(draft) > self.pack_bytes:
             self.flush()
-            self._buffer, self._spare = self._spare, _NOTHING
-        self._pack.members.append(member)
-        last = member.frames[-1]
-        self._used = last.offset + last.size_bytes
-        return Slot(self._pack, len(self._pack.members) - 1, member.stored_bytes)
-
-    def flush(self) -> None:
-        """Emit the pack, if anything is in it. The buffer then belongs to whoever took it."""
-        pack = self._pack
-        if not pack.members:
-            return
-        start = align(self._used, 0)  # within the buffer, whose size is a multiple of 4096
-        self._buffer[self._used : start] = 0
-        directory = encode_directory(pack.members)
-        tail = directory + encode_footer(directory, start)
-        pack.emitted(self._emit((self._buffer.data[:start], tail)), start, directory)
-        self._buffer, self._used, self._pack = _NOTHING, 0, OpenPack()
-
-    def _ready(self, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        # The system hands out the pages of a fresh buffer as they are first written.
-        return buffer if len(buffer) else np.empty(self.pack_bytes, np.uint8)
-
-
-def seal_frames(
-    reader: TensorReader, start: int, room: memoryview, offset: int, pool: Executor
-) -> tuple[Frame, ...]:
-    """Fill `room` from byte `start` of a tensor and describe its frames.
-
-    Args:
-        reader: the tensor.
-        start: where to begin, in the tensor: at a frame.
-        room: where the bytes go, as many as it holds.
-        offset: where `room` begins in its pack.
-        pool: threads that read and hash.
-    """
-    size = frame_bytes(reader.type)
-
-    def seal(at: int) -> Frame:
-        frame = room[at : at + size]
-        reader.read_into(start + at, frame)
-        return Frame(
-            offset + at,
-            frame.nbytes,
-            xxhash.xxh3_64_intdigest(frame),
-            content_tag(frame),
-            frame_digest(frame),
+        depth, stored_bytes = draft.depth, draft.stored_bytes
+        self._pack.add(draft)
+        return Slot(
+            self._pack, len(self._pack.drafts) - 1, draft.codec, depth, stored_bytes, draft.bases
         )
 
-    return tuple(_each(seal, range(0, room.nbytes, size), room.nbytes, pool))
-
-
-def hash_frames(reader: TensorReader, tensor_bytes: int, pool: Executor) -> bytes:
-    """The digests of a tensor's frames, one after the other, without keeping its bytes."""
-    size = frame_bytes(reader.type)
-
-    def digest(at: int) -> bytes:
-        frame = np.empty(min(size, tensor_bytes - at), np.uint8).data
-        reader.read_into(at, frame)
-        return frame_digest(frame)
-
-    return b"".join(_each(digest, range(0, tensor_bytes, size), tensor_bytes, pool))
-
-
-def _each(work: Callable[[int], T], starts: range, size: int, pool: Executor) -> Iterator[T]:
-    if size < _PARALLEL_BYTES or len(starts) == 1:
-        return map(work, starts)
-    return iter(pool.map(work, starts))
+    def flush(self) -> None:
+        """Emit the pack, if anything is in it."""
+        pack = self._pack
+        if not pack.drafts:
+            return
+        self._pack = OpenPack()
+        directory = pack.directory()
+        parts, start = pack.close(), pack.used
+        tail = directory + encode_footer(directory, start)
+        pack.emitted(self._emit((*parts, tail)), start, directory)

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tensorrepo.formats.model.canonical import VERSION, decode_canonical, encode_canonical
+from tensorrepo.formats.model.pack import MAX_DEPTH
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_from_bytes
 
 if TYPE_CHECKING:
     from tensorrepo.repo.ids import Buffer
 
-MAX_DEPTH: Final = 16
+MAX_BASES: Final = 3
 TAG_BYTES: Final = 16
+_MAX_WHY: Final = 64
 _MAX_OFFSET: Final = 1 << 48
 
 
@@ -42,8 +44,8 @@ class PackEntry(msgspec.Struct, frozen=True, array_like=True):
 class MemberEntry(msgspec.Struct, frozen=True, array_like=True):
     """Some frames of a tensor: member number `member` of pack number `pack` in the list.
 
-    `base` is the member (pack, member) that it is encoded against, `depth` how many bases a read
-    passes through: 0 without a base.
+    `bases` are the members (pack, member) that it is encoded against, `depth` how many bases a
+    read passes through at most: 0 without a base.
     """
 
     pack: int
@@ -51,7 +53,24 @@ class MemberEntry(msgspec.Struct, frozen=True, array_like=True):
     codec: str
     depth: int
     stored_bytes: int
-    base: tuple[int, int] | None = None
+    bases: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.pack, self.member
+
+
+class ChosenBase(msgspec.Struct, frozen=True, array_like=True):
+    """A model that tensors were encoded against when they were written, and why.
+
+    `why` is "declared", "similar" or "repack"; `bits` how far its tensors' signatures are, in bits
+    of 16, None when that was not asked. `model` may be gone since: it is no link.
+    """
+
+    model: bytes
+    why: str
+    tensors: int
+    bits: float | None
 
 
 class StoredTensor(msgspec.Struct, frozen=True, array_like=True):
@@ -65,11 +84,13 @@ class Placement(msgspec.Struct, frozen=True):
     """Packs sorted by digest, tensors by fingerprint, bases by (pack, member).
 
     `bases` describes the members that others are encoded against and no tensor of this model is.
+    `chosen` says which models they were taken from, most tensors first.
     """
 
     packs: tuple[PackEntry, ...] = ()
     tensors: tuple[StoredTensor, ...] = ()
     bases: tuple[MemberEntry, ...] = ()
+    chosen: tuple[ChosenBase, ...] = ()
     version: int = VERSION
 
     def links(self) -> tuple[Digest, ...]:
@@ -106,24 +127,52 @@ def check_placement(placement: Placement) -> None:
     _check_sorted("packs", [pack.pack for pack in placement.packs])
     _check_sorted("tensors", [tensor.fingerprint for tensor in placement.tensors])
     _check_sorted("bases", [(base.pack, base.member) for base in placement.bases])
-    packs = len(placement.packs)
     for tensor in placement.tensors:
         if len(tensor.fingerprint) != DIGEST_BYTES or not tensor.members:
             raise InvalidInputError("a stored tensor has a fingerprint of 32 bytes, and members")
-        for member in tensor.members:
-            _check_member(member, packs)
-    for member in placement.bases:
+    _check_members(placement)
+    for chosen in placement.chosen:
+        if len(chosen.model) != DIGEST_BYTES or not 0 < len(chosen.why) <= _MAX_WHY:
+            raise InvalidInputError("a chosen base is a digest of 32 bytes, and why")
+        if chosen.tensors < 0:
+            raise InvalidInputError(f"a base of {chosen.tensors} tensors")
+
+
+def _check_members(placement: Placement) -> None:
+    """Whether members lie in packs, and every base is there: a read never looks elsewhere."""
+    packs = len(placement.packs)
+    own = {member.place: member for tensor in placement.tensors for member in tensor.members}
+    more = {base.place: base for base in placement.bases}
+    needed: set[tuple[int, int]] = set()
+    for member in (
+        *(one for tensor in placement.tensors for one in tensor.members),
+        *more.values(),
+    ):
         _check_member(member, packs)
+        known = [own.get(place) or more.get(place) for place in member.bases]
+        needed.update(member.bases)
+        depths = [base.depth for base in known if base is not None]
+        if len(depths) != len(member.bases):
+            raise InvalidInputError(f"member {member.pack}/{member.member}: a base is not listed")
+        # Depths that add up leave no room for a circle.
+        if member.depth != 1 + max(depths, default=-1):
+            raise InvalidInputError(
+                f"member {member.pack}/{member.member}: depth {member.depth} on bases of depth "
+                f"{max(depths, default=-1)}"
+            )
+    if own.keys() & more.keys() or more.keys() - needed:
+        raise InvalidInputError("a base is a tensor of this model, or no member needs it")
 
 
 def _check_member(member: MemberEntry, packs: int) -> None:
-    places = [(member.pack, member.member), *([member.base] if member.base else [])]
-    if not all(0 <= pack < packs and 0 <= index < 1 << 32 for pack, index in places):
+    if not all(
+        0 <= pack < packs and 0 <= index < 1 << 32 for pack, index in (member.place, *member.bases)
+    ):
         raise InvalidInputError(f"member {member.pack}/{member.member}: no such pack")
-    if not 0 <= member.depth <= MAX_DEPTH or (member.depth == 0) != (member.base is None):
+    if len(member.bases) > MAX_BASES or not 0 <= member.depth <= MAX_DEPTH:
         raise InvalidInputError(
-            f"member {member.pack}/{member.member}: depth {member.depth} "
-            f"{'without' if member.base is None else 'with'} a base, at most {MAX_DEPTH}"
+            f"member {member.pack}/{member.member}: depth {member.depth} on {len(member.bases)} "
+            f"bases; at most {MAX_DEPTH} and {MAX_BASES}"
         )
     if not 0 <= member.stored_bytes < _MAX_OFFSET:
         raise InvalidInputError(

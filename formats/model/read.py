@@ -147,7 +147,8 @@ class Model:
     def tensor(self, name: str) -> StoredFrames:
         """A reader of one tensor, for whoever wants its bytes bit by bit."""
         entry = self.tensors[self._target(name)]
-        return self.packs.tensor(entry, self.manifest.type_table()[entry.type])
+        (piece,) = entry.pieces
+        return self.packs.piece(entry.name, self.manifest.type_table()[entry.type], piece)
 
     def tensor_chunks(self, name: str) -> Iterator[memoryview]:
         """A tensor's bytes, piece by piece: each is valid until the next one is asked for."""

@@ -1,8 +1,8 @@
 """Which tensors need not be stored, because a known placement holds them?
 
-A large tensor whose fingerprint is known is never stored again (codec `same`). A small one would
-keep a whole foreign pack alive for a few bytes: it is reused only from packs that the model needs
-anyway, or uses half of.
+A large tensor whose fingerprint is known is never stored again (codec `same`), however it is
+encoded: its bases come along. A small one would keep a whole foreign pack alive for a few bytes: it
+is reused only from packs that the model needs anyway, or uses half of.
 """
 
 from __future__ import annotations
@@ -11,40 +11,74 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorrepo.formats.model.frames import Fingerprint
-from tensorrepo.formats.model.pack import RAW
-from tensorrepo.formats.model.placement import MemberEntry, PackEntry, Placement, StoredTensor
+from tensorrepo.formats.model.placement import (
+    ChosenBase,
+    MemberEntry,
+    PackEntry,
+    Placement,
+    StoredTensor,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A raw member, and the pack that it lies in."""
+    """A stored member, the pack that it lies in, and the members that it is encoded against."""
 
     pack: PackEntry
     member: int
     stored_bytes: int
+    codec: str = "raw"
+    depth: int = 0
+    bases: tuple[Location, ...] = ()
+
+    @property
+    def place(self) -> tuple[bytes, int]:
+        return self.pack.pack, self.member
 
 
 Locations = tuple[Location, ...]
 
 
-def known_tensors(placements: Iterable[Placement]) -> dict[Fingerprint, Locations]:
-    """What the placements hold; where several hold a tensor, the first says where.
+def with_bases(locations: Iterable[Location]) -> Iterator[Location]:
+    """These members, and all that a read of them needs, each once."""
+    pending, seen = list(locations), set()
+    while pending:
+        location = pending.pop()
+        if location.place not in seen:
+            seen.add(location.place)
+            pending += location.bases
+            yield location
 
-    Tensors that are encoded against others are left out: this version cannot place them.
-    """
+
+def known_tensors(placements: Iterable[Placement]) -> dict[Fingerprint, Locations]:
+    """What the placements hold; where several hold a tensor, the first says where."""
     known: dict[Fingerprint, Locations] = {}
     for placement in placements:
+        located = locate(placement)
         for tensor in placement.tensors:
-            if all(member.codec == RAW and member.depth == 0 for member in tensor.members):
-                located = tuple(
-                    Location(placement.packs[member.pack], member.member, member.stored_bytes)
-                    for member in tensor.members
-                )
-                known.setdefault(Fingerprint(tensor.fingerprint), located)
+            name = Fingerprint(tensor.fingerprint)
+            known.setdefault(name, tuple(located[member.place] for member in tensor.members))
     return known
+
+
+def locate(placement: Placement) -> dict[tuple[int, int], Location]:
+    """Every member of a placement by (pack, member), with its bases."""
+    members = [member for tensor in placement.tensors for member in tensor.members]
+    located: dict[tuple[int, int], Location] = {}
+    # A base is less deep than what it is a base of: it comes first.
+    for member in sorted((*members, *placement.bases), key=lambda member: member.depth):
+        located[member.place] = Location(
+            placement.packs[member.pack],
+            member.member,
+            member.stored_bytes,
+            member.codec,
+            member.depth,
+            tuple(located[base] for base in member.bases),
+        )
+    return located
 
 
 def worth_reusing(
@@ -67,25 +101,38 @@ def worth_reusing(
     return frozenset(
         name
         for name, locations in wanted.items()
-        if all(location.pack.pack in alive for location in locations)
+        if all(at.pack.pack in alive for at in with_bases(locations))
     )
 
 
-def build_placement(tensors: Mapping[Fingerprint, Locations]) -> Placement:
+def build_placement(
+    tensors: Mapping[Fingerprint, Locations], chosen: Iterable[ChosenBase] = ()
+) -> Placement:
     """The placement of a model whose tensors lie at these places."""
-    packs = {location.pack.pack: location.pack for at in tensors.values() for location in at}
+    own = {location.place for at in tensors.values() for location in at}
+    whole = (location for at in tensors.values() for location in at)
+    every = {location.place: location for location in with_bases(whole)}
+    packs = {location.pack.pack: location.pack for location in every.values()}
     ordered = sorted(packs)
     number = {pack: index for index, pack in enumerate(ordered)}
+    bases = [_entry(every[place], number) for place in every if place not in own]
     return Placement(
         packs=tuple(packs[pack] for pack in ordered),
         tensors=tuple(
-            StoredTensor(
-                name,
-                tuple(
-                    MemberEntry(number[at.pack.pack], at.member, RAW, 0, at.stored_bytes)
-                    for at in tensors[name]
-                ),
-            )
+            StoredTensor(name, tuple(_entry(at, number) for at in tensors[name]))
             for name in sorted(tensors)
         ),
+        bases=tuple(sorted(bases, key=lambda base: base.place)),
+        chosen=tuple(chosen),
+    )
+
+
+def _entry(at: Location, number: Mapping[bytes, int]) -> MemberEntry:
+    return MemberEntry(
+        number[at.pack.pack],
+        at.member,
+        at.codec,
+        at.depth,
+        at.stored_bytes,
+        tuple((number[base.pack.pack], base.member) for base in at.bases),
     )

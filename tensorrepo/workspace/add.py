@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.formats.exchange.base import Reading
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.workspace.session import Session
 
 SHOWN_MISFITS = 5
@@ -214,18 +213,18 @@ def _add_model(
     entry = write_model(
         writer,
         source,
-        known=known_placements(session, writer),
+        known=known_models(session, writer),
         progress=lambda _, done: progress(done),
     )
     changed = existing is None or existing.digest != entry.digest
     return entry, Added(request.path, 0, source.tensor_bytes, changed, source.notes)
 
 
-def known_placements(session: Session, objects: ObjectWriter) -> tuple[Digest, ...]:
-    """Placements of models in the commit to build on, whose tensors are stored already."""
+def known_models(session: Session, objects: ObjectWriter) -> tuple[Entry, ...]:
+    """Models in the commit to build on, whose tensors are stored already."""
     tree = tree_of(objects, session.base())
     return tuple(
-        entry.storage
+        entry
         for _, entry in session.repository.entries(tree, "models/")
         if entry.storage is not None
     )

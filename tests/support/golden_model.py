@@ -1,4 +1,4 @@
-"""The model whose bytes are kept in tests/golden/model: one of everything that version 1 writes.
+"""The model whose bytes are kept in tests/golden/model: one of everything that version 2 writes.
 
 `python -m tests.support.golden_model` writes the files anew, which changes the stored format.
 """
@@ -14,12 +14,13 @@ from tensorrepo.formats.model.source import ModelSource, OriginalFile
 from tensorrepo.formats.model.write import write_model
 from tensorrepo.formats.tensors import TYPES, ArrayTensor, tensor_of
 from tensorrepo.repo.objects import Kind
+from tests.support.models import noise
 from tests.support.objects import MemoryObjects
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "model"
 HEAD = b"\x02\0\0\0\0\0\0\0{}"
 VALUES = {
-    "embed.weight": np.arange(600_000, dtype="<u4"),  # two frames
+    "embed.weight": noise(0, 300_000).view("<u4"),  # two frames
     "norm.bias": np.arange(50, dtype="<f8") / 4,
     "scalar": np.array(1.5, "<f4"),
     "empty": np.zeros((0, 3), "<i8"),

@@ -1,4 +1,4 @@
-"""What version 1 wrote is read, and written alike, for ever."""
+"""What version 2 wrote is read, and written alike, for ever."""
 
 from __future__ import annotations
 
@@ -89,22 +89,22 @@ def test_the_golden_packs_are_read_by_the_spec_alone() -> None:
     prints = {name: pieces[0][2] for name, _, _, pieces in manifest["tensors"]}
     where = dict(placement["tensors"])
     whole = payload("pack-small.bin")
-    ((pack, member, codec, depth, stored, base),) = where[prints["norm.bias"]]
-    assert (codec, depth, stored, base) == ("raw", 0, 400, None)
+    ((pack, member, codec, depth, stored, bases),) = where[prints["norm.bias"]]
+    assert (codec, depth, stored, bases) == ("raw", 0, 400, [])
     _, start, size, tag = placement["packs"][pack]
     directory = whole[start : start + size]
     assert derived("content", directory)[:16] == tag
     assert struct.unpack("<4sIQQQ", whole[start + size :]) == (
-        b"TRPK", 1, start, size, xxh3_64_intdigest(directory)
+        b"TRPK", 2, start, size, xxh3_64_intdigest(directory)
     )  # fmt: skip
-    magic, version, members, sections, frames, planes = struct.unpack_from("<4sIIIQQ", directory)
-    assert (magic, version, members, sections, frames, planes) == (b"TRPD", 1, 3, 0, 3, 3)
-    row = struct.unpack_from("<QQQIIIBBBBII32s", directory, 32 + 80 * member)
+    head = struct.unpack_from("<4sIIIQQII", directory)
+    assert head == (b"TRPD", 2, 3, 0, 3, 3, 0, 0)
+    row = struct.unpack_from("<QQQIIIBBBBB7x", directory, 40 + 48 * member)
     offset = row[0]
-    assert row[1:] == (400, 0, 1, 400, 400, 1, 1, 0, 0, 0, 0, bytes(32))
+    assert row[1:] == (400, 0, 1, 400, 400, 1, 1, 0, 0, 0)
     data = VALUES["norm.bias"].tobytes()
     assert whole[offset : offset + 400] == data
-    digests = 32 + 80 * members
+    digests = 40 + 48 * 3
     assert directory[digests + 32 * member :][:32] == derived("frame", data)
-    plane = struct.unpack_from("<QIB3xQ16s", directory, digests + 32 * frames + 40 * member)
+    plane = struct.unpack_from("<QIB3xQ16s", directory, digests + 32 * 3 + 40 * member)
     assert plane == (offset, 400, 0, xxh3_64_intdigest(data), derived("content", data)[:16])

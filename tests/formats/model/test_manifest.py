@@ -137,8 +137,8 @@ def test_what_no_manifest_may_hold_is_never_read(fault: str) -> None:
 
 
 def test_a_newer_version_says_so() -> None:
-    payload = msgspec.msgpack.Encoder(order="sorted").encode(replaced(version=2))
-    with pytest.raises(UnsupportedError, match="version 2"):
+    payload = msgspec.msgpack.Encoder(order="sorted").encode(replaced(version=3))
+    with pytest.raises(UnsupportedError, match="version 3"):
         decode_manifest(payload, HERE)
 
 
@@ -154,7 +154,7 @@ def test_a_tensor_in_pieces_is_of_a_newer_version() -> None:
     "change",
     [
         lambda payload: payload + b"\0",
-        lambda payload: payload.replace(b"\xa7version\x01", b"\xa7version\xcc\x01"),
+        lambda payload: payload.replace(b"\xa7version\x02", b"\xa7version\xcc\x02"),
         lambda payload: msgspec.msgpack.encode(
             dict(reversed(msgspec.msgpack.decode(payload).items()))
         ),

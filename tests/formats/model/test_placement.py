@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tensorrepo.formats.model.placement import (
+    ChosenBase,
     MemberEntry,
     PackEntry,
     Placement,
@@ -19,11 +20,13 @@ from tensorrepo.repo.ids import Digest
 HERE = Digest("0" * 64)
 PACKS = tuple(PackEntry(bytes([number]) * 32, 4096, 200, bytes(16)) for number in range(3))
 RAW = MemberEntry(0, 1, "raw", 0, 4096)
-DELTA = MemberEntry(1, 0, "delta", 1, 512, (2, 7))
+DELTA = MemberEntry(1, 0, "delta", 1, 512, ((2, 7),))
+ADAM = MemberEntry(1, 1, "adam", 2, 99, ((2, 7), (0, 1), (1, 0)))
 FULL = Placement(
     packs=PACKS,
-    tensors=(StoredTensor(bytes(32), (RAW, DELTA)), StoredTensor(b"\1" * 32, (RAW,))),
+    tensors=(StoredTensor(bytes(32), (RAW, DELTA)), StoredTensor(b"\1" * 32, (ADAM,))),
     bases=(MemberEntry(2, 7, "raw", 0, 4096),),
+    chosen=(ChosenBase(b"m" * 32, "similar", 2, 2.5), ChosenBase(b"n" * 32, "declared", 1, None)),
 )
 
 
@@ -36,8 +39,13 @@ def test_it_links_to_every_pack() -> None:
 
 
 def member(**changes: Any) -> Placement:
-    changed = msgspec.structs.replace(RAW, **changes)
+    changed = msgspec.structs.replace(DELTA, **changes)
     return msgspec.structs.replace(FULL, tensors=(StoredTensor(bytes(32), (changed,)),))
+
+
+def chosen(**changes: Any) -> Placement:
+    changed = msgspec.structs.replace(FULL.chosen[0], **changes)
+    return msgspec.structs.replace(FULL, chosen=(changed,))
 
 
 def pack(**changes: Any) -> Placement:
@@ -48,10 +56,20 @@ def pack(**changes: Any) -> Placement:
 BROKEN = {
     "a pack that is not there": member(pack=3),
     "a pack before the first": member(pack=-1),
-    "a base in a pack that is not there": member(base=(3, 0), depth=1),
-    "a depth without a base": member(depth=1),
-    "a base without a depth": member(base=(1, 0)),
-    "too deep": member(base=(1, 0), depth=17),
+    "a base in a pack that is not there": member(bases=((3, 0),)),
+    "a base that is not listed": member(bases=((2, 8),)),
+    "a member as its own base": member(bases=((1, 0),)),
+    "a depth without a base": member(bases=()),
+    "a base without a depth": member(depth=0),
+    "too deep": member(depth=17),
+    "deeper than its base": member(depth=2),
+    "too many bases": member(bases=((2, 7),) * 4),
+    "a base that nobody needs": member(bases=(), depth=0),
+    "a base that is a tensor of its own": msgspec.structs.replace(FULL, bases=(RAW, *FULL.bases)),
+    "a chosen model of a short digest": chosen(model=b""),
+    "a chosen model for no reason": chosen(why=""),
+    "a chosen model for a long reason": chosen(why="x" * 65),
+    "a chosen model of negative tensors": chosen(tensors=-1),
     "negative bytes": member(stored_bytes=-1),
     "packs out of order": msgspec.structs.replace(FULL, packs=PACKS[::-1]),
     "tensors out of order": msgspec.structs.replace(FULL, tensors=FULL.tensors[::-1]),
@@ -73,7 +91,8 @@ def test_what_no_placement_may_hold_is_neither_written_nor_read(fault: str) -> N
         decode_placement(msgspec.msgpack.Encoder(order="sorted").encode(BROKEN[fault]), HERE)
 
 
-def test_a_newer_version_says_so() -> None:
-    newer = msgspec.structs.replace(FULL, version=2)
-    with pytest.raises(UnsupportedError, match="version 2"):
-        decode_placement(msgspec.msgpack.Encoder(order="sorted").encode(newer), HERE)
+@pytest.mark.parametrize(("version", "advice"), [(1, "Add the model again"), (3, "Update it")])
+def test_another_version_says_so_and_what_to_do(version: int, advice: str) -> None:
+    other = msgspec.structs.replace(FULL, version=version)
+    with pytest.raises(UnsupportedError, match=f"version {version}.*{advice}"):
+        decode_placement(msgspec.msgpack.Encoder(order="sorted").encode(other), HERE)

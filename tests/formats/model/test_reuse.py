@@ -40,11 +40,19 @@ def test_the_first_placement_says_where_a_tensor_lies() -> None:
     assert known == {A: (Location(PACK, 0, 1),), B: (Location(OTHER, 6, 1),)}
 
 
-def test_tensors_of_later_codecs_are_not_known() -> None:
-    delta = MemberEntry(0, 0, "delta", 1, 1, (0, 1))
-    later = MemberEntry(0, 2, "planes", 0, 1)
-    tensors = (StoredTensor(A, (delta,)), StoredTensor(B, (later,)))
-    assert known_tensors([Placement((PACK,), tensors)]) == {}
+def test_the_bases_of_a_tensor_come_along() -> None:
+    base = MemberEntry(1, 7, "planes", 0, 50)
+    delta = MemberEntry(0, 2, "delta", 1, 10, ((1, 7),))
+    known = known_tensors([Placement((OTHER, PACK), (StoredTensor(A, (delta,)),), (base,))])
+    rebuilt = build_placement(known)
+    assert known[A][0].bases == (Location(PACK, 7, 50, "planes"),)
+    assert rebuilt == Placement((OTHER, PACK), (StoredTensor(A, (delta,)),), (base,))
+
+
+def test_a_small_tensor_whose_base_lies_elsewhere_is_not_worth_keeping_that() -> None:
+    delta = Location(PACK, 0, 100, "delta", 1, (Location(OTHER, 0, 1),))
+    assert worth_reusing({A: (delta,)}, [PACK]) == frozenset()
+    assert worth_reusing({A: (delta,)}, [PACK, OTHER]) == {A}
 
 
 def test_packs_are_numbered_in_the_order_of_their_digests() -> None:

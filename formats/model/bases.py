@@ -1,0 +1,220 @@
+"""Against which stored models is a new one worth encoding?
+
+A declared base comes first. Else those that share at least half of the bytes' names, types and
+shapes are ranked by how far the signatures of their largest tensors are. The best two are tried,
+tensor by tensor, on samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tensorrepo.formats.model.encode import LEAST_BYTES
+from tensorrepo.formats.model.frames import frame_digest
+from tensorrepo.formats.model.manifest import Manifest, decode_manifest
+from tensorrepo.formats.model.memberread import MemberReader
+from tensorrepo.formats.model.placement import Placement, decode_placement
+from tensorrepo.formats.model.reuse import Location, locate
+from tensorrepo.formats.model.signature import ALIKE_BITS, distance, signature
+from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
+from tensorrepo.repo.ids import digest_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tensorrepo.formats.model.chunks import Part
+    from tensorrepo.formats.model.codecs.framecodec import FrameShape
+    from tensorrepo.formats.model.manifest import TensorEntry
+    from tensorrepo.formats.model.memberread import Place
+    from tensorrepo.formats.model.placement import MemberEntry
+    from tensorrepo.formats.tensors import TensorReader
+    from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.trees import Entry
+
+TRIED: Final = 2
+RANKED: Final = 32  # models that are looked at, the first ones given
+_COMPARED: Final = 8  # tensors whose signatures are compared
+_ALIKE_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class BaseModel:
+    """A stored model that others may be encoded against."""
+
+    entry: Entry
+    manifest: Manifest
+    placement: Placement
+    members: MemberReader
+    why: str = "similar"
+    bits: float | None = None
+    _located: dict[Place, Location] = field(default_factory=dict)
+
+    def tensors(self) -> dict[str, TensorEntry]:
+        return {tensor.name: tensor for tensor in self.manifest.tensors}
+
+    @property
+    def digest(self) -> bytes:
+        return digest_bytes(self.entry.digest)
+
+    def location(self, place: Place) -> Location:
+        if not self._located:
+            self._located.update(locate(self.placement))
+        return self._located[place]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredBase:
+    """A stored member as a base, see `encode.BaseFrames`."""
+
+    members: MemberReader
+    place: Place
+    location: Location
+
+    def frame(self, index: int, about: FrameShape) -> memoryview:
+        """The frame, verified: a delta against damage would be damage for ever."""
+        (found,) = self.members.base_frames(self.place, range(index, index + 1), [about])
+        member = self.members.member(self.place)
+        if frame_digest(found) != member.frames[index - member.first_frame].digest:
+            raise CorruptError(
+                f"frame {index} of member {self.place[1]}, pack {self.location.pack.digest:.12}, "
+                "is damaged. Run `tensorrepo doctor`; restore the pack from a copy of the "
+                "repository."
+            )
+        return found
+
+
+class Bases:
+    """The base models of one write."""
+
+    def __init__(self, models: Sequence[BaseModel], *, depth: int) -> None:
+        self.models = models
+        self._depth = depth
+        self._tensors = [model.tensors() for model in models]
+
+    def members(self, name: str, reader: TensorReader, source: int) -> tuple[MemberEntry, ...]:
+        """The members of the tensor of that name in model `source`, when it fits."""
+        entry = self._tensors[source].get(name)
+        if entry is None or (entry.type, entry.shape) != (reader.type.name, tuple(reader.shape)):
+            return ()
+        if len(entry.pieces) != 1 or entry.pieces[0].fingerprint is None:
+            return ()
+        return self._stored(source).get(entry.pieces[0].fingerprint, ())
+
+    def cuts(self, name: str, reader: TensorReader) -> set[int]:
+        """Frames at which members of bases begin: a member has bases that hold all its frames."""
+        found = set()
+        for source in range(len(self.models)):
+            reads = self.models[source].members
+            for entry in self.members(name, reader, source):
+                found.add(reads.member(entry.place).first_frame)
+        return found
+
+    def of(self, part: Part) -> Iterator[tuple[int, StoredBase]]:
+        """Members that a part can be encoded against, and the model of each."""
+        if part.size_bytes < LEAST_BYTES:
+            return
+        frames = part.frames
+        for source, model in enumerate(self.models):
+            for entry in self.members(part.name, part.reader, source):
+                member = model.members.member(entry.place)
+                stop = member.first_frame + len(member.frames)
+                if member.first_frame <= frames.start and frames.stop <= stop:
+                    place = self._shallow(model, entry).place
+                    yield source, StoredBase(model.members, place, model.location(place))
+
+    def _shallow(self, model: BaseModel, entry: MemberEntry) -> MemberEntry:
+        """The member, or the base of it that is not too deep to be one."""
+        while entry.depth >= self._depth:
+            entry = model.members.entries[entry.bases[0]]
+        return entry
+
+    def _stored(self, source: int) -> Mapping[bytes, tuple[MemberEntry, ...]]:
+        placement = self.models[source].placement
+        return {tensor.fingerprint: tensor.members for tensor in placement.tensors}
+
+
+def open_base(
+    objects: ObjectSource, entry: Entry, why: str, *, cache_bytes: int
+) -> BaseModel | None:
+    """A model as a base; None for one that is not stored, or not readable here."""
+    if entry.storage is None:
+        return None
+    try:
+        manifest = decode_manifest(objects.get(entry.digest).payload, entry.digest)
+        placement = decode_placement(objects.get(entry.storage).payload, entry.storage)
+        links = {digest: objects.describe(digest) for digest in placement.links()}
+    except (NotFoundError, UnsupportedError):
+        return None
+    reads = MemberReader(objects, placement, links, cache_bytes=cache_bytes)
+    return BaseModel(entry, manifest, placement, reads, why)
+
+
+def choose_bases(
+    declared: BaseModel | None, known: Iterable[BaseModel], tensors: Mapping[str, TensorReader]
+) -> list[BaseModel]:
+    """The models to try, the declared one first."""
+    chosen = [declared] if declared is not None else []
+    ranked = [
+        BaseModel(one.entry, one.manifest, one.placement, one.members, "similar", bits)
+        for bits, one in rank(known, tensors)
+        if bits <= ALIKE_BITS and (declared is None or one.entry.digest != declared.entry.digest)
+    ]
+    return [*chosen, *ranked[: TRIED - len(chosen)]]
+
+
+def rank(
+    models: Iterable[BaseModel], tensors: Mapping[str, TensorReader]
+) -> list[tuple[float, BaseModel]]:
+    """Models that share half of the bytes' names, types and shapes, the most similar first.
+
+    Returns:
+        For each, how many of 16 bits differ on average between its largest tensors and those of
+        the same name. Models without such tensors are left out.
+    """
+    sizes = {name: one.type.bytes_of(one.shape) for name, one in tensors.items()}
+    total = sum(sizes.values())
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))
+    own: dict[str, object] = {}
+    ranked = []
+    for model in models:
+        alike = _alike(model, tensors)
+        if sum(sizes[name] for name in alike) * 2 < total:
+            continue
+        compared = [name for name in largest if name in alike][:_COMPARED]
+        bits = [
+            bit
+            for name in compared
+            if (bit := _bits(model, alike[name], tensors[name], own)) is not None
+        ]
+        if bits:
+            ranked.append((float(np.mean(bits)), model))
+    return sorted(ranked, key=lambda one: (one[0], one[1].entry.digest))
+
+
+def _alike(model: BaseModel, tensors: Mapping[str, TensorReader]) -> dict[str, TensorEntry]:
+    return {
+        entry.name: entry
+        for entry in model.manifest.tensors
+        if (reader := tensors.get(entry.name)) is not None
+        and (entry.type, entry.shape) == (reader.type.name, tuple(reader.shape))
+    }
+
+
+def _bits(
+    model: BaseModel, entry: TensorEntry, reader: TensorReader, own: dict[str, object]
+) -> float | None:
+    """How far the signatures of two tensors are; None where either has none."""
+    stored = {tensor.fingerprint: tensor.members for tensor in model.placement.tensors}
+    members = stored.get(entry.pieces[0].fingerprint or b"")
+    if not members:
+        return None
+    theirs = model.members.directory(members[0].pack).signatures.get(members[0].member)
+    if theirs is None:
+        return None
+    if entry.name not in own:
+        own[entry.name] = signature(reader)
+    mine = own[entry.name]
+    return None if not isinstance(mine, np.ndarray) else distance(mine, theirs)

@@ -1,0 +1,336 @@
+"""How are the tensors of a model stored, each content once, in bounded memory?
+
+Batch by batch: read and hash, leave out what is known, choose a codec for each tensor and encode
+its frames on all cores, and put them into packs, which are stored meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from tensorrepo.formats.model.chunks import Chunk, Part, each, hash_frames, read_chunks
+from tensorrepo.formats.model.encode import (
+    Way,
+    choose_way,
+    encode_frame,
+    fallback,
+    ways_with_base,
+    ways_without_base,
+)
+from tensorrepo.formats.model.frames import (
+    INLINE_BYTES,
+    Fingerprint,
+    fingerprint,
+    frame_bytes,
+)
+from tensorrepo.formats.model.manifest import Piece, TensorEntry
+from tensorrepo.formats.model.pack import LARGE_BYTES, RAW
+from tensorrepo.formats.model.packing import Draft, Packer, SealedFrame, Slot
+from tensorrepo.formats.model.placement import ChosenBase, Placement
+from tensorrepo.formats.model.report import INLINE, SAME, BaseUse, Tally, WriteReport
+from tensorrepo.formats.model.reuse import (
+    Location,
+    Locations,
+    build_placement,
+    worth_reusing,
+)
+from tensorrepo.formats.model.signature import LEAST_ELEMENTS, signature
+from tensorrepo.formats.tensors import MemoryTensor
+from tensorrepo.repo.errors import (
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor, Future
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.model.bases import Bases
+    from tensorrepo.formats.tensors import TensorReader
+    from tensorrepo.repo.ids import Buffer, Digest
+
+    Progress = Callable[[int, int], None]
+
+BATCH_TENSORS: Final = 4096
+
+
+class TensorWriter:
+    """Stores the tensors of one model."""
+
+    def __init__(
+        self,
+        emit: Callable[[tuple[Buffer, ...]], Future[Digest]],
+        known: Mapping[Fingerprint, Locations],
+        bases: Bases,
+        pack_bytes: int,
+        pool: Executor,
+    ) -> None:
+        self._pool = pool
+        self._known = known
+        self._bases = bases
+        self._pack_bytes = pack_bytes
+        self._large = Packer(pack_bytes, emit)
+        # Small members lie together: a pack that large ones are reused from holds no others.
+        self._small = Packer(pack_bytes, emit)
+        self._stored: dict[Fingerprint, list[Slot]] = {}
+        self._reused: dict[Fingerprint, Locations] = {}
+        self._deferred: dict[Fingerprint, Part] = {}
+        self._shapes: set[tuple[str, tuple[int, ...]]] = set()
+        self._tally = Tally()
+        self._uses: Counter[int] = Counter()
+
+    def store_all(
+        self, tensors: Mapping[str, TensorReader], progress: Progress | None
+    ) -> dict[str, TensorEntry]:
+        """Store tensors; their entries for the manifest, in the order of `tensors`."""
+        entries: dict[str, TensorEntry] = {}
+        done = 0
+        for batch in _batches(tensors, self._pack_bytes):
+            found = self._store_batch(batch)
+            for name, (print_, value) in found.items():
+                entries[name] = _entry(name, tensors[name], print_, value)
+                done += tensors[name].type.bytes_of(tensors[name].shape)
+                if progress is not None:
+                    progress(len(entries), done)
+        return {name: entries[name] for name in tensors}
+
+    def finish(self) -> Placement:
+        """Store what was put off, and say where everything lies."""
+        wanted = {name: self._known[name] for name in self._deferred}
+        used = [location.pack for at in self._reused.values() for location in at]
+        reused = worth_reusing(wanted, used)
+        self._reused.update({name: wanted[name] for name in reused})
+        for name, part in self._deferred.items():
+            if name in reused:
+                self._tally.add(SAME, part.size_bytes, 0)
+                continue
+            (chunk,) = read_chunks([part], self._pool)
+            _check_unchanged(part, name, _fingerprint(part.reader, chunk.digests))
+            self._keep([(name, chunk)])
+        self._large.flush()
+        self._small.flush()
+        places = {name: _locations(slots) for name, slots in self._stored.items()}
+        return build_placement(places | self._reused, self._chosen())
+
+    def report(self) -> WriteReport:
+        """What was stored, once `finish` has said where."""
+        uses = tuple(
+            BaseUse(self._bases.models[source].entry.digest, one.why, one.tensors, one.bits)
+            for (source, _), one in zip(self._uses.most_common(), self._chosen(), strict=True)
+        )
+        return self._tally.report(uses)
+
+    def _chosen(self) -> list[ChosenBase]:
+        models = self._bases.models
+        return [
+            ChosenBase(models[source].digest, models[source].why, count, models[source].bits)
+            for source, count in self._uses.most_common()
+        ]
+
+    def _store_batch(
+        self, parts: Sequence[Part]
+    ) -> dict[str, tuple[Fingerprint | None, bytes | None]]:
+        """The fingerprint of each tensor, or its value when that stands in the manifest."""
+        if len(parts) == 1 and parts[0].size_bytes > self._pack_bytes:
+            return {parts[0].name: (self._store_huge(parts[0]), None)}
+        found: dict[str, tuple[Fingerprint | None, bytes | None]] = {}
+        new: list[tuple[Fingerprint, Chunk]] = []
+        for chunk in read_chunks(parts, self._pool):
+            part = chunk.part
+            if part.size_bytes <= INLINE_BYTES:
+                found[part.name] = None, chunk.data.tobytes()
+                self._tally.add(INLINE, part.size_bytes, part.size_bytes)
+                continue
+            name = _fingerprint(part.reader, chunk.digests)
+            found[part.name] = name, None
+            if self._is_new(name, part):
+                new.append((name, chunk))
+        self._keep(new)
+        return found
+
+    def _is_new(self, name: Fingerprint, part: Part) -> bool:
+        """Whether a tensor must be stored now; notes why when it need not."""
+        if name not in self._known and name not in self._stored:
+            self._stored[name] = []
+            return True
+        if name in self._known and part.size_bytes < LARGE_BYTES and name not in self._deferred:
+            self._deferred[name] = part
+            return False
+        if name in self._known and part.size_bytes >= LARGE_BYTES:
+            self._reused[name] = self._known[name]
+        self._tally.add(SAME, part.size_bytes, 0)
+        return False
+
+    def _store_huge(self, part: Part) -> Fingerprint:
+        """A tensor larger than a pack: several members.
+
+        When it may be known, it is hashed first: its packs would be gone before the end is seen.
+        """
+        reader = part.reader
+        likeness = reader.type.name, tuple(reader.shape)
+        before = None
+        if self._known or likeness in self._shapes:
+            before = _fingerprint(reader, [hash_frames(part, self._pool)])
+            if not self._is_new(before, part):
+                return before
+        self._shapes.add(likeness)
+        slots: list[Slot] = []
+        digests: list[bytes] = []
+        for cut in self._cut(part):
+            (chunk,) = read_chunks([cut], self._pool)
+            digests += chunk.digests
+            slots += self._pack([chunk])
+        found = _fingerprint(reader, digests)
+        if before is not None:
+            _check_unchanged(part, before, found)
+        self._stored[found] = slots
+        return found
+
+    def _cut(self, part: Part) -> Iterator[Part]:
+        """Parts no larger than a pack, each within one member of every base."""
+        whole = frame_bytes(part.reader.type)
+        most = self._pack_bytes // whole
+        cuts = sorted({*self._bases.cuts(part.name, part.reader), part.frames.stop})
+        start = 0
+        for cut in cuts:
+            for first in range(start, cut, most):
+                stop = min(first + most, cut) * whole
+                yield Part(part.name, part.reader, first * whole, min(stop, part.stop))
+            start = max(start, cut)
+
+    def _keep(self, new: Sequence[tuple[Fingerprint, Chunk]]) -> None:
+        slots = self._pack([chunk for _, chunk in new])
+        for (name, _), slot in zip(new, slots, strict=True):
+            self._stored[name] = [slot]
+
+    def _pack(self, chunks: Sequence[Chunk]) -> list[Slot]:
+        """Encode chunks and put them into packs."""
+        size = sum(chunk.part.size_bytes for chunk in chunks)
+        ways = list(each(self._choose, chunks, size, self._pool))
+        tasks = [
+            (chunk, way, index)
+            for chunk, way in zip(chunks, ways, strict=True)
+            for index in chunk.part.frames
+        ]
+        encoded = each(self._encode, tasks, size, self._pool)
+        slots = []
+        for chunk, way in zip(chunks, ways, strict=True):
+            frames = [next(encoded) for _ in chunk.part.frames]
+            slots.append(self._add(chunk, way, frames))
+        return slots
+
+    def _add(self, chunk: Chunk, way: Way | None, frames: Sequence[SealedFrame | None]) -> Slot:
+        sealed = tuple(frame for frame in frames if frame is not None)
+        while len(sealed) < len(frames):
+            way = fallback(way)
+            again = [encode_frame(chunk, way, index) for index in chunk.part.frames]
+            sealed = tuple(frame for frame in again if frame is not None)
+        part = chunk.part
+        draft = Draft(
+            part.frames.start,
+            sealed,
+            RAW if way is None else way.codec.name,
+            () if way is None else tuple(base.location for base in way.bases),
+            b"" if way is None else way.params,
+            _signature(chunk),
+        )
+        first = part.start == 0
+        self._tally.add(draft.codec, part.size_bytes, draft.stored_bytes, tensors=int(first))
+        if way is not None and way.source is not None and first:
+            self._uses[way.source] += 1
+        size = part.reader.type.bytes_of(part.reader.shape)
+        return (self._large if size >= LARGE_BYTES else self._small).add(draft)
+
+    def _choose(self, chunk: Chunk) -> Way | None:
+        ways = ways_without_base(chunk)
+        for source, base in self._bases.of(chunk.part):
+            try:
+                base.frame(chunk.part.frames.start, chunk.about(chunk.part.frames.start))
+            except (CorruptError, NotFoundError, UnsupportedError) as error:
+                self._tally.notes[f"a base could not be used: {error}"] = None
+                continue
+            ways += ways_with_base(chunk, base, source)
+        return choose_way(chunk, ways)
+
+    def _encode(self, task: tuple[Chunk, Way | None, int]) -> SealedFrame | None:
+        try:
+            return encode_frame(*task)
+        except (CorruptError, NotFoundError, UnsupportedError) as error:
+            # A base is damaged: the tensor is stored without it.
+            self._tally.notes[f"a base could not be used: {error}"] = None
+            return None
+
+
+def _batches(tensors: Mapping[str, TensorReader], most_bytes: int) -> Iterator[list[Part]]:
+    """Tensors in their order, so many at a time as fit; larger ones alone."""
+    batch: list[Part] = []
+    size = 0
+    for name, reader in tensors.items():
+        part = Part(name, reader, 0, _bytes_of(name, reader))
+        if batch and (size + part.size_bytes > most_bytes or len(batch) == BATCH_TENSORS):
+            yield batch
+            batch, size = [], 0
+        batch.append(part)
+        size += part.size_bytes
+    if batch:
+        yield batch
+
+
+def _bytes_of(name: str, reader: TensorReader) -> int:
+    try:
+        return reader.type.bytes_of(tuple(reader.shape))
+    except InvalidInputError as error:
+        raise InvalidInputError(f"tensor {name!r}: {error}") from error
+
+
+def _fingerprint(reader: TensorReader, digests: Iterable[bytes]) -> Fingerprint:
+    return fingerprint(reader.type, tuple(reader.shape), b"".join(digests))
+
+
+def _check_unchanged(part: Part, before: Fingerprint, after: Fingerprint) -> None:
+    if before != after:
+        raise InvalidInputError(
+            f"tensor {part.name!r} changed while it was being stored. Copy it first, or stop "
+            "training until the model is saved."
+        )
+
+
+def _signature(chunk: Chunk) -> NDArray[np.uint16] | None:
+    """The signature of a tensor, with the member that holds its first frame."""
+    part = chunk.part
+    size = part.reader.type.bytes_of(part.reader.shape)
+    if part.start or size < LEAST_ELEMENTS:
+        return None
+    if part.size_bytes < size:
+        return signature(part.reader)
+    return signature(MemoryTensor(part.reader.type, tuple(part.reader.shape), chunk.data.data))
+
+
+def _entry(
+    name: str, reader: TensorReader, found: Fingerprint | None, value: bytes | None
+) -> TensorEntry:
+    shape = tuple(reader.shape)
+    piece = Piece((0,) * len(shape), shape, found, value)
+    return TensorEntry(name, reader.type.name, shape, (piece,))
+
+
+def _locations(slots: Iterable[Slot]) -> Locations:
+    located: dict[Slot, Location] = {}
+    return tuple(_location(slot, located) for slot in slots)
+
+
+def _location(slot: Slot | Location, located: dict[Slot, Location]) -> Location:
+    if isinstance(slot, Location):
+        return slot
+    if slot not in located:
+        bases = tuple(_location(base, located) for base in slot.bases)
+        located[slot] = Location(
+            slot.pack.entry(), slot.index, slot.stored_bytes, slot.codec, slot.depth, bases
+        )
+    return located[slot]
