@@ -207,12 +207,16 @@ def parse_options(given: Iterable[str]) -> dict[str, object]:
 
 
 def model_format(path: Path) -> str | None:
-    """The name of the model format that a file is in ("safetensors", "torch"), by content."""
+    """The model format of a file ("safetensors", "gguf", ...), by content where it tells."""
     with refusals(path, "file"), path.open("rb") as file:
         head = file.read(16)
         header_bytes = int.from_bytes(head[:8], "little")
         if head[8:9] == b"{" and header_bytes <= path.stat().st_size - 8:
             return "safetensors"
+    if head.startswith(b"GGUF"):
+        return "gguf"
+    if path.suffix.lower() == ".onnx":  # a protobuf message has no mark
+        return "onnx"
     if head.startswith(b"PK") and zipfile.is_zipfile(path):
         with refusals(path, "zip file", zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
             return "torch" if any(n.endswith("data.pkl") for n in archive.namelist()) else None

@@ -110,7 +110,8 @@ def _check(spec: TensorSpec) -> None:
         else f"a name of more than {MAX_NAME_BYTES} bytes, which GGUF does not allow"
         if len(spec.name.encode()) > MAX_NAME_BYTES
         else "its rows are no whole number of blocks"
-        if element.block_elements > 1 and (not spec.shape or spec.shape[-1] % element.block_elements)
+        if element.block_elements > 1
+        and (not spec.shape or spec.shape[-1] % element.block_elements)
         else None
     )
     if fault is not None:

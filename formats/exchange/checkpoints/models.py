@@ -1,157 +1,146 @@
 """Which reader or writer serves a model at this path?
 
-Models come as one file (safetensors, a torch checkpoint, npz) or as a folder in which weights lie
-beside their config and tokenizer, as Hugging Face lays them out ("snapshot").
+Models come as one file (safetensors, GGUF, ONNX, a torch checkpoint, npz, npy) or as a folder in
+which weights lie beside their config and tokenizer, as Hugging Face lays them out ("snapshot").
 """
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from tensorrepo.formats.exchange.base import damage
-from tensorrepo.formats.exchange.checkpoints.safetensors import read_safetensors, write_safetensors
-from tensorrepo.formats.exchange.checkpoints.torch import read_torch, write_torch
-from tensorrepo.formats.exchange.ignore import read_ignore
-from tensorrepo.formats.exchange.numeric.npy import read_npz_tensors
-from tensorrepo.formats.exchange.output import new_folder
+from tensorrepo.formats.exchange.checkpoints.gguf import write_gguf
+from tensorrepo.formats.exchange.checkpoints.huggingface import write_huggingface, write_snapshot
+from tensorrepo.formats.exchange.checkpoints.numpyfile import write_npy, write_npz
+from tensorrepo.formats.exchange.checkpoints.onnx import DATA, write_onnx
+from tensorrepo.formats.exchange.checkpoints.original import RefusedError
+from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
+from tensorrepo.formats.exchange.checkpoints.snapshot import (
+    INDEX_SUFFIX,
+    READERS,
+    SUFFIXES,
+    opaque,
+    read_index,
+    read_snapshot,
+)
+from tensorrepo.formats.exchange.checkpoints.torchout import write_torch
 from tensorrepo.formats.exchange.registry import model_format
-from tensorrepo.formats.model.source import ModelSource, OriginalFile, source_of
+from tensorrepo.formats.tensors import SAFETENSORS_TYPES, TORCH_NAMES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tensorrepo.formats.model.read import Model
-    from tensorrepo.formats.tensors import TensorReader
+    from tensorrepo.formats.model.source import ModelSource
 
-READERS: dict[str, Callable[[Path], ModelSource]] = {
-    "safetensors": read_safetensors,
-    "torch": read_torch,
-    "npz": lambda path: source_of(read_npz_tensors(path)),
-}
-WEIGHTS = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bin": "torch"}
-SUFFIXES = {**WEIGHTS, ".ckpt": "torch", ".npz": "npz"}
-WRITERS: dict[str, Callable[..., None]] = {
+WRITERS: Final[dict[str, Callable[..., None]]] = {
     "safetensors": write_safetensors,
+    "gguf": write_gguf,
+    "onnx": write_onnx,
     "torch": write_torch,
+    "npz": write_npz,
+    "npy": write_npy,
+    "hf": write_huggingface,
+    "snapshot": write_snapshot,
 }
-NEW_WEIGHTS = "model.safetensors"
+_NAMES: Final = {
+    "safetensors": ".safetensors", "gguf": ".gguf", "onnx": ".onnx", "torch": ".pt",
+    "npz": ".npz", "npy": ".npy",
+}  # fmt: skip
+# What cannot be read may be kept as it is; a pickle that wants to run code is no such thing.
+_NEVER_OPAQUE: Final = frozenset({"torch"})
 
 
 def read_model(path: Path, format_name: str | None = None) -> ModelSource:
     """Open a model file or folder. Tensors are read when they are stored.
 
+    A file that is told to be a model by content or suffix and cannot be parsed is kept as a file,
+    with a note, unless its format was given. A torch checkpoint that wants to run code is refused.
+
     Args:
-        path: a file, or a folder with weights and what belongs to them.
-        format_name: "safetensors", "torch", "npz" or "snapshot"; None: told by content and suffix.
+        path: a file, a folder with weights and what belongs to them, or the index of shards.
+        format_name: one of `READERS`, or "snapshot"; None: told by content and suffix.
 
     Raises:
-        NotFoundError: no such path.
+        NotFoundError: no such path, or a file that it names is missing.
         InvalidInputError: no model, damaged, or an unknown format.
     """
     if not path.exists():
         raise NotFoundError(f"there is no {path}")
     if path.is_dir():
-        if format_name not in (None, "snapshot"):
+        if format_name not in (None, "snapshot", "hf"):
             raise InvalidInputError(f"{path} is a folder: only snapshots are, not {format_name}")
-        return _read_snapshot(path)
+        return read_snapshot(path)
+    if format_name is None and path.name.endswith(INDEX_SUFFIX):
+        return read_index(path)
     chosen = format_name or model_format(path) or SUFFIXES.get(path.suffix.lower())
     if chosen is None:
         raise damage(path, f"no model: expected one of {', '.join(READERS)}, or a folder of them")
-    return _reader(chosen)(path)
+    if chosen not in READERS:
+        raise _unknown(chosen, (*READERS, "snapshot"))
+    try:
+        return READERS[chosen](path)
+    except RefusedError:
+        raise
+    except InvalidInputError as error:
+        if format_name is not None or chosen in _NEVER_OPAQUE:
+            raise
+        return opaque(path, error)
 
 
 def model_file_name(name: str, format_name: str) -> str:
     """What a model called `name` is called when it is written in `format_name`."""
-    return name if format_name == "snapshot" else name + _suffix(format_name)
+    return name + _NAMES.get(format_name, "")
 
 
 def usual_format(model: Model) -> str:
-    """What `checkout` writes: a file when it came as one, a folder when files belong to it."""
-    if model.files or len(model.originals) > 1:
+    """What `checkout` writes: what it came as, a folder when files belong to it."""
+    formats = {original.format for original in model.originals.values()}
+    if model.files or len(formats - {DATA}) > 1 or len(model.originals) > 1:
         return "snapshot"
-    return "safetensors"
+    if formats & _NAMES.keys():
+        return formats.pop()
+    types = {entry.name for entry in model.manifest.types}
+    if types <= set(SAFETENSORS_TYPES):
+        return "safetensors"
+    return "torch" if types <= TORCH_NAMES.keys() else "gguf"
 
 
 def export_model(
-    model: Model, target: Path, format_name: str | None = None, *, overwrite: bool = False
+    model: Model,
+    target: Path,
+    format_name: str | None = None,
+    *,
+    overwrite: bool = False,
+    shard_bytes: int | None = None,
 ) -> None:
     """Write a model at `target`, whole or not at all.
 
+    What came as a file of the format is given back byte for byte.
+
+    Args:
+        model: what to write.
+        target: where to; its folder exists.
+        format_name: one of `WRITERS`; None: told by the suffix of `target`, else as it came.
+        overwrite: replace what is there.
+        shard_bytes: of "hf": where the next file of weights begins.
+
     Raises:
         InvalidInputError: `target` exists and `overwrite` is not set, an unknown format, or one
-            that cannot hold the model.
+            that cannot hold the model; names the tensor.
     """
     chosen = format_name or SUFFIXES.get(target.suffix.lower()) or usual_format(model)
-    if chosen == "snapshot":
-        _write_snapshot(model, target, overwrite=overwrite)
-        return
     if chosen not in WRITERS:
-        raise _unknown(chosen, (*WRITERS, "snapshot"))
-    WRITERS[chosen](model, target, overwrite=overwrite)
-
-
-def _read_snapshot(folder: Path) -> ModelSource:
-    ignore = read_ignore(folder)
-    places = {
-        place.relative_to(folder).as_posix(): place
-        for place in sorted(folder.rglob("*"))
-        if place.is_file() and not place.is_symlink()
-    }
-    kept = {name: at for name, at in places.items() if not ignore.leaves_out(name, is_folder=False)}
-    weights = {name: at for name, at in kept.items() if at.suffix.lower() in WEIGHTS}
-    # A folder may hold the same weights twice, as safetensors and as a torch file: one is enough.
-    safe = {name: at for name, at in weights.items() if at.suffix.lower() == ".safetensors"}
-    chosen = safe or weights
-    if not chosen:
-        raise damage(folder, f"no weights in it: expected files ending in {', '.join(WEIGHTS)}")
-    parts = {name: _reader(WEIGHTS[at.suffix.lower()])(at) for name, at in chosen.items()}
-    others = {name: at for name, at in kept.items() if name not in chosen}
-    return _joined(folder, parts, others)
-
-
-def _joined(folder: Path, parts: dict[str, ModelSource], files: dict[str, Path]) -> ModelSource:
-    tensors: dict[str, TensorReader] = {}
-    aliases: dict[str, str] = {}
-    metadata: dict[str, Any] = {}
-    originals: list[OriginalFile] = []
-    notes: list[str] = []
-    for name, part in parts.items():
-        twice = sorted(tensors.keys() & part.tensors.keys())
-        if twice:
-            raise damage(folder, f"tensor {twice[0]!r} is in {name} and in another file")
-        tensors.update(part.tensors)
-        aliases.update(part.aliases)
-        metadata.update(part.metadata)
-        originals += [replace(original, name=name) for original in part.originals]
-        notes += part.notes
-    return ModelSource(tensors, aliases, dict(files), tuple(originals), metadata, tuple(notes))
-
-
-def _write_snapshot(model: Model, target: Path, *, overwrite: bool) -> None:
-    with new_folder(target, overwrite=overwrite) as folder:
-        for name in sorted({*model.files, *model.originals}):
-            place = folder / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with place.open("xb") as file:
-                for chunk in model.file_chunks(name):
-                    file.write(chunk)
-        held = {part for one in model.originals.values() for part in one.parts}
-        if not held.issuperset(model.keys()):
-            write_safetensors(model, folder / NEW_WEIGHTS)
-
-
-def _reader(name: str) -> Callable[[Path], ModelSource]:
-    if name not in READERS:
-        raise _unknown(name, (*READERS, "snapshot"))
-    return READERS[name]
-
-
-def _suffix(format_name: str) -> str:
-    return {"safetensors": ".safetensors", "torch": ".pt", "npz": ".npz"}[format_name]
+        raise _unknown(chosen, tuple(WRITERS))
+    if shard_bytes is None:
+        WRITERS[chosen](model, target, overwrite=overwrite)
+    elif chosen == "hf":
+        write_huggingface(model, target, overwrite=overwrite, shard_bytes=shard_bytes)
+    else:
+        raise InvalidInputError(f"only hf is written in shards, not {chosen}")
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> InvalidInputError:

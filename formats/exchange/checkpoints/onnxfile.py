@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorrepo.formats.exchange.checkpoints.protoranges import Field, ProtoFile, Ranges
 from tensorrepo.formats.exchange.shards.protowire import Wire, read_varints, signed
@@ -31,7 +31,13 @@ ONNX_TYPES: Final = {
 }  # fmt: skip
 
 # Fields of the messages, by the names that the specification has.
-_MODEL_IR_VERSION, _MODEL_PRODUCER, _MODEL_PRODUCER_VERSION, _MODEL_GRAPH, _MODEL_OPSET = 1, 2, 3, 7, 8
+_MODEL_IR_VERSION, _MODEL_PRODUCER, _MODEL_PRODUCER_VERSION, _MODEL_GRAPH, _MODEL_OPSET = (
+    1,
+    2,
+    3,
+    7,
+    8,
+)
 _GRAPH_NODE, _GRAPH_NAME, _GRAPH_INITIALIZER = 1, 2, 5
 _DIMS, _DATA_TYPE, _SEGMENT, _FLOATS, _INT32S, _STRINGS, _INT64S, _NAME = 1, 2, 3, 4, 5, 6, 7, 8
 _RAW, _DOUBLES, _UINT64S, _EXTERNAL, _LOCATION = 9, 10, 11, 13, 14
@@ -94,7 +100,7 @@ class OnnxFile:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-class _Left(Exception):  # noqa: N818 - it is caught here
+class _Left(Exception):
     """An initialiser that is no tensor as we have them."""
 
 
@@ -168,7 +174,9 @@ class _Proto:
         for each in file.fields(message.start, message.stop):
             known = self.fields.setdefault(each.number, [])
             if known and each.number in _ONCE:
-                raise InvalidInputError(f"{file.where}: field {each.number} of a tensor is there twice")
+                raise InvalidInputError(
+                    f"{file.where}: field {each.number} of a tensor is there twice"
+                )
             if len(known) >= MAX_ITEMS:
                 raise InvalidInputError(f"{file.where}: a tensor of more than {MAX_ITEMS} fields")
             known.append(each)
@@ -212,7 +220,10 @@ class _Proto:
     def _external(self, size: int) -> External:
         facts = {}
         for each in self.fields.get(_EXTERNAL, []):
-            pair = {part.number: self.file.text(part) for part in self.file.fields(each.start, each.stop)}
+            pair = {
+                part.number: self.file.text(part)
+                for part in self.file.fields(each.start, each.stop)
+            }
             facts[pair.get(1, "")] = pair.get(2, "")
         try:
             offset, length = int(facts.get("offset", "0")), int(facts.get("length", size))

@@ -219,9 +219,7 @@ class _Parser:
             elif field == 5:
                 name, value = self._attribute(content, depth)
                 attributes[name] = value
-        return OnnxNode(
-            texts[4], texts[7], texts[3], tuple(inputs), tuple(outputs), attributes
-        )
+        return OnnxNode(texts[4], texts[7], texts[3], tuple(inputs), tuple(outputs), attributes)
 
     def _attribute(self, message: memoryview, depth: int) -> tuple[str, Any]:
         """An attribute's name and value: of the fields that hold one, the one that is there."""

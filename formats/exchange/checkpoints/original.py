@@ -76,10 +76,11 @@ def double_note(original: OriginalFile) -> tuple[str, ...]:
     size = literal_bytes(original)
     if size < NOTED_BYTES or not original.others:
         return ()
-    return (
-        f"{original.name}: {size:,} bytes are kept beside the tensors, since {len(original.others)} "
-        "of them lie in the file in another form (compressed, transposed or shared in part)",
+    note = (
+        f"{original.name}: {size:,} bytes are kept beside the tensors: {len(original.others)} of "
+        "them lie in the file in another form (compressed, transposed, shared in part)"
     )
+    return (note,)
 
 
 def whole_original(model: Model, format_name: str, *, beside: str | None = None) -> str | None:

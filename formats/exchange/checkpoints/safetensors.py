@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tensorrepo.formats.exchange.base import damage
+from tensorrepo.formats.exchange.checkpoints.original import whole_original
 from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, RangeFile
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.source import ModelSource, OriginalFile
@@ -28,7 +29,7 @@ from tensorrepo.formats.tensors import SAFETENSORS_TYPES, TYPES, TensorType
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from tensorrepo.formats.model.read import Model
@@ -71,13 +72,8 @@ class Header:
     metadata: Mapping[str, str]
 
 
-def read_safetensors(path: Path, *, opaque: bool = False) -> ModelSource:
+def read_safetensors(path: Path) -> ModelSource:
     """Open a safetensors file as a model. Only its header is read.
-
-    Args:
-        path: a local file.
-        opaque: keep a file that is no regular safetensors file as a file of the model, without
-            its tensors, instead of refusing it.
 
     Raises:
         InvalidInputError: cut short, a header that lies, holes or overlaps, an unknown type.
@@ -87,9 +83,6 @@ def read_safetensors(path: Path, *, opaque: bool = False) -> ModelSource:
         head = _read_head(file)
         header = parse_header(head[8:], file.size - len(head))
     except InvalidInputError as error:
-        if opaque:
-            note = f"{path.name} is kept as a file, its tensors are not read: {error}"
-            return ModelSource({}, files={path.name: path}, notes=(note,))
         raise damage(path, str(error).removeprefix(f"{path}: ")) from error
     tensors = {
         part.name: FileTensor(file, len(head) + part.start, part.type, part.shape)
@@ -165,30 +158,37 @@ def write_safetensors(
         InvalidInputError: `path` exists, or a type that safetensors lacks; names the tensor.
         CorruptError: the stored model is damaged.
     """
-    original = the_original(model)
+    original = whole_original(model, FORMAT)
     with new_file(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
         if original is not None and metadata is None:
             for chunk in model.file_chunks(original):
                 file.write(chunk)
             return
-        for chunk in _new_chunks(model, {"format": "pt"} if metadata is None else metadata):
+        text = {"format": "pt"} if metadata is None else metadata
+        for chunk in _new_chunks(model, text, model.keys()):
             file.write(chunk)
 
 
-def the_original(model: Model) -> str | None:
-    """The safetensors file that holds all of the model's tensors, if it came from one."""
-    originals = [original for original in model.originals.values() if original.format == FORMAT]
-    if len(originals) != 1 or len(model.originals) != 1:
-        return None
-    return originals[0].name if set(originals[0].parts).issuperset(model.keys()) else None
+def write_tensors(model: Model, path: Path, names: Iterable[str]) -> None:
+    """Write some tensors as a new safetensors file at `path`, which does not exist.
+
+    Raises:
+        InvalidInputError: a type that safetensors lacks; names the tensor.
+    """
+    with path.open("xb") as file:
+        for chunk in _new_chunks(model, {"format": "pt"}, names):
+            file.write(chunk)
 
 
-def _new_chunks(model: Model, metadata: Mapping[str, str]) -> Iterator[Buffer]:
-    specs = {name: model.spec(name) for name in model.keys()}  # noqa: SIM118  # a Model is no dict
+def _new_chunks(
+    model: Model, metadata: Mapping[str, str], names: Iterable[str]
+) -> Iterator[Buffer]:
+    specs = {name: model.spec(name) for name in names}
     for name, spec in specs.items():
         if spec.type.name not in _RANK:
             raise InvalidInputError(
-                f"tensor {name!r}: safetensors has no type {spec.type.name}; export to torch"
+                f"tensor {name!r}: safetensors has no type {spec.type.name}; "
+                "export to torch or gguf"
             )
     ordered = sorted(specs, key=lambda name: (-_RANK[specs[name].type.name], name))
     header: dict[str, Any] = {_METADATA: dict(sorted(metadata.items()))} if metadata else {}

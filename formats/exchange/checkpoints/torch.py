@@ -1,4 +1,4 @@
-"""Read torch checkpoints (.pt, .pth, .bin) without torch and without unpickling; write them.
+"""Read torch checkpoints (.pt, .pth, .bin) without torch and without unpickling.
 
 A checkpoint is a zip of `data.pkl`, which describes tensors, and of `data/<key>`, their storages,
 stored as they are. The pickle is interpreted by `pickledata` with a table of a few names; tensors
@@ -10,35 +10,32 @@ is no tensor (epoch, learning rates) is kept as JSON metadata in the same nestin
 
 from __future__ import annotations
 
-import zipfile
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.exchange.base import damage, refusals
+from tensorrepo.formats.exchange.base import damage
+from tensorrepo.formats.exchange.checkpoints.original import double_note, original_of
 from tensorrepo.formats.exchange.checkpoints.pickledata import Function, Record, is_key, load_pickle
 from tensorrepo.formats.exchange.checkpoints.tensorfile import (
     FileTensor,
     RangeFile,
     strided_tensor,
 )
-from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.formats.exchange.checkpoints.zipranges import data_start, zip_members
 from tensorrepo.formats.model.manifest import MAX_JSON_NESTING, check_tensor_name
 from tensorrepo.formats.model.source import ModelSource
 from tensorrepo.formats.tensors import TYPES, TYPES_BY_TORCH_NAME, TensorReader, TensorType
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
+    import zipfile
     from pathlib import Path
 
-    from tensorrepo.formats.model.read import Model
-
+FORMAT: Final = "torch"
 MAX_PICKLE_BYTES: Final = 256 << 20
-_LOCAL_HEADER_BYTES: Final = 30
 _LEGACY_MAGIC: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
-_BAD_ZIP: Final = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError)
-_STORAGES: Final = {
+STORAGES: Final = {
     "DoubleStorage": "F64",
     "FloatStorage": "F32",
     "HalfStorage": "F16",
@@ -124,10 +121,9 @@ def read_torch(path: Path) -> ModelSource:
     """
     file = RangeFile(path, "torch checkpoint")
     _refuse_other_forms(file)
-    with refusals(path, "torch checkpoint", *_BAD_ZIP), zipfile.ZipFile(path) as archive:
-        entries = {entry.filename: entry for entry in archive.infolist()}
-    folder = _folder(path, entries)
     try:
+        entries = zip_members(file, compressed=False)
+        folder = _folder(path, entries)
         data = _read_entry(file, entries[f"{folder}/data.pkl"], MAX_PICKLE_BYTES)
         root = load_pickle(data, _find, _persistent)
         found = _Found(limit=max(len(data), 10_000))
@@ -141,26 +137,18 @@ def read_torch(path: Path) -> ModelSource:
         raise damage(path, str(error).removeprefix(f"{path}: ")) from error
     if not tensors:
         raise damage(path, "holds no tensors")
+    plain = {name: at for name, at in tensors.items() if isinstance(at, FileTensor)}
+    placed = [
+        (at.offset, at.offset + at.type.bytes_of(at.shape), name) for name, at in plain.items()
+    ]
+    original = original_of(file, path.name, FORMAT, placed, tensors.keys() - plain.keys())
     return ModelSource(
-        tensors, found.aliases, metadata=metadata if isinstance(metadata, dict) else {}
+        tensors,
+        found.aliases,
+        originals=(original,),
+        metadata=metadata if isinstance(metadata, dict) else {},
+        notes=double_note(original),
     )
-
-
-def write_torch(model: Model, path: Path, *, overwrite: bool = False) -> None:
-    """Write a model's tensors as a torch state dict, ties included. All are in memory at once.
-
-    Raises:
-        InvalidInputError: `path` exists.
-        UnsupportedError: torch is not installed, or has no such type.
-    """
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError(
-            "torch is not installed: `pip install tensorrepo[torch]`, or export to safetensors"
-        ) from error
-    with new_file(path, overwrite=overwrite) as temporary:
-        torch.save(OrderedDict(model.load(output="torch")), temporary)
 
 
 def _refuse_other_forms(file: RangeFile) -> None:
@@ -190,26 +178,12 @@ def _folder(path: Path, entries: dict[str, zipfile.ZipInfo]) -> str:
     return folders[0]
 
 
-def _data_start(file: RangeFile, entry: zipfile.ZipInfo) -> int:
-    """Where the bytes of a zip's entry begin."""
-    if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
-        raise InvalidInputError(f"{entry.filename!r:.80} is compressed; torch never does that")
-    head = file.read(entry.header_offset, _LOCAL_HEADER_BYTES)
-    if head[:4] != b"PK\x03\x04":
-        raise InvalidInputError(f"{entry.filename!r:.80} is not where the zip's directory says")
-    names = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-    start = entry.header_offset + _LOCAL_HEADER_BYTES + names
-    if start + entry.file_size > file.size:
-        raise InvalidInputError(f"{entry.filename!r:.80} is cut short")
-    return start
-
-
 def _read_entry(file: RangeFile, entry: zipfile.ZipInfo, limit_bytes: int) -> bytes:
     if entry.file_size > limit_bytes:
         raise InvalidInputError(
             f"{entry.filename!r:.80} has {entry.file_size} bytes, at most {limit_bytes} are read"
         )
-    return file.read(_data_start(file, entry), entry.file_size)
+    return file.read(data_start(file, entry), entry.file_size)
 
 
 def _find(module: str, name: str) -> object:
@@ -218,8 +192,8 @@ def _find(module: str, name: str) -> object:
     known = _GLOBALS.get(full)
     if known is not None:
         return known
-    if module == "torch" and name in _STORAGES:
-        return _Name(TYPES[_STORAGES[name]])
+    if module == "torch" and name in STORAGES:
+        return _Name(TYPES[STORAGES[name]])
     if module == "torch" and name in TYPES_BY_TORCH_NAME:
         return f"torch.{name}"
     raise InvalidInputError(
@@ -393,7 +367,7 @@ def _reader(
             f"tensor {name!r:.80} has {tensor.elements * item} bytes, more than the file. Save a "
             "copy of it: tensor.clone()."
         )
-    start = _data_start(file, entry) + tensor.offset * item
+    start = data_start(file, entry) + tensor.offset * item
     if tensor.contiguous:
         return FileTensor(file, start, tensor.type, tensor.shape)
     return strided_tensor(file, start, tensor.type, (tensor.size, tensor.stride), tensor.shape)

@@ -14,12 +14,12 @@ import ast
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from struct import Struct
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -42,9 +42,6 @@ from tensorrepo.formats.exchange.numeric.arrays import (
     read_array,
 )
 from tensorrepo.repo.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65_536  # numpy itself reads 10,000 unless told to trust the file
@@ -106,24 +103,8 @@ def read_header(stream: IO[bytes], where: str) -> NpyHeader:
 
 def read_npy(path: Path, *, column: str | None = None) -> Reading:
     """One npy file. `column` names its column; otherwise the file's own name does."""
-    stored = file_bytes(path)
-    with refusals(path, "npy file"), path.open("rb") as stream:
-        header = read_header(stream, str(path))
-    if header.promised_bytes != stored:
-        raise damage(
-            path,
-            f"header promises {header.promised_bytes} bytes (shape {header.shape} of "
-            f"{header.dtype}), the file has {stored}. Is it cut short?",
-        )
-
-    def elements() -> IO[bytes]:
-        with refusals(path, "npy file"):
-            file = path.open("rb")
-            file.seek(header.bytes)
-        return file
-
-    source = ArraySource(str(path), header.dtype, header.shape, elements, header.transposed)
-    check_rows(str(path), header.dtype, header.shape)
+    source = npy_array(path)
+    check_rows(str(path), source.dtype, source.shape)
     sources = {column or path.stem: source}
     return _reading(path, "npy", sources, {})
 
@@ -142,33 +123,40 @@ def read_npz(path: Path, *, columns: tuple[str, ...] | None = None) -> Reading:
     return _reading(path, "npz", sources, classes)
 
 
-class NpzTensors(Mapping[str, "NDArray[Any]"]):
-    """The arrays of an npz file by name; each is read whole, and checked, when it is asked for."""
-
-    def __init__(self, path: Path) -> None:
-        with _open_zip(path) as archive:
-            self._sources = {
-                name: _open_member(path, archive, info)
-                for name, info in _members(path, archive).items()
-            }
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return read_array(self._sources[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sources)
-
-    def __len__(self) -> int:
-        return len(self._sources)
-
-
-def read_npz_tensors(path: Path) -> NpzTensors:
-    """The arrays of an npz file as a model's weights.
+def npz_arrays(path: Path) -> dict[str, tuple[ArraySource, zipfile.ZipInfo]]:
+    """The arrays of an npz file by name, of any shapes, and where in the zip each one is.
 
     Raises:
         InvalidInputError: not an npz file, a lying header, or arrays of Python objects.
     """
-    return NpzTensors(path)
+    with _open_zip(path) as archive:
+        members = _members(path, archive)
+        return {name: (_open_member(path, archive, info), info) for name, info in members.items()}
+
+
+def npy_array(path: Path) -> ArraySource:
+    """The array of an npy file.
+
+    Raises:
+        InvalidInputError: not an npy file, cut short, or an array of Python objects.
+    """
+    stored = file_bytes(path)
+    with refusals(path, "npy file"), path.open("rb") as stream:
+        header = read_header(stream, str(path))
+    if header.promised_bytes != stored:
+        raise damage(
+            path,
+            f"header promises {header.promised_bytes} bytes (shape {header.shape} of "
+            f"{header.dtype}), the file has {stored}. Is it cut short?",
+        )
+
+    def elements() -> IO[bytes]:
+        with refusals(path, "npy file"):
+            file = path.open("rb")
+            file.seek(header.bytes)
+        return file
+
+    return ArraySource(str(path), header.dtype, header.shape, elements, header.transposed)
 
 
 def matches_npy(candidate: Candidate) -> bool:

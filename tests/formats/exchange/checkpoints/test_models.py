@@ -66,10 +66,14 @@ def test_a_folder_is_one_model_of_all_its_weights(snapshot: Path) -> None:
     assert usual_format(model) == "snapshot"
 
 
-def test_a_tensor_in_two_files_is_refused_by_name(snapshot: Path) -> None:
+def test_tensors_that_two_files_have_are_named_after_their_file(
+    snapshot: Path, tmp_path: Path
+) -> None:
     save_file(SECOND, snapshot / "model-3.safetensors")
-    with pytest.raises(InvalidInputError, match=r"b\.weight"):
-        read_model(snapshot)
+    model = through_the_store(snapshot)
+    assert set(model.keys()) == {*FIRST, *SECOND, "model-3.safetensors/b.weight"}
+    export_model(model, tmp_path / "out")
+    assert contents(tmp_path / "out").items() < contents(snapshot).items()
 
 
 def test_a_folder_without_weights_is_no_model(tmp_path: Path) -> None:
@@ -114,17 +118,25 @@ def test_a_model_with_files_is_written_as_a_folder_with_new_weights(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("format_name", "name"),
-    [("safetensors", "net.safetensors"), ("torch", "net.pt"), ("snapshot", "net")],
+    [
+        ("safetensors", "net.safetensors"),
+        ("torch", "net.pt"),
+        ("gguf", "net.gguf"),
+        ("onnx", "net.onnx"),
+        ("npz", "net.npz"),
+        ("snapshot", "net"),
+        ("hf", "net"),
+    ],
 )
 def test_a_written_model_is_called_by_its_format(format_name: str, name: str) -> None:
     assert model_file_name("net", format_name) == name
 
 
-@pytest.mark.parametrize("format_name", ["safetensor", "onnx", "npz"])
+@pytest.mark.parametrize("format_name", ["safetensor", "keras", "h5"])
 def test_an_unknown_format_names_those_that_are_written(tmp_path: Path, format_name: str) -> None:
     objects = MemoryObjects()
     model = open_model(objects, write_model(objects, dict(FIRST)))
-    with pytest.raises(InvalidInputError, match="known are safetensors, torch, snapshot"):
+    with pytest.raises(InvalidInputError, match="known are safetensors, gguf, onnx, torch, npz"):
         export_model(model, tmp_path / "net", format_name)
 
 

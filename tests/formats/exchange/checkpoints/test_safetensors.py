@@ -220,16 +220,6 @@ def test_a_file_that_lies_is_refused_and_says_where(tmp_path: Path, fault: str) 
     assert peak_bytes < 8 * len(data) + 500_000
 
 
-@pytest.mark.parametrize("fault", ["a hole", "a byte too many", "overlapping", "a name twice"])
-def test_an_irregular_file_can_be_kept_as_a_file(tmp_path: Path, fault: str) -> None:
-    path = written(tmp_path, FAULTS[fault][0])
-    source = read_safetensors(path, opaque=True)
-    model = stored(source)
-    assert model.keys() == ()
-    assert b"".join(map(bytes, model.file_chunks(path.name))) == FAULTS[fault][0]
-    assert "kept as a file" in source.notes[0]
-
-
 def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="gone"):
         read_safetensors(tmp_path / "gone")

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.exchange.checkpoints.torch import read_torch, write_torch
+from tensorrepo.formats.exchange.checkpoints.torch import read_torch
+from tensorrepo.formats.exchange.checkpoints.torchout import write_torch
 from tensorrepo.formats.tensors import TORCH_NAMES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tests.support.models import stored

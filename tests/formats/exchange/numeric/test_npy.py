@@ -22,7 +22,8 @@ from tensorrepo.formats.dataset.columns.schema import (
     Text,
     Timestamp,
 )
-from tensorrepo.formats.exchange.numeric.npy import read_npy, read_npz, read_npz_tensors
+from tensorrepo.formats.exchange.numeric.arrays import read_array
+from tensorrepo.formats.exchange.numeric.npy import npz_arrays, read_npy, read_npz
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support.foreign import rows_of, store
 
@@ -74,7 +75,7 @@ def test_any_array_survives_npz(
     given_array = np.asfortranarray(array) if fortran else array
     (np.savez_compressed if packed else np.savez)(path, x=given_array)
     assert store(read_npz(path))["x"][:].tolist() == array.tolist()
-    assert read_npz_tensors(path)["x"].tolist() == array.tolist()
+    assert read_array(npz_arrays(path)["x"][0]).tolist() == array.tolist()
 
 
 def test_the_column_is_called_as_the_file_or_as_told(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_no_time_is_refused_naming_the_row(tmp_path: Path) -> None:
         store(read_npy(tmp_path / "t.npy"))
 
 
-@pytest.mark.parametrize("reader", [read_npz, read_npz_tensors])
+@pytest.mark.parametrize("reader", [read_npz, npz_arrays])
 def test_objects_in_npz_are_never_unpickled(reader: Any, tmp_path: Path) -> None:
     np.savez(tmp_path / "o.npz", good=np.zeros(1), bad=np.array([Bomb()], object))
     with pytest.raises(InvalidInputError, match="'bad': holds Python objects"):
@@ -217,8 +218,8 @@ def test_arrays_of_different_length_are_refused_and_can_be_chosen_from(tmp_path:
 def test_weights_of_any_shape_are_read_one_by_one(tmp_path: Path) -> None:
     weights = {"scale": np.float32(3), "w/0": RNG.normal(size=(3, 2)), "none": np.zeros((0, 4))}
     np.savez(tmp_path / "w.npz", **weights)
-    tensors = read_npz_tensors(tmp_path / "w.npz")
-    assert {name: tensors[name].tolist() for name in tensors} == {
+    tensors = npz_arrays(tmp_path / "w.npz")
+    assert {name: read_array(source).tolist() for name, (source, _) in tensors.items()} == {
         name: np.asarray(array).tolist() for name, array in weights.items()
     }
     assert len(tensors) == 3

@@ -1,0 +1,245 @@
+"""How does a folder of weights, config and tokenizer become one model?
+
+As Hugging Face lays it out: weights in one file or in shards that an index names, in subfolders
+where a model is of several networks. One kind of weights is read as tensors; everything else, the
+same weights in another format too, is kept as files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tensorrepo.formats.exchange.base import damage, refusals
+from tensorrepo.formats.exchange.checkpoints.gguf import read_gguf
+from tensorrepo.formats.exchange.checkpoints.numpyfile import read_npy_model, read_npz_model
+from tensorrepo.formats.exchange.checkpoints.onnx import read_onnx
+from tensorrepo.formats.exchange.checkpoints.original import RefusedError
+from tensorrepo.formats.exchange.checkpoints.safetensors import read_safetensors
+from tensorrepo.formats.exchange.checkpoints.torch import read_torch
+from tensorrepo.formats.exchange.ignore import read_ignore
+from tensorrepo.formats.model.source import ModelSource, OriginalFile
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tensorrepo.formats.tensors import TensorReader
+
+READERS: Final[dict[str, Callable[[Path], ModelSource]]] = {
+    "safetensors": read_safetensors,
+    "torch": read_torch,
+    "gguf": read_gguf,
+    "onnx": read_onnx,
+    "npz": read_npz_model,
+    "npy": read_npy_model,
+}
+SUFFIXES: Final = {
+    ".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bin": "torch",
+    ".ckpt": "torch", ".gguf": "gguf", ".onnx": "onnx", ".npz": "npz", ".npy": "npy",
+}  # fmt: skip
+INDEX_SUFFIX: Final = ".index.json"
+# Of a folder, weights of the first kind that is there and can be read become tensors.
+_KINDS: Final = ("safetensors", "torch", "gguf", "onnx", "npz")
+_MAX_INDEX_BYTES: Final = 64 << 20
+_UNREADABLE: Final = (InvalidInputError, UnsupportedError)
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def opaque(path: Path, error: Exception) -> ModelSource:
+    """A file that cannot be parsed: kept as it is, and people are told why."""
+    return ModelSource({}, files={path.name: path}, notes=(_opaque_note(path.name, error),))
+
+
+def read_snapshot(folder: Path) -> ModelSource:
+    """Open a folder as one model.
+
+    Raises:
+        InvalidInputError: no weights in it that can be read, or an index that leads out of it.
+        NotFoundError: an index names a file that is not there.
+    """
+    places = _files(folder)
+    parts, notes = _weights(folder, places)
+    for name in places:
+        if name.endswith(INDEX_SUFFIX):
+            notes += _check_index(folder, name, places, parts)
+    return _joined(folder, parts, places, notes)
+
+
+def read_index(path: Path) -> ModelSource:
+    """Open the shards that an index names, which lie in its folder, and the index itself.
+
+    Raises: as `read_snapshot`.
+    """
+    folder = path.parent
+    named = dict.fromkeys(_index(path).values())
+    places = {name: _inside(folder, path, name) for name in named}
+    parts = {name: _reader(place)(place) for name, place in places.items()}
+    found = _check_index(folder, path.name, {**places, path.name: path}, parts)
+    return _joined(folder, parts, {**places, path.name: path}, found)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    ignore = read_ignore(folder)
+    places = {
+        place.relative_to(folder).as_posix(): place
+        for place in sorted(folder.rglob("*"))
+        if place.is_file() and not place.is_symlink()
+    }
+    return {name: at for name, at in places.items() if not ignore.leaves_out(name, is_folder=False)}
+
+
+def _weights(folder: Path, places: Mapping[str, Path]) -> tuple[dict[str, ModelSource], list[str]]:
+    """Weights by name of the file, and notes on those that cannot be read."""
+    notes: list[str] = []
+    for kind in _KINDS:
+        parts: dict[str, ModelSource] = {}
+        for name, place in places.items():
+            if SUFFIXES.get(place.suffix.lower()) != kind:
+                continue
+            try:
+                parts[name] = READERS[kind](place)
+            except RefusedError:
+                raise
+            except _UNREADABLE as error:
+                notes.append(_opaque_note(name, error))
+        if parts:
+            return parts, notes
+    if notes:
+        raise damage(folder, f"no weights in it that can be read: {notes[0]}")
+    raise damage(folder, f"no weights in it: expected files ending in {', '.join(SUFFIXES)}")
+
+
+def _reader(path: Path) -> Callable[[Path], ModelSource]:
+    kind = SUFFIXES.get(path.suffix.lower())
+    if kind is None:
+        raise damage(path, f"no weights: expected one of {', '.join(SUFFIXES)}")
+    return READERS[kind]
+
+
+def _index(path: Path) -> dict[str, str]:
+    with refusals(path, "index"):
+        size = path.stat().st_size
+        if size > _MAX_INDEX_BYTES:
+            raise damage(path, f"an index of {size} bytes, at most {_MAX_INDEX_BYTES} are read")
+        text = path.read_bytes()
+    try:
+        return msgspec.json.decode(text, type=_Index).weight_map
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise damage(path, f"no index of weights: {error}") from error
+
+
+def _inside(folder: Path, index: Path, name: str) -> Path:
+    """The place of a shard, when it lies in the folder.
+
+    Raises:
+        RefusedError: it would lie elsewhere.
+        NotFoundError: it is not there.
+    """
+    parts = PurePosixPath(name)
+    odd = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
+    place = folder / parts
+    if odd or not parts.parts or place.resolve() != folder.resolve() / parts:
+        raise RefusedError(
+            f"{index}: it names {name!r:.200}, which is not in its folder. Nothing outside of the "
+            "folder is read."
+        )
+    if not place.is_file():
+        raise NotFoundError(f"{index}: it names {name!r:.200}, which is missing")
+    return place
+
+
+def _check_index(
+    folder: Path,
+    name: str,
+    places: Mapping[str, Path],
+    parts: Mapping[str, ModelSource],
+) -> list[str]:
+    """Whether the files that an index names are there; notes what is not in them."""
+    try:
+        weight_map = _index(places[name])
+    except InvalidInputError as error:
+        return [f"{name} is kept as a file: {error}"]
+    above = PurePosixPath(name).parent
+    base = folder / above
+    lost: dict[str, list[str]] = {}
+    known: dict[str, ModelSource | None] = {}
+    for tensor, file in weight_map.items():
+        if file not in known:
+            _inside(base, places[name], file)
+            known[file] = parts.get((above / file).as_posix())
+        part = known[file]
+        if part is not None and tensor not in part.tensors and tensor not in part.aliases:
+            lost.setdefault(file, []).append(tensor)
+    return [
+        f"{name}: {len(tensors)} tensors that it names are not in {file}: {tensors[0]!r:.80}, ..."
+        for file, tensors in lost.items()
+    ]
+
+
+def _joined(
+    folder: Path, parts: Mapping[str, ModelSource], places: Mapping[str, Path], notes: list[str]
+) -> ModelSource:
+    tensors: dict[str, TensorReader] = {}
+    aliases: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
+    originals: list[OriginalFile] = []
+    for name, read in parts.items():
+        part = _moved(name, read)
+        if tensors.keys() & part.tensors.keys():
+            part = _renamed(part, name)
+            notes.append(
+                f"{name}: other files have tensors of these names, so its begin with {name}/"
+            )
+        twice = sorted(
+            (tensors.keys() | aliases.keys()) & (part.tensors.keys() | part.aliases.keys())
+        )
+        if twice:
+            raise damage(folder, f"tensor {twice[0]!r} is in {name} and in another file")
+        tensors.update(part.tensors)
+        aliases.update(part.aliases)
+        metadata.update(part.metadata)
+        originals += part.originals
+        notes += part.notes
+    held = {original.name for original in originals}
+    files = {name: at for name, at in places.items() if name not in held}
+    return ModelSource(tensors, aliases, files, tuple(originals), metadata, tuple(notes))
+
+
+def _moved(name: str, part: ModelSource) -> ModelSource:
+    """The same model, its files named as they lie in the folder."""
+    above = PurePosixPath(name).parent
+    originals = (replace(one, name=(above / one.name).as_posix()) for one in part.originals)
+    return replace(part, originals=tuple(originals))
+
+
+def _renamed(part: ModelSource, name: str) -> ModelSource:
+    """The same model, its tensors named after their file too."""
+
+    def longer(tensor: str) -> str:
+        return f"{name}/{tensor}"
+
+    originals = tuple(
+        replace(
+            original,
+            parts=tuple(longer(each) if isinstance(each, str) else each for each in original.parts),
+            others=tuple(map(longer, original.others)),
+        )
+        for original in part.originals
+    )
+    return replace(
+        part,
+        tensors={longer(tensor): reader for tensor, reader in part.tensors.items()},
+        aliases={longer(alias): longer(target) for alias, target in part.aliases.items()},
+        originals=originals,
+    )
+
+
+def _opaque_note(name: str, error: Exception) -> str:
+    return f"{name} is kept as a file, its tensors are not read: {error}"
