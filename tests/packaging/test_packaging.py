@@ -49,7 +49,9 @@ WHICH = "from tensorrepo.formats.native.rows import BEST; print(BEST.name)"
 
 # What is built in C, where it can be.
 KERNELS = (
-    {"tensorrepo/formats/native/_rows.abi3.so"} if why_nothing_is_compiled() is None else set()
+    {f"tensorrepo/formats/native/_{name}.abi3.so" for name in ("order", "rows")}
+    if why_nothing_is_compiled() is None
+    else set()
 )
 
 

@@ -226,7 +226,7 @@ CLOSED = -(1 << 62)
 
 
 @st.composite
-def tables(draw: st.DrawFn, row_bytes: int, step_bytes: int) -> RunTable:
+def tables(draw: st.DrawFn, step_bytes: int) -> RunTable:
     """Some runs, the second of which is closed, and the last without rows."""
     live = draw(st.lists(st.integers(1, 9), min_size=3, max_size=8))
     live[1], live[-1] = 3, 0
@@ -252,7 +252,7 @@ def some_rows(table: RunTable, draw: st.DrawFn) -> tuple[NDArray[np.int64], NDAr
 def test_rows_of_runs_are_taken_where_their_runs_lie(
     copier: RowCopier, row_bytes: int, step_bytes: int, data: st.DataObject
 ) -> None:
-    table = data.draw(tables(row_bytes, step_bytes))
+    table = data.draw(tables(step_bytes))
     run, row = some_rows(table, data.draw)
     out = np.zeros((run.size, row_bytes), np.uint8)
     assert copier.take_rows(table, run, row, row_bytes, out) == -1
@@ -324,7 +324,7 @@ def test_tables_that_contradict_what_is_taken_are_refused(
     sums_at = None if sums is None else np.full(sums, CLOSED)
     table = RunTable(np.ones(runs, np.int64), np.full(1, BASE), sums_at, row_bytes)
     run, row = np.zeros(2, np.int64), np.zeros(rows, np.int64)
-    with pytest.raises(ValueError, match="runs|rows of"):
+    with pytest.raises(ValueError, match=r"runs|rows of"):
         copier.take_rows(table, run, row, row_bytes, np.empty(out_bytes, np.uint8))
 
 

@@ -87,21 +87,21 @@ class GroupedLanes(PairedLanes):
         """Nothing: to know of runs that two rings share, every ring would be looked into."""
         return _NO_RUNS, _NO_RUNS
 
-    def _runs_at(self, at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        flat = at.ravel()
-        places = np.searchsorted(self.start, flat, side="right") - 1
-        by_place = np.argsort(places, kind="stable")
-        bounds = np.flatnonzero(np.diff(places[by_place])) + 1
-        run, place = np.empty_like(flat), np.empty_like(flat)
-        for mine in np.split(by_place, bounds):
-            where = int(places[mine[0]])
-            group = int(self.pi[where])
+    def _runs_at(
+        self, piece: NDArray[np.int64], place: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Run and place of rows that are at these places of the lines of these groups."""
+        by_piece = np.argsort(piece, kind="stable")
+        bounds = np.flatnonzero(np.diff(piece[by_piece])) + 1
+        run, found = np.empty_like(piece), np.empty_like(place)
+        for mine in np.split(by_piece, bounds) if piece.size else ():
+            group = int(self.pi[piece[mine[0]]])
             order, start = self._line(group)
-            inside = flat[mine] - self.start[where]
+            inside = place[mine]
             index = np.searchsorted(start, inside, side="right") - 1
             run[mine] = self.groups.first_run[group] + order[index]
-            place[mine] = inside - start[index]
-        return run.reshape(at.shape), place.reshape(at.shape)
+            found[mine] = inside - start[index]
+        return run, found
 
     def _line(self, group: int) -> Line:
         """The runs of a group in the order of its line, and where each begins there."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.formats.dataset.streaming.ordering.kernel import BEST, OrderKernel
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,18 +23,14 @@ _NO_RUNS = np.zeros(0, dtype=np.int64)
 class OpenRuns:
     """Opens and closes runs, numbered from 0, as pieces come by."""
 
-    def __init__(self, runs: int) -> None:
+    def __init__(self, runs: int, kernel: OrderKernel = BEST) -> None:
+        self._kernel = kernel
         self._open = np.zeros(runs, dtype=np.bool_)
-        self._needed = np.zeros(runs, dtype=np.bool_)
-        self._at = np.zeros(runs, dtype=np.int64)
+        self._marks = np.zeros(runs, dtype=np.uint8)
 
     def opened(self, run: NDArray[np.int64]) -> NDArray[np.int64]:
         """Places in `run` where a run that is not open comes first. They are open from now on."""
-        every = np.arange(run.size)
-        self._at[run[::-1]] = every[::-1]  # of equal runs the last assignment stays
-        new = np.flatnonzero((self._at[run] == every) & ~self._open[run])
-        self._open[run] = True
-        return new
+        return self._kernel.opened(run, self._open)
 
     def closed(
         self, run: NDArray[np.int64], busy: NDArray[np.bool_], following: NDArray[np.int64]
@@ -44,13 +42,7 @@ class OpenRuns:
             busy: whether that run comes again, however long that takes: it stays open.
             following: the runs of the next piece, which stay open too.
         """
-        every = np.arange(run.size)
-        self._needed[following] = True
-        self._at[run] = every
-        done = np.flatnonzero((self._at[run] == every) & ~self._needed[run] & ~busy)
-        self._open[run[done]] = False
-        self._needed[following] = False
-        return done
+        return self._kernel.closed(run, busy, following, self._open, self._marks)
 
     def stale(
         self, kept: Sequence[NDArray[np.int64]], *used: NDArray[np.int64]

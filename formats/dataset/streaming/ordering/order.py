@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from tensorrepo.formats.dataset.streaming.ordering.kernel import BEST, Rings
 from tensorrepo.formats.dataset.streaming.ordering.keyed import (
     GOLDEN,
     Purpose,
     epoch_key,
-    low_bits,
     number,
-    numbers,
     permutation,
-    scattered,
 )
 
 if TYPE_CHECKING:
@@ -166,96 +164,22 @@ class PairedLanes:
         stop = min(stop, self.rows)
         if start >= stop:
             return _NOTHING
-        wanted = range(self.bands) if bands is None else bands
-        full = self.rows // self.lanes
-        pieces = []
-        if start < full * self.lanes:
-            last = min(-(-stop // self.lanes), full)
-            pieces.append(self._whole_blocks(start // self.lanes, last, wanted))
-        if stop > full * self.lanes:
-            pieces.append(self._partial_block(wanted))
-        found = pieces[0] if len(pieces) == 1 else joined(pieces)
-        low, high = np.searchsorted(found.position, (start, stop))
-        return found.select(slice(low, high))
+        blocks = range(start // self.lanes, -(-stop // self.lanes))
+        found = BEST.walk(self._rings(), blocks, range(self.bands) if bands is None else bands)
+        mine = slice(*np.searchsorted(found.position, (start, stop)).tolist())
+        position, band, piece, place = (each[mine] for each in found)
+        return Located(position, band, *self._runs_at(piece, place))
 
-    def _whole_blocks(self, first: int, last: int, bands: range) -> Located:
-        blocks = np.arange(first, last)
-        slots, lane = self._lanes_of(blocks, bands)
-        run, place = self._walk(blocks, bands)
-        # `_walk` answers per lane; take its answers in the order of the slots.
-        row = (lane - bands.start * self.lanes_a_band) * blocks.size
-        row += np.arange(blocks.size)[:, None]
-        flat = row.ravel()
-        position = (blocks * self.lanes)[:, None] + slots
-        return Located(
-            position.ravel(), (lane // self.lanes_a_band).ravel(), run[flat], place[flat]
-        )
-
-    def _partial_block(self, bands: range) -> Located:
-        """Block L, which only the longer lanes reach."""
-        block = np.array([self.rows // self.lanes])
-        _, lanes = self._lanes_of(block, range(self.bands))
-        lane = lanes[0][self.length[lanes[0]] > block[0]]
-        position = block[0] * self.lanes + np.arange(lane.size)
-        band = lane // self.lanes_a_band
-        mine = (band >= bands.start) & (band < bands.stop)
-        run, place = self._line_rows(lane[mine], block)
-        return Located(position[mine], band[mine], run, place)
-
-    def _lanes_of(
-        self, blocks: NDArray[np.int64], bands: range
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Slots of a block that these bands have, ascending, and the lane in each, per block."""
-        per_band = self.lanes_a_band
-        band_at = (np.arange(self.bands) * stride_of(self.bands)) % self.bands
-        mine = np.flatnonzero((band_at >= bands.start) & (band_at < bands.stop))
-        turn = self._turns(blocks, bands)[:, band_at[mine] - bands.start, :]
-        lane = (turn + (band_at[mine] * per_band)[None, :, None]).transpose(0, 2, 1)
-        slots = (np.arange(per_band)[:, None] * self.bands + mine[None, :]).ravel()
-        return slots, lane.reshape(blocks.size, -1)
-
-    def _turns(self, blocks: NDArray[np.int64], bands: range) -> NDArray[np.int64]:
-        """In each block, the order of the lanes inside each band: (blocks, bands, lanes)."""
-        per_band = self.lanes_a_band
-        shape = (blocks.size, len(bands), per_band)
-        if per_band == 1:
-            return np.zeros(shape, dtype=np.int64)
+    def _rings(self) -> Rings:
         key = epoch_key(self.seed, self.epoch, Purpose.LANES)
-        lane = np.arange(bands.start * per_band, bands.stop * per_band)
-        drawn = numbers(key, ((blocks * self.lanes)[:, None] + lane).view(np.uint64))
-        drawn = drawn.reshape(shape)
-        mask = np.uint64((1 << low_bits(per_band)) - 1)
-        drawn = drawn & ~mask | np.arange(per_band, dtype=np.uint64)
-        drawn.sort(axis=2)
-        return (drawn & mask).view(np.int64)
+        stride = stride_of(self.bands)
+        return Rings(self.lanes, self.bands, stride, key, self.start, self.cut, self.first)
 
-    def _walk(
-        self, blocks: NDArray[np.int64], bands: range
+    def _runs_at(
+        self, piece: NDArray[np.int64], place: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Run and place of every lane of these bands in every block, lane after lane."""
-        per_band = self.lanes_a_band
-        lane = np.arange(bands.start * per_band, bands.stop * per_band)
-        run, place = self._line_rows(lane[:, None], blocks)
-        return run.ravel(), place.ravel()
-
-    def _line_rows(
-        self, lane: NDArray[np.int64], block: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Run and place of each lane in each block; the two arrays broadcast."""
-        ring = lane // 2
-        size = self.cut[ring + 1] - self.cut[ring]
-        odd = lane % 2
-        # A lane goes round at most half of its ring, so it wraps at most once.
-        at = self.first[ring] - odd + (1 - 2 * odd) * block
-        np.add(at, size, out=at, where=at < 0)
-        np.subtract(at, size, out=at, where=at >= size)
-        at += self.cut[ring]
-        return self._runs_at(at)
-
-    def _runs_at(self, at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Run and place of each row of the line."""
-        index = np.searchsorted(self.start, at, side="right") - 1
-        return self.pi[index], at - self.start[index]
+        """Run and place of rows that are at these places of these pieces of the line."""
+        return self.pi[piece], place
 
     def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Runs that lanes of these bands may leave and come back to, and where that ends.
@@ -385,8 +309,7 @@ class RowOrder:
         """The rows at positions ``[start, stop)``."""
         position = np.arange(start, min(stop, self.rows))
         row = self._rows_at(position) if position.size else position
-        run = np.searchsorted(self.start, row, side="right") - 1
-        return Located(position, np.zeros_like(position), run, row - self.start[run])
+        return Located(position, np.zeros_like(position), *BEST.find(self.start, row))
 
     def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: ARG002 there is one band
         """Nothing is known of the rows that follow."""
@@ -405,7 +328,7 @@ class Scattered(RowOrder):
 
     def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
         key = epoch_key(self.seed, self.epoch, Purpose.GLOBAL)
-        return scattered(key, self.rows, position)
+        return BEST.scatter(key, self.rows, position)
 
 
 @dataclass(frozen=True, slots=True)

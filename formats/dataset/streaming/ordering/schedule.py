@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tensorrepo.formats.dataset.streaming.ordering.keyed import low_bits_of, numbers, permutations
+from tensorrepo.formats.dataset.streaming.ordering.kernel import BEST
+from tensorrepo.formats.dataset.streaming.ordering.keyed import low_bits_of, numbers
 from tensorrepo.formats.dataset.streaming.ordering.openruns import OpenRuns
 from tensorrepo.formats.dataset.streaming.ordering.order import PairedLanes, joined
 from tensorrepo.repo.errors import InvalidInputError
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 Last = Literal["short", "drop", "pad"]
 
 STRETCH_ROWS = 1 << 15
-_PERMUTED_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +295,9 @@ class RunRows:
     def open(self, runs: NDArray[np.int64]) -> None:
         """Work out the permutations of `runs`."""
         for slot_rows, alike in self._by_slot(runs):
-            at_once = max(1, _PERMUTED_AT_ONCE // slot_rows)
-            for start in range(0, alike.size, at_once):
-                self._open_alike(alike[start : start + at_once], slot_rows)
+            self._slot[alike] = self._slots(alike.size, slot_rows)
+        keys = numbers(self._key, self._names(runs))
+        BEST.shuffle(keys, self._live[runs], self._slot[runs], self._rows)
 
     def close(self, runs: NDArray[np.int64]) -> None:
         """Forget the permutations of `runs`."""
@@ -306,21 +306,13 @@ class RunRows:
 
     def rows(self, run: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row at each `place` of each open `run`."""
-        found: NDArray[np.int64] = self._rows[self._slot[run] + place].astype(np.int64)
-        return found
+        return BEST.look_up(self._rows, self._slot, run, place)
 
     def _by_slot(self, runs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """`runs` by the rows of their slots."""
         slot_rows = np.int64(1) << low_bits_of(self._live[runs])
         for rows in np.unique(slot_rows).tolist():
             yield rows, runs[slot_rows == rows]
-
-    def _open_alike(self, runs: NDArray[np.int64], slot_rows: int) -> None:
-        keys = numbers(self._key, self._names(runs))
-        shuffled = permutations(keys, self._live[runs])
-        slots = self._slots(runs.size, slot_rows)
-        self._slot[runs] = slots
-        self._rows[slots[:, None] + np.arange(shuffled.shape[1])] = shuffled
 
     def _slots(self, count: int, slot_rows: int) -> NDArray[np.int64]:
         free = self._free.setdefault(slot_rows, [])
