@@ -1,0 +1,56 @@
+"""Where does the graph of a stored model come from?
+
+From the blob that the manifest names; else from the ONNX file that the model came from; else it is
+derived from names, shapes and a config file. The latter two are made when they are asked for:
+they are functions of what is stored.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from tensorrepo.formats.exchange.checkpoints.onnxgraph import graph_of
+from tensorrepo.formats.model.graph.derived import derived_graph
+from tensorrepo.formats.model.graph.graph import Graph, decode_graph
+from tensorrepo.formats.model.graph.onnx import from_onnx
+from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.ids import digest_from_bytes
+from tensorrepo.repo.objects import Kind
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.model.read import Model
+
+CONFIG: Final = "config.json"
+MAX_CONFIG_BYTES: Final = 16 << 20
+
+
+def model_graph(model: Model) -> Graph:
+    """The architecture graph of a stored model. `Graph.source` says how it was found.
+
+    Raises:
+        CorruptError: what is stored is not well-formed.
+    """
+    if model.manifest.graph is not None:
+        digest = digest_from_bytes(model.manifest.graph)
+        envelope = model.objects.get(digest)
+        if envelope.kind is not Kind.BLOB:
+            raise CorruptError(f"graph {digest:.12}: expected a blob, found {envelope.kind.label}")
+        return decode_graph(envelope.payload, f"graph {digest:.12}")
+    specs = {name: model.spec(name) for name in model.keys()}  # noqa: SIM118  # a Model is no dict
+    parsed = graph_of(model)
+    if parsed is not None:
+        return from_onnx(parsed, specs)
+    return derived_graph(specs.values(), model_config(model))
+
+
+def model_config(model: Model) -> dict[str, Any]:
+    """The settings in a model's config file; empty where there is none that can be read."""
+    file = model.files.get(CONFIG)
+    if file is None or file.size_bytes > MAX_CONFIG_BYTES:
+        return {}
+    try:
+        found = json.loads(b"".join(bytes(chunk) for chunk in model.file_chunks(CONFIG)))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
