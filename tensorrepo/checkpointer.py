@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.formats.model.bases import RUN_DEPTH, Against
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.training.staging import Staging, bytes_of
 from tensorrepo.formats.model.training.statetree import put_together, take_apart
@@ -282,13 +283,13 @@ class Checkpointer:
 
     def _write(self, transaction: Transaction, waiting: _Waiting) -> Entry:
         before = self._previous(transaction)
-        known = [before.storage] if before is not None and before.storage is not None else []
         return write_model(
             transaction.objects,
             waiting.tensors,
             metadata={"run": self.run, "step": waiting.step, "state": waiting.skeleton},
             metrics=waiting.metrics,
-            known=known,
+            known=[] if before is None else [before],
+            against=Against(before, RUN_DEPTH),
         )
 
     def _previous(self, transaction: Transaction) -> Entry | None:
