@@ -12,8 +12,9 @@ from tensorrepo.draft import DatasetDraft
 from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.manifest import Edge
-from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.model.write import store_model
 from tensorrepo.model import Model
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tensorrepo.formats.dataset.columns.types import TypeLike
+    from tensorrepo.formats.model.report import WriteReport
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.transaction import Transaction as CoreTransaction
     from tensorrepo.repository import Repository
@@ -120,11 +122,12 @@ class Transaction:
         tensors: Mapping[str, Any],
         *,
         parent: str | None = None,
+        base: Model | str | None = None,
         files: Mapping[str, bytes | Path] | None = None,
         metadata: Mapping[str, Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
         trained_on: Iterable[Any] = (),
-    ) -> None:
+    ) -> WriteReport:
         """Store a model, over the one of that name if there is one.
 
         Args:
@@ -132,26 +135,35 @@ class Transaction:
             tensors: a state dict: names to torch tensors or numpy arrays. Tensors whose content
                 the branch has already are not stored again.
             parent: what it was tuned from, as ``REF:models/NAME``.
+            base: a model of the repository, or ``REF:models/NAME``, to store the difference from;
+                None: `parent`, else the most similar models of the branch.
             files: such as a config or a tokenizer: content, or where it lies.
             metadata: JSON.
             metrics: JSON, such as ``{"accuracy": 0.91}``.
             trained_on: datasets, or streams of them: digest, commit and the position that a stream
                 reached are kept with the model.
+
+        Returns:
+            What it took to store it: bytes by codec, and the models that it is encoded against.
         """
         path = _full("models", name)
         lineage = [_edge_of(source) for source in trained_on]
         if parent is not None:
             lineage.insert(0, self._parent_edge(parent))
-        entry = write_model(
+        declared = self._base_entry(base if base is not None else parent)
+        written = store_model(
             self.core.objects,
             tensors,
             files=files,
             metadata=metadata,
             metrics=metrics,
             lineage=lineage,
-            known=self._known_models(),
+            known=self._known_models(path),
+            against=Against(declared),
         )
-        self.core.stage(path, entry)
+        # A base may be of a commit that no ref leads to: its packs may have been condemned before.
+        self.core.stage(path, written.entry, since=None if declared is None else 0)
+        return written.report
 
     def save_file(self, name: str, content: bytes | Path) -> None:
         """Store a file as it is."""
@@ -214,17 +226,34 @@ class Transaction:
         return f"<transaction on {self.core.branch!r}: {len(self.core.staged)} changes>"
 
     def _parent_edge(self, parent: str) -> Edge:
-        ref, path = split_path(parent)
-        if path is None:
-            raise InvalidInputError(f"parent {parent!r}: expected REF:models/NAME")
-        model = self.repository.model(path.removeprefix("models/"), ref)
+        model = self._model(parent, "parent")
         return Edge("parent", model.path, model.digest, model.commit)
 
-    def _known_models(self) -> tuple[Entry, ...]:
+    def _model(self, at: str, what: str) -> Model:
+        ref, path = split_path(at)
+        if path is None:
+            raise InvalidInputError(f"{what} {at!r}: expected REF:models/NAME")
+        return self.repository.model(path.removeprefix("models/"), ref)
+
+    def _base_entry(self, base: Model | str | None) -> Entry | None:
+        """A model as it is stored now. It must be there when this commits: the fence sees to it."""
+        if base is None:
+            return None
+        model = self._model(base, "base") if isinstance(base, str) else base
+        if model.repository.core.id != self.repository.core.id:
+            raise InvalidInputError(
+                f"base {model!r} is of another repository: pull it into this one first"
+            )
+        return self.repository.core.current(model.stored.entry)
+
+    def _known_models(self, path: str) -> tuple[Entry, ...]:
+        """Models of the branch, the likeliest bases first: the one before, then what is staged."""
         tree = tree_of(self.core.objects, self.core.base)
+        before = self.core.entry(path)
         committed = [entry for _, entry in self.repository.core.entries(tree, "models/")]
-        staged = [entry for entry in self.core.staged.values() if entry is not None]
-        return tuple(entry for entry in (*staged, *committed) if entry.storage is not None)
+        found = (before, *self.core.staged.values(), *committed)
+        models = (entry for entry in found if entry is not None and entry.storage is not None)
+        return tuple(dict.fromkeys(models))
 
 
 def _edge_of(source: Any) -> Edge:

@@ -16,10 +16,11 @@ from tensorrepo.formats.model.encode import LEAST_BYTES
 from tensorrepo.formats.model.frames import frame_digest
 from tensorrepo.formats.model.manifest import Manifest, decode_manifest
 from tensorrepo.formats.model.memberread import MemberReader
+from tensorrepo.formats.model.pack import MAX_DEPTH
 from tensorrepo.formats.model.placement import Placement, decode_placement
 from tensorrepo.formats.model.reuse import Location, locate
 from tensorrepo.formats.model.signature import ALIKE_BITS, distance, signature
-from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import digest_bytes
 
 if TYPE_CHECKING:
@@ -34,10 +35,32 @@ if TYPE_CHECKING:
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
 
+DEPTH: Final = 2  # bases that a read of a new model passes through at most
+RUN_DEPTH: Final = 8  # of checkpoints of one run
 TRIED: Final = 2
 RANKED: Final = 32  # models that are looked at, the first ones given
 _COMPARED: Final = 8  # tensors whose signatures are compared
 _ALIKE_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """What a new model may be encoded against.
+
+    Attributes:
+        base: a stored model, reachable where the new one is committed; None: the most similar ones.
+        depth: how many bases a read of a tensor may pass through, at most MAX_DEPTH.
+    """
+
+    base: Entry | None = None
+    depth: int = DEPTH
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.depth <= MAX_DEPTH:
+            raise InvalidInputError(f"depth {self.depth}: expected 0 to {MAX_DEPTH}")
+
+
+SIMILAR: Final = Against()
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +116,10 @@ class Bases:
         self.models = models
         self._depth = depth
         self._tensors = [model.tensors() for model in models]
+        self._stored = [
+            {tensor.fingerprint: tensor.members for tensor in model.placement.tensors}
+            for model in models
+        ]
 
     def members(self, name: str, reader: TensorReader, source: int) -> tuple[MemberEntry, ...]:
         """The members of the tensor of that name in model `source`, when it fits."""
@@ -101,7 +128,7 @@ class Bases:
             return ()
         if len(entry.pieces) != 1 or entry.pieces[0].fingerprint is None:
             return ()
-        return self._stored(source).get(entry.pieces[0].fingerprint, ())
+        return self._stored[source].get(entry.pieces[0].fingerprint, ())
 
     def cuts(self, name: str, reader: TensorReader) -> set[int]:
         """Frames at which members of bases begin: a member has bases that hold all its frames."""
@@ -114,7 +141,7 @@ class Bases:
 
     def of(self, part: Part) -> Iterator[tuple[int, StoredBase]]:
         """Members that a part can be encoded against, and the model of each."""
-        if part.size_bytes < LEAST_BYTES:
+        if part.size_bytes < LEAST_BYTES or not self._depth:
             return
         frames = part.frames
         for source, model in enumerate(self.models):
@@ -126,14 +153,15 @@ class Bases:
                     yield source, StoredBase(model.members, place, model.location(place))
 
     def _shallow(self, model: BaseModel, entry: MemberEntry) -> MemberEntry:
-        """The member, or the base of it that is not too deep to be one."""
-        while entry.depth >= self._depth:
+        """The member, or when it is too deep to be a base what its chain of bases begins with.
+
+        Not the nearest that will do: the next model would be as far from it again, and one more.
+        """
+        if entry.depth < self._depth:
+            return entry
+        while entry.bases:
             entry = model.members.entries[entry.bases[0]]
         return entry
-
-    def _stored(self, source: int) -> Mapping[bytes, tuple[MemberEntry, ...]]:
-        placement = self.models[source].placement
-        return {tensor.fingerprint: tensor.members for tensor in placement.tensors}
 
 
 def open_base(

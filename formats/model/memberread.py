@@ -181,12 +181,13 @@ class MemberReader:
         """
         member = self.member(place)
         found = self._inside(place, member, frames, rooms)
-        if member.codec == PLANES.name and planes < len(found[0].planes):
-            taken = [plane for frame in found for plane in frame.planes[:planes]]
+        read = max(planes, 2)  # the first plane of a float has no sign, the second one has
+        if member.codec == PLANES.name and read < len(found[0].planes):
+            taken = [plane for frame in found for plane in frame.planes[:read]]
             stored = self._fetch(self._links[place[0]], taken, verify=True)
             for at, room in enumerate(rooms):
-                cut = stored[at * planes : (at + 1) * planes]
-                PLANES.truncated(cut, about[at], room)
+                PLANES.truncated(stored[at * read : (at + 1) * read], about[at], room)
+                truncate(room, about[at].element, planes)
             return
         self.frames_into(place, frames, about, rooms)
         for index, frame, room in zip(frames, found, rooms, strict=True):
@@ -300,7 +301,7 @@ class MemberReader:
                 f"pack {found}"
             )
         codec = CODECS.get(member.codec)
-        if codec is not None and codec.bases not in {len(bases)}:
+        if codec is not None and codec.bases != len(bases):
             raise CorruptError(
                 f"member {place[1]} of pack {pack.hex():.12}: codec {member.codec} needs "
                 f"{codec.bases} bases, found {len(bases)}"

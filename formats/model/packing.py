@@ -166,13 +166,14 @@ class OpenPack:
         return Base(base.pack.pack, base.member)
 
     def _append(self, data: Buffer) -> None:
-        size = memoryview(data).nbytes
+        view = memoryview(data).cast("B")  # a codec may have left an array
+        size = view.nbytes
         self.used += size
         if size < _JOINED_BELOW:
-            self._tail += data
+            self._tail += view
             return
         self._flush_tail()
-        self.parts.append(data)
+        self.parts.append(view)
 
     def _flush_tail(self) -> None:
         if self._tail:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.model.codecs.lanes import parts_of
+from tensorrepo.formats.model.codecs.registry import PLANES
 
 if TYPE_CHECKING:
     from tensorrepo.formats.tensors import TensorType
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 def truncate(data: memoryview, element: TensorType, planes: int) -> None:
     """Set all but the `planes` most significant bytes of each number to 0."""
-    size = parts_of(element).size
+    size = PLANES.planes(element)
     if planes < size:
         np.frombuffer(data, np.uint8).reshape(-1, size)[:, : size - planes] = 0

@@ -13,7 +13,15 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.model.bases import RANKED, BaseModel, Bases, choose_bases, open_base
+from tensorrepo.formats.model.bases import (
+    RANKED,
+    SIMILAR,
+    Against,
+    BaseModel,
+    Bases,
+    choose_bases,
+    open_base,
+)
 from tensorrepo.formats.model.filebytes import content_of
 from tensorrepo.formats.model.frameread import PackReader
 from tensorrepo.formats.model.manifest import (
@@ -46,8 +54,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 DEFAULT_BUDGET_BYTES: Final = 320 << 20
 SMALLEST_BUDGET_BYTES: Final = 48 << 20  # a fifth of it holds the largest frame
-DEPTH: Final = 2  # bases that a read of a new model passes through at most
-RUN_DEPTH: Final = 8  # of checkpoints of one run
 
 
 def write_model(
@@ -59,8 +65,7 @@ def write_model(
     metrics: Mapping[str, Any] | None = None,
     lineage: Iterable[Edge] = (),
     known: Iterable[Entry] = (),
-    base: Entry | None = None,
-    depth: int = DEPTH,
+    against: Against = SIMILAR,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
     progress: Progress | None = None,
 ) -> Entry:
@@ -73,8 +78,7 @@ def write_model(
         metrics=metrics,
         lineage=lineage,
         known=known,
-        base=base,
-        depth=depth,
+        against=against,
         budget_bytes=budget_bytes,
         progress=progress,
     ).entry
@@ -89,8 +93,7 @@ def store_model(
     metrics: Mapping[str, Any] | None = None,
     lineage: Iterable[Edge] = (),
     known: Iterable[Entry] = (),
-    base: Entry | None = None,
-    depth: int = DEPTH,
+    against: Against = SIMILAR,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
     progress: Progress | None = None,
 ) -> Written:
@@ -106,8 +109,7 @@ def store_model(
         lineage: what it came from.
         known: models reachable where this is committed, the likeliest bases first: what they hold
             is not stored again, and similar ones are encoded against.
-        base: a model to encode against, reachable as well.
-        depth: how many bases a read of a tensor may pass through.
+        against: what tensors are encoded against; else the most similar known models.
         budget_bytes: memory for tensors and packs; at least 48 MiB.
         progress: called with the tensors and tensor bytes done so far.
 
@@ -120,10 +122,11 @@ def store_model(
     """
     source = model if isinstance(model, ModelSource) else source_of(model)
     pack_bytes = _pack_bytes(budget_bytes)
-    there = [entry for entry in (base, *known) if entry is not None]
+    there = [entry for entry in (against.base, *known) if entry is not None]
     digests = dict.fromkeys(entry.storage for entry in there if entry.storage is not None)
     placements = [decode_placement(objects.get(digest).payload, digest) for digest in digests]
-    bases = Bases(_base_models(objects, source, there, base, pack_bytes), depth=depth)
+    models = _base_models(objects, source, there, against.base, pack_bytes)
+    bases = Bases(models, depth=against.depth)
     with ThreadPoolExecutor(os.cpu_count()) as pool, ThreadPoolExecutor(1) as uploader:
         uploads = _Uploads(objects, uploader)
         writer = TensorWriter(uploads.emit, known_tensors(placements), bases, pack_bytes, pool)

@@ -59,6 +59,14 @@ def add_command(
     codec: Annotated[
         str, typer.Option(help="Of its pages: none, zstd, shuffle, bitpack, or auto.")
     ] = "none",
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[REF:]NAME",
+            help="Of a model: the stored one that it came from. Else similar ones are found.",
+            autocompletion=complete_entry,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read a file or folder, store it, and stage it for the next commit.
@@ -75,6 +83,7 @@ def add_command(
         tensorrepo add more.parquet --dataset users --append
         tensorrepo add corrected.csv --dataset users --upsert id
         tensorrepo add model.safetensors --model classifier
+        tensorrepo add tuned.safetensors --model tuned --base classifier
         tensorrepo add README.md --file README.md
         tensorrepo add data.csv --dataset table -o delimiter=";"
     """
@@ -95,7 +104,9 @@ def add_command(
     )
     key = tuple(name.strip() for name in (upsert or "").split(","))
     parse_codec(codec)
-    request = replaced(request, on_error=parse_on_error(on_error), codec=codec, key=key)
+    if base is not None and request.space != "models":
+        raise InvalidInputError("--base is for models: it goes with --model NAME")
+    request = replaced(request, on_error=parse_on_error(on_error), codec=codec, key=key, base=base)
     with session.here.locked(), output.progress(f"adding {request.path}", None) as told:
         try:
             added = add(session, request, told)

@@ -17,7 +17,8 @@ from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.checkpoints.models import read_model
-from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.write import store_model
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.formats.exchange.base import Reading
+    from tensorrepo.formats.model.report import WriteReport
     from tensorrepo.workspace.session import Session
 
 SHOWN_MISFITS = 5
@@ -210,24 +212,48 @@ def _add_model(
     if request.options:
         raise InvalidInputError(f"models take no options, got {', '.join(request.options)}")
     source = read_model(request.source, request.format)
-    entry = write_model(
+    written = store_model(
         writer,
         source,
-        known=known_models(session, writer),
+        known=known_models(session, writer, existing),
+        against=Against(_base_model(session, request.base)),
         progress=lambda _, done: progress(done),
     )
-    changed = existing is None or existing.digest != entry.digest
-    return entry, Added(request.path, 0, source.tensor_bytes, changed, source.notes)
+    changed = existing is None or existing.digest != written.entry.digest
+    notes = (*source.notes, *(_told(written.report) if changed else ()))
+    return written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes)
 
 
-def known_models(session: Session, objects: ObjectWriter) -> tuple[Entry, ...]:
-    """Models in the commit to build on, whose tensors are stored already."""
+def _told(report: WriteReport) -> Iterator[str]:
+    """How a model was stored, for who added it."""
+    yield report.summary
+    for used in report.bases:
+        plural = "" if used.tensors == 1 else "s"
+        far = "" if used.bits is None else f", {used.bits:.1f} of 16 bits away"
+        yield f"{used.tensors:,} tensor{plural} against model {used.digest:.12} ({used.why}{far})"
+    yield from report.notes
+
+
+def _base_model(session: Session, base: str | None) -> Entry | None:
+    """The model that a user named as the base, staged or committed."""
+    if base is None:
+        return None
+    name = base if base.startswith("models/") else f"models/{base}"
+    staged = session.here.staging().entries.get(name)
+    found = (staged.entry if staged is not None else None) or session.find(base)[2]
+    if found.kind is not Kind.MODEL:
+        raise InvalidInputError(f"--base {base} is a {found.kind.label}, not a model")
+    return found
+
+
+def known_models(
+    session: Session, objects: ObjectWriter, existing: Entry | None
+) -> tuple[Entry, ...]:
+    """Models in the commit to build on, the one that is replaced first."""
     tree = tree_of(objects, session.base())
-    return tuple(
-        entry
-        for _, entry in session.repository.entries(tree, "models/")
-        if entry.storage is not None
-    )
+    committed = [entry for _, entry in session.repository.entries(tree, "models/")]
+    models = (one for one in (existing, *committed) if one is not None and one.storage is not None)
+    return tuple(dict.fromkeys(models))
 
 
 def _is_unchanged(session: Session, request: Request) -> bool:

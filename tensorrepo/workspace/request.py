@@ -42,6 +42,7 @@ class Request:
     on_error: OnError = "raise"
     codec: str = "none"
     key: tuple[str, ...] = ()  # of Mode.UPSERT
+    base: str | None = None  # of a model: REF:models/NAME to store the difference from
 
     @property
     def path(self) -> str:
