@@ -141,6 +141,7 @@ def store_model(
             aliases=tuple(Alias(name, source.aliases[name]) for name in sorted(source.aliases)),
             files=_store_files(objects, {**source.files, **(files or {})}),
             originals=tuple(store_original(objects, one, stored) for one in originals),
+            graph=_store_graph(objects, source.graph),
             metadata={**source.metadata, **(metadata or {})},
             metrics=dict(metrics or {}),
             lineage=tuple(lineage),
@@ -169,6 +170,11 @@ def _base_models(
     likeliest = list(reversed(similar.values()))[:RANKED]
     models = (opened(entry, "similar") for entry in likeliest)
     return choose_bases(None, [one for one in models if one is not None], source.tensors)
+
+
+def _store_graph(objects: ObjectSink, graph: bytes | None) -> bytes | None:
+    """The digest of the blob with an encoded graph."""
+    return None if graph is None else digest_bytes(objects.put(Kind.BLOB, graph).digest)
 
 
 def _pack_bytes(budget_bytes: int) -> int:
