@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.exchange.checkpoints.models import export_model, export_options
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tensorrepo.formats.model.diff import diff_models
 from tensorrepo.notebook import MANY, html_table
@@ -86,6 +87,33 @@ class Model:
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write all tensors as one safetensors file; as it was, when it came from one."""
         write_safetensors(self.stored, Path(path), overwrite=overwrite)
+
+    def export(
+        self,
+        path: str | Path,
+        format: str | None = None,  # noqa: A002  # the SDK's word
+        *,
+        overwrite: bool = False,
+        **options: object,
+    ) -> Path:
+        """Write the model in a foreign format, whole or not at all; as it was, if it came as such.
+
+        Args:
+            path: what to make; its folder must exist.
+            format: safetensors, gguf, onnx, torch, npz, npy, hf (a folder as Hugging Face's
+                libraries expect it) or snapshot (the folder as it came); None: told by the suffix.
+            overwrite: replace what is there.
+            options: of hf: ``shard_bytes``.
+
+        Returns:
+            `path`.
+
+        Raises:
+            InvalidInputError: `path` exists, or the format cannot hold a tensor; it is named.
+        """
+        target, given = Path(path), export_options(options)
+        export_model(self.stored, target, format, overwrite=overwrite, **given)
+        return target
 
     @property
     def files(self) -> tuple[str, ...]:

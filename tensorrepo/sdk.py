@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from tensorrepo import connect
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.exchange import registry
-from tensorrepo.formats.exchange.checkpoints.models import export_model
-from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repository import Origin, Repository
 
 if TYPE_CHECKING:
@@ -159,10 +157,7 @@ def export(
     target = Path(path)
     if isinstance(what, Dataset):
         return registry.export(what.stored, target, format, overwrite=overwrite, **_any(options))
-    if options:
-        raise InvalidInputError(f"a model is written without options, got {', '.join(options)}")
-    export_model(what.stored, target, format, overwrite=overwrite)
-    return target
+    return what.export(target, format, overwrite=overwrite, **options)
 
 
 def _any(options: Mapping[str, object]) -> dict[str, Any]:

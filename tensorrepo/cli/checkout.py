@@ -58,7 +58,7 @@ def checkout_command(
             folder = place(context, to) if to is not None else None
             with output.working(f"writing {', '.join(paths)}"):
                 written = checkout_paths(session, ref, paths, to=folder, force=force)
-            _report(session, written, as_json=as_json)
+            show_written(session, written, as_json=as_json)
             return
         if to is not None:
             raise InvalidInputError("--to needs the PATHs to write")
@@ -98,10 +98,10 @@ def export_command(
         written = export(
             session, name, target, format_name, force=force, options=options, progress=told
         )
-    _report(session, [written], as_json=as_json)
+    show_written(session, [written], as_json=as_json)
 
 
-def _report(session: Session, written: list[Written], *, as_json: bool) -> None:
+def show_written(session: Session, written: list[Written], *, as_json: bool) -> None:
     if as_json:
         output.json_value(
             [

@@ -59,6 +59,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cat": ("look", "Print an entry: rows of a dataset, tensors of a model, a file.", LOOK),
     "stream": ("stream", "Stream a dataset as training would, and show how fast.", LOOK),
     "model ls": ("model", "List the models of a commit.", LOOK),
+    "model export": ("model_export", "Write a model in a foreign format.", LOOK),
     "branch": ("branches", "List, make, rename or delete branches.", BRANCH),
     "tag": ("branches", "List, make or delete tags.", BRANCH),
     "switch": ("move", "Put the workspace on another branch.", BRANCH),

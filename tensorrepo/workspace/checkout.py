@@ -13,6 +13,7 @@ from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.checkpoints.models import (
     export_model,
+    export_options,
     model_file_name,
     usual_format,
 )
@@ -174,10 +175,11 @@ def write_entry(
         registry.export(
             dataset, target, format_name, overwrite=overwrite, progress=progress, **(options or {})
         )
+    elif entry.kind is Kind.MODEL:
+        given = export_options(options or {})
+        export_model(open_model(objects, entry), target, format_name, overwrite=overwrite, **given)
     elif options:
         raise InvalidInputError(f"a {entry.kind.label} is written without options")
-    elif entry.kind is Kind.MODEL:
-        export_model(open_model(objects, entry), target, format_name, overwrite=overwrite)
     elif entry.kind is Kind.BLOB:
         with new_file(target, overwrite=overwrite) as partial:
             partial.write_bytes(objects.get(entry.digest).payload)

@@ -34,10 +34,8 @@ def lying_safetensors(path: Path) -> None:
     path.write_bytes(struct.pack("<Q", len(header)) + header.encode() + bytes(8))
 
 
-def overlapping_safetensors(path: Path) -> None:
-    spec = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-    header = json.dumps({"a": spec, "b": spec})
-    path.write_bytes(struct.pack("<Q", len(header)) + header.encode() + bytes(8))
+def short_gguf(path: Path) -> None:
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 0))
 
 
 def lying_idx(path: Path) -> None:
@@ -117,7 +115,8 @@ def foreign_pickle(path: Path) -> None:
 BAD_SOURCES: list[tuple[str, str, Callable[[Path], None]]] = [
     ("net.safetensors", "--model", short_safetensors),
     ("net.safetensors", "--model", lying_safetensors),
-    ("net.safetensors", "--model", overlapping_safetensors),
+    ("net.gguf", "--model", short_gguf),
+    ("net.onnx", "--model", empty_file),
     ("net.safetensors", "--model", empty_file),
     ("net.pt", "--model", foreign_pickle),
     ("net", "--model", empty_folder),

@@ -10,7 +10,6 @@ from __future__ import annotations
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.exchange.checkpoints.ggufheader import (
     ALIGNMENT,
     ARRAY,
@@ -22,7 +21,7 @@ from tensorrepo.formats.exchange.checkpoints.ggufheader import (
     TEXT,
     read_gguf_header,
 )
-from tensorrepo.formats.exchange.checkpoints.original import original_of, whole_original
+from tensorrepo.formats.exchange.checkpoints.original import original_of, whole_original, within
 from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, RangeFile
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.source import ModelSource
@@ -53,7 +52,7 @@ def read_gguf(path: Path) -> ModelSource:
     try:
         header = read_gguf_header(file)
     except InvalidInputError as error:
-        raise damage(path, str(error).removeprefix(f"{path}: ")) from error
+        raise within(path, error) from error
     tensors = {
         tensor.name: FileTensor(file, tensor.start, tensor.type, tensor.shape)
         for tensor in header.tensors

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.formats.exchange.checkpoints.original import RefusedError
 from tensorrepo.formats.model.manifest import check_tensor_name
 from tensorrepo.formats.tensors import TYPES, TensorType
 from tensorrepo.repo.errors import InvalidInputError
@@ -122,7 +123,7 @@ class _Cursor:
 
     def skip(self, size: int) -> None:
         if size > self._file.size - self.at:
-            raise InvalidInputError(
+            raise RefusedError(
                 f"cut short: {size} bytes at byte {self.at} of {self._file.size} bytes"
             )
         if self.at + size > MAX_HEADER_BYTES:
@@ -136,8 +137,10 @@ class _Cursor:
     def count(self, items: int) -> None:
         """Refuse more items than any file has. Each takes at least 8 bytes, which are there."""
         self._items += items
-        if self._items > MAX_ITEMS or items > (self._file.size - self.at) // 8:
-            raise InvalidInputError(f"{items} items at byte {self.at}, more than are read")
+        if items > (self._file.size - self.at) // 8:
+            raise RefusedError(f"cut short: {items} items at byte {self.at}")
+        if self._items > MAX_ITEMS:
+            raise InvalidInputError(f"more than {MAX_ITEMS} keys, tensors and texts")
 
     def text(self, limit_bytes: int = MAX_HEADER_BYTES) -> bytes:
         size = self.number(_U8)
@@ -254,7 +257,7 @@ def _check_places(tensors: tuple[GgufTensor, ...], file_bytes: int) -> None:
         if tensor.start < at:
             raise InvalidInputError(f"tensor {tensor.name!r:.80} overlaps the one before")
         if tensor.stop > file_bytes:
-            raise InvalidInputError(
+            raise RefusedError(
                 f"cut short: tensor {tensor.name!r:.80} ends at byte {tensor.stop}, the file has "
                 f"{file_bytes}"
             )

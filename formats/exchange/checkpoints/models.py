@@ -7,7 +7,7 @@ which weights lie beside their config and tokenizer, as Hugging Face lays them o
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.exchange.checkpoints.gguf import write_gguf
@@ -26,11 +26,12 @@ from tensorrepo.formats.exchange.checkpoints.snapshot import (
 )
 from tensorrepo.formats.exchange.checkpoints.torchout import write_torch
 from tensorrepo.formats.exchange.registry import model_format
+from tensorrepo.formats.exchange.shards.records import parse_count
 from tensorrepo.formats.tensors import SAFETENSORS_TYPES, TORCH_NAMES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tensorrepo.formats.model.read import Model
@@ -50,15 +51,16 @@ _NAMES: Final = {
     "safetensors": ".safetensors", "gguf": ".gguf", "onnx": ".onnx", "torch": ".pt",
     "npz": ".npz", "npy": ".npy",
 }  # fmt: skip
-# What cannot be read may be kept as it is; a pickle that wants to run code is no such thing.
-_NEVER_OPAQUE: Final = frozenset({"torch"})
+# What cannot be parsed may be kept as it is. Not a pickle that wants to run code, nor a zip.
+_MAYBE_OPAQUE: Final = frozenset({"safetensors", "gguf", "onnx"})
 
 
 def read_model(path: Path, format_name: str | None = None) -> ModelSource:
     """Open a model file or folder. Tensors are read when they are stored.
 
-    A file that is told to be a model by content or suffix and cannot be parsed is kept as a file,
-    with a note, unless its format was given. A torch checkpoint that wants to run code is refused.
+    A safetensors, GGUF or ONNX file that is whole and cannot be parsed is kept as a file, with a
+    note, unless its format was given. What is cut short, and a torch checkpoint that wants to run
+    code, is refused.
 
     Args:
         path: a file, a folder with weights and what belongs to them, or the index of shards.
@@ -76,6 +78,8 @@ def read_model(path: Path, format_name: str | None = None) -> ModelSource:
         return read_snapshot(path)
     if format_name is None and path.name.endswith(INDEX_SUFFIX):
         return read_index(path)
+    if not path.stat().st_size:
+        raise damage(path, "is empty")
     chosen = format_name or model_format(path) or SUFFIXES.get(path.suffix.lower())
     if chosen is None:
         raise damage(path, f"no model: expected one of {', '.join(READERS)}, or a folder of them")
@@ -86,7 +90,7 @@ def read_model(path: Path, format_name: str | None = None) -> ModelSource:
     except RefusedError:
         raise
     except InvalidInputError as error:
-        if format_name is not None or chosen in _NEVER_OPAQUE:
+        if format_name is not None or chosen not in _MAYBE_OPAQUE:
             raise
         return opaque(path, error)
 
@@ -141,6 +145,18 @@ def export_model(
         write_huggingface(model, target, overwrite=overwrite, shard_bytes=shard_bytes)
     else:
         raise InvalidInputError(f"only hf is written in shards, not {chosen}")
+
+
+def export_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """Options of a model's format, as the SDK or the command line give them.
+
+    Raises:
+        InvalidInputError: an unknown one, or a value that it cannot have.
+    """
+    unknown = sorted(options.keys() - {"shard_bytes"})
+    if unknown:
+        raise InvalidInputError(f"models have no option {unknown[0]!r}; there is shard_bytes")
+    return {name: parse_count(value) for name, value in options.items() if value is not None}
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> InvalidInputError:

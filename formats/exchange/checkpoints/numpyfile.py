@@ -15,6 +15,7 @@ from tensorrepo.formats.exchange.checkpoints.original import (
     double_note,
     original_of,
     whole_original,
+    within,
 )
 from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, LoadedTensor, RangeFile
 from tensorrepo.formats.exchange.checkpoints.zipranges import data_start, zip_members
@@ -51,7 +52,7 @@ def read_npz_model(path: Path) -> ModelSource:
     try:
         zip_members(file, compressed=True)
     except InvalidInputError as error:
-        raise damage(path, str(error).removeprefix(f"{path}: ")) from error
+        raise within(path, error) from error
     tensors: dict[str, TensorReader] = {}
     placed: list[tuple[int, int, str]] = []
     for name, (source, info) in npz_arrays(path).items():

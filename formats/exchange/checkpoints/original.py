@@ -12,6 +12,7 @@ from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from tensorrepo.formats.exchange.checkpoints.tensorfile import RangeFile
     from tensorrepo.formats.model.read import Model
@@ -21,7 +22,13 @@ NOTED_BYTES: Final = 1 << 20
 
 
 class RefusedError(InvalidInputError):
-    """What must not be kept, not even as an opaque file."""
+    """What must not be kept, not even as an opaque file: cut short, or reaching elsewhere."""
+
+
+def within(path: Path, error: InvalidInputError) -> InvalidInputError:
+    """The same error, saying first which file it is about."""
+    text = str(error)
+    return type(error)(text if text.startswith(f"{path}: ") else f"{path}: {text}")
 
 
 def original_of(

@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tensorrepo.formats.exchange.base import damage
-from tensorrepo.formats.exchange.checkpoints.original import whole_original
+from tensorrepo.formats.exchange.checkpoints.original import (
+    RefusedError,
+    whole_original,
+    within,
+)
 from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, RangeFile
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.source import ModelSource, OriginalFile
@@ -83,7 +87,7 @@ def read_safetensors(path: Path) -> ModelSource:
         head = _read_head(file)
         header = parse_header(head[8:], file.size - len(head))
     except InvalidInputError as error:
-        raise damage(path, str(error).removeprefix(f"{path}: ")) from error
+        raise within(path, error) from error
     tensors = {
         part.name: FileTensor(file, len(head) + part.start, part.type, part.shape)
         for part in header.tensors
@@ -95,14 +99,14 @@ def read_safetensors(path: Path) -> ModelSource:
 def _read_head(file: RangeFile) -> bytes:
     """The length and the header, when the file can hold them."""
     if file.size < 8:
-        raise damage(file.path, f"{file.size} bytes are no safetensors file")
+        raise RefusedError(f"{file.path}: {file.size} bytes are no safetensors file")
     length = int.from_bytes(file.read(0, 8), "little")
+    if 8 + length > file.size:
+        raise RefusedError(
+            f"{file.path}: cut short: header of {length} bytes in a file of {file.size} bytes"
+        )
     if length > MAX_HEADER_BYTES:
         raise damage(file.path, f"header of {length} bytes; at most {MAX_HEADER_BYTES} are allowed")
-    if 8 + length > file.size:
-        raise damage(
-            file.path, f"cut short: header of {length} bytes in a file of {file.size} bytes"
-        )
     return file.read(0, 8 + length)
 
 
@@ -249,8 +253,8 @@ def _check_ranges(tensors: tuple[StoredRange, ...], data_bytes: int) -> None:
                 f"tensor {part.name!r:.80} {fault}: it begins at byte {part.start}, expected {at}"
             )
         at = part.stop
-    if at != data_bytes:
-        fault = "cut short" if at > data_bytes else "bytes after the last tensor"
-        raise InvalidInputError(
-            f"{fault}: the tensors have {at} bytes, the file has {data_bytes} after its header"
-        )
+    sizes = f"the tensors have {at} bytes, the file has {data_bytes} after its header"
+    if at > data_bytes:
+        raise RefusedError(f"cut short: {sizes}")
+    if at < data_bytes:
+        raise InvalidInputError(f"bytes after the last tensor: {sizes}")
