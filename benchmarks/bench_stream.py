@@ -14,7 +14,7 @@ that need it are skipped. `remote_*` bound a link, which needs root. The cases s
 from __future__ import annotations
 
 from harness import run
-from stream_cases import images, loaders, million_runs, remote, warm
+from stream_cases import images, loaders, million_runs, million_runs_memory, remote, warm
 
 CASES = {
     **warm.CASES,
@@ -22,6 +22,7 @@ CASES = {
     **images.CASES,
     **remote.CASES,
     **million_runs.CASES,
+    **million_runs_memory.CASES,
 }
 
 if __name__ == "__main__":

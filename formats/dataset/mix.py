@@ -358,7 +358,7 @@ def _arranged(streams: Sequence[Stream], blend: Blend) -> Iterator[Stream]:
             batch_size = max(1, round(batch_size * share / sum(blend.shares)))
         own_window = max(1, window_bytes * own_bytes // sum(row_bytes))
         source = copy(stream)
-        source.plan = arranged(stream.plan, batch_size=batch_size, window_bytes=own_window)
+        source.plan = arranged(stream.plan.whole(), batch_size=batch_size, window_bytes=own_window)
         yield source
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, overload
@@ -235,6 +235,24 @@ def open_dataset(objects: ObjectSource, digest: Digest, outside: Outside | None 
     return Dataset(objects, digest, root, links, outside or Nothing())
 
 
+def open_part(dataset: Dataset, parts: Sequence[tuple[Leaf, Links]]) -> Dataset:
+    """Some fragments of a dataset as one of their own, whose rows count from 0.
+
+    It has no row ids, statistics or digest of its own, and shares what keeps pages with `dataset`.
+
+    Args:
+        dataset: the whole one.
+        parts: the fragments, see `leafpart.leaf_part`.
+    """
+    rows, deleted = (
+        sum(int(leaf.fragments[name].sum(dtype=np.int64)) for leaf, _ in parts)
+        for name in ("rows", "deleted")
+    )
+    root = replace(dataset.root, leaves=(), rows=rows, deleted=deleted)
+    memory = _Memory(cache=dataset._memory.cache, leaves=tuple(parts))  # noqa: SLF001  its module
+    return Dataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)
+
+
 def column_index(dataset: Dataset, name: str) -> ColumnIndex:
     """All pages of a column: what readers and planners use. Read once per handle."""
     return page_reader(dataset, name).index
@@ -309,17 +327,16 @@ def row_id_table(dataset: Dataset) -> RowIdTable:
 
 def _read_column_index(dataset: Dataset, column: Column) -> ColumnIndex:
     group = next(group[0] for group in dataset.root.groups if column.id in group)
-    with ThreadPoolExecutor(READ_THREADS, "index") as threads:
-        parts = list(
-            threads.map(
-                lambda each: _index_part(dataset, *each),
-                [
-                    (leaf.fragments["rows"][start:stop], span, links)
-                    for leaf, links in dataset_leaves(dataset)
-                    for start, stop, span in covering(leaf.indexes, group, len(leaf.fragments))
-                ],
-            )
-        )
+    wanted = [
+        (leaf.fragments["rows"][start:stop], span, links)
+        for leaf, links in dataset_leaves(dataset)
+        for start, stop, span in covering(leaf.indexes, group, len(leaf.fragments))
+    ]
+    if any(span is not None and isinstance(span.payload, str) for _, span, _ in wanted):
+        with ThreadPoolExecutor(READ_THREADS, "index") as threads:
+            parts = list(threads.map(lambda each: _index_part(dataset, *each), wanted))
+    else:
+        parts = [_index_part(dataset, *each) for each in wanted]
     has_default = column.nullable or column.default is not None
     index = join_indexes(
         column.id,

@@ -32,7 +32,7 @@ from tensorrepo.formats.dataset.streaming.batching.decode import Images, chosen_
 from tensorrepo.formats.dataset.streaming.batching.outputs import Output, check_moments
 from tensorrepo.formats.dataset.streaming.batching.process import ProcessItems
 from tensorrepo.formats.dataset.streaming.errand import Errand
-from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
+from tensorrepo.formats.dataset.streaming.fetching.group_loader import loader_of
 from tensorrepo.formats.dataset.streaming.options import (
     StreamOptions,
     StreamStats,
@@ -344,7 +344,7 @@ class Stream:
             items=self._items_state(),
             length=self._length,
         )
-        self.plan = replace(self.plan, arrangement=found.arrangement)
+        self.plan = self.plan.arranged_as(found.arrangement)
         self._seed, self._epoch = found.seed, found.epoch
         self._start = self._position = found.position
         self._newest = None
@@ -353,7 +353,7 @@ class Stream:
         """What reading an epoch will mean: order, window, how well it mixes, reads and bytes."""
         share = self.options.share(0)
         found = explain(
-            self.plan,
+            self._opened(),
             batch_size=share.batch_size,
             steps=share.steps(self.rows),
             seed=self._seed,
@@ -388,6 +388,9 @@ class Stream:
             f"order={self.plan.arrangement.kind!r}, epoch={self._epoch}, {len(self)} batches)"
         )
 
+    def _opened(self) -> Plan:
+        return self.plan.opened(self.options.batch_size, self.options.ahead_bytes)
+
     def _length(self, seed: int, epoch: int) -> int:
         return items_total(self.plan.items(seed, epoch))
 
@@ -409,13 +412,14 @@ class Stream:
 
     def assembler(self, nullable: Collection[str] = ()) -> Assembler:
         """What makes the batches of an iteration; columns in `nullable` are taken for nullable."""
-        schema, planned = self.dataset.schema, [column.name for column in self.plan.columns]
+        plan, schema = self._opened(), self.dataset.schema
+        planned = [column.name for column in plan.columns]
         with_valid = tuple(schema.column(name).nullable or name in nullable for name in planned)
         return Assembler(
-            plan=self.plan,
+            plan=plan,
             # Whoever goes on without damaged pages learns of them while runs are loaded.
-            loader=RunLoader(
-                self.dataset, self.plan, with_valid, by_row=self.options.on_error == "raise"
+            loader=loader_of(
+                self.dataset, plan, with_valid, by_row=self.options.on_error == "raise"
             ),
             columns=tuple((schema.column(name), planned.index(name)) for name in self.columns),
             nullable=with_valid,

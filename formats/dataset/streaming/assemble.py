@@ -34,6 +34,7 @@ from tensorrepo.formats.dataset.streaming.ordering.items import placed
 from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.ordering.packing import PackedItems
 from tensorrepo.formats.dataset.streaming.ordering.schedule import (
+    MOST_STRETCH_ROWS,
     STRETCH_ROWS,
     Share,
     Stretch,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 _LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
 _FIRST_ROWS = 2048  # of the first stretch
 _FIRST_BYTES = 16 << 20  # of the first stretch of what lies in a store
-_MOST_STRETCH_ROWS = 1 << 18
 
 
 class Reading(NamedTuple):
@@ -117,7 +117,7 @@ class Assembler:
             item_bytes = max(1, plan.item_bytes)
             least = max(least, min(_FIRST_BYTES // item_bytes, STRETCH_ROWS))
             known = 2 * self.options.ahead_bytes // item_bytes
-            most = max(most, min(known, _MOST_STRETCH_ROWS))
+            most = max(most, min(known, MOST_STRETCH_ROWS))
         if chosen.kind == "global" and not self.loader.is_local:
             # Rows of a full shuffle share no pages, so what two stretches need is the window.
             run_bytes = int(plan.run_bytes.sum()) // max(1, plan.runs)
@@ -235,6 +235,8 @@ class _Walk:
         closed = stretch.closed[_between(stretch.closed_at, start, stop)]
         for values in self._values:
             values.close(closed)
+        for run in closed.tolist() if self._lost else ():
+            self._lost.pop(run, None)  # its number may be that of another one later
         began = self._clock()
         yield batches
         self._stats.idle_seconds += self._clock() - began

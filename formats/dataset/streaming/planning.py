@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.read import (
 from tensorrepo.formats.dataset.rows.pageread import READ_THREADS
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.choosing import choose
+from tensorrepo.formats.dataset.streaming.groupedplan import plan_groups
 from tensorrepo.formats.dataset.streaming.lengths import page_elements, row_lengths
 from tensorrepo.formats.dataset.streaming.ordering.packing import Packing
 from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, Shuffle, make_plan
@@ -68,6 +69,13 @@ class Sampling:
         found = checks.whole("bucket_steps", self.bucket_steps, 2)
         object.__setattr__(self, "bucket_steps", found)
 
+    @property
+    def is_every_row(self) -> bool:
+        """Whether each row is an item, and comes once."""
+        chosen = (self.rows, self.where, self.weights, self.balance, self.epoch_rows)
+        made = (self.pack, self.bucket)
+        return all(each is None for each in (*chosen, *made))
+
 
 def plan_stream(
     dataset: Dataset,
@@ -91,6 +99,35 @@ def plan_stream(
             f"{sampling.bucket_steps} steps of {batch_size:,} rows are sorted in memory at once: "
             f"at most {_MOST_BLOCK_ROWS:,} rows. Use fewer bucket_steps."
         )
+    by_schema = tuple(each.name for each in dataset.schema.columns if each.name in names)
+    eager = partial(
+        _plan_whole,
+        dataset,
+        by_schema,
+        sampling,
+        batch_size=batch_size,
+        window_bytes=window_bytes,
+        shuffle=shuffle,
+    )
+    if sampling.is_every_row and (shuffle is True or shuffle == "pages"):
+        grouped = plan_groups(
+            dataset, by_schema, eager, batch_size=batch_size, window_bytes=window_bytes
+        )
+        if grouped is not None:
+            return grouped
+    return eager()
+
+
+def _plan_whole(
+    dataset: Dataset,
+    names: tuple[str, ...],
+    sampling: Sampling,
+    *,
+    batch_size: int,
+    window_bytes: int,
+    shuffle: Shuffle,
+) -> Plan:
+    """Plan with all runs in view."""
     _read_indexes(dataset, names)
     selection = choose(
         dataset,
@@ -103,10 +140,9 @@ def plan_stream(
     packing, lengths = _packing(dataset, names, sampling.pack, selection)
     if sampling.bucket is not None:
         lengths = row_lengths(dataset, sampling.bucket)
-    by_schema = [column.name for column in dataset.schema.columns if column.name in names]
     return make_plan(
-        [(name, column_index(dataset, name)) for name in by_schema],
-        far=any(page_reader(dataset, name).is_far for name in by_schema),
+        [(name, column_index(dataset, name)) for name in names],
+        far=any(page_reader(dataset, name).is_far for name in names),
         batch_size=batch_size,
         window_bytes=window_bytes,
         shuffle=shuffle,

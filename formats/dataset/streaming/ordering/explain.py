@@ -106,7 +106,6 @@ def explain(plan: Plan, *, batch_size: int, steps: int, seed: int, epoch: int) -
     items = plan.items(seed, epoch)
     order = plan.order(seed, epoch, items)
     columns = tuple(_explain_column(column) for column in plan.columns)
-    mean_bytes = int(plan.run_bytes.mean()) if plan.runs else 0
     open_runs = plan.arrangement.lanes or plan.runs
     return Explanation(
         order=plan.arrangement.kind,
@@ -116,7 +115,7 @@ def explain(plan: Plan, *, batch_size: int, steps: int, seed: int, epoch: int) -
         lanes=plan.arrangement.lanes,
         bands=plan.arrangement.bands,
         window_bytes=plan.window_bytes,
-        resident_bytes=min(open_runs, plan.runs) * mean_bytes,
+        resident_bytes=min(open_runs, plan.runs) * plan.mean_run_bytes,
         distinct_runs={n: _distinct_runs(order, n * batch_size) for n in (1, 16, 64)},
         requests=sum(column.requests for column in columns),
         read_bytes=sum(column.read_bytes for column in columns),
@@ -157,15 +156,14 @@ def _explain_lengths(plan: Plan) -> str:
 
 
 def _explain_column(column: ColumnPlan) -> ColumnExplanation:
-    stored_bytes = int(column.index.entries["stored_bytes"].sum())
     read_bytes = column.read_bytes
     return ColumnExplanation(
         column.name,
         column.reading,
-        column.index.pages,
+        column.pages,
         column.requests,
         read_bytes,
-        read_bytes / max(1, stored_bytes),
+        read_bytes / max(1, column.stored_bytes),
     )
 
 

@@ -11,8 +11,8 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -29,7 +29,28 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tensorrepo.formats.dataset.streaming.ordering.order import Located
+    from tensorrepo.formats.dataset.streaming.ordering.slots import GroupRuns, Slots
+
     Line = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+class GroupStore(Protocol):
+    """Groups, read when they are asked for."""
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Live rows of each group, at least one."""
+        ...
+
+    def prepare(self, groups: list[int]) -> None:
+        """Read what is not there of these, side by side."""
+        ...
+
+    def runs(self, group: int) -> GroupRuns:
+        """The runs of a group."""
+        ...
+
 
 GROUP_RUNS = 1024  # on average
 _NO_RUNS = np.zeros(0, dtype=np.int64)
@@ -71,7 +92,7 @@ class GroupedLanes(PairedLanes):
     """Paired lanes over groups of runs: `live`, `pi` and `start` are of groups, not of runs."""
 
     groups: Grouping
-    lines: dict[int, Line]  # of groups that were looked into, the oldest first
+    lines: dict[int, Line]  # of groups that were looked into, the least recently used first
 
     def row_names(self, runs: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The group of each run in the high half, its place there in the low one."""
@@ -90,22 +111,30 @@ class GroupedLanes(PairedLanes):
     def _runs_at(
         self, piece: NDArray[np.int64], place: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Run and place of rows that are at these places of the lines of these groups."""
         by_piece = np.argsort(piece, kind="stable")
         bounds = np.flatnonzero(np.diff(piece[by_piece])) + 1
         run, found = np.empty_like(piece), np.empty_like(place)
+        self._prepare(self.pi[np.unique(piece)])
         for mine in np.split(by_piece, bounds) if piece.size else ():
             group = int(self.pi[piece[mine[0]]])
             order, start = self._line(group)
             inside = place[mine]
             index = np.searchsorted(start, inside, side="right") - 1
-            run[mine] = self.groups.first_run[group] + order[index]
+            run[mine] = self._numbers(group, order[index])
             found[mine] = inside - start[index]
         return run, found
 
+    def _prepare(self, groups: NDArray[np.int64]) -> None:
+        """These are looked into next."""
+
+    def _numbers(self, group: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers of the runs at these places of a group."""
+        numbers: NDArray[np.int64] = self.groups.first_run[group] + places
+        return numbers
+
     def _line(self, group: int) -> Line:
         """The runs of a group in the order of its line, and where each begins there."""
-        found = self.lines.get(group)
+        found = self.lines.pop(group, None)
         if found is None:
             counts = self.groups.counts(group)
             key = number(epoch_key(self.seed, self.epoch, Purpose.GROUPS), group)
@@ -113,8 +142,43 @@ class GroupedLanes(PairedLanes):
             found = order, np.cumsum(counts[order]) - counts[order]
             while len(self.lines) > 2 * self.lanes:
                 del self.lines[next(iter(self.lines))]
-            self.lines[group] = found
+        self.lines[group] = found
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlottedLanes(GroupedLanes):
+    """Lanes over groups that are read when lanes come to them: runs have the numbers of slots."""
+
+    store: GroupStore
+    slots: Slots
+
+    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
+        """The rows at these positions; what was located long ago is not valid any more."""
+        self.slots.begin()
+        return GroupedLanes.locate(self, start, stop, bands)
+
+    def row_names(self, runs: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return self.slots.names[runs]
+
+    def row_count(self, run: int) -> int:
+        return self.slots.live.item(run)
+
+    def _prepare(self, groups: NDArray[np.int64]) -> None:
+        self.store.prepare(groups.tolist())
+
+    def _numbers(self, group: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.slots.of(self.store.runs(group), places)
+
+
+def slotted_lanes(
+    store: GroupStore, slots: Slots, run_rows: int, *, seed: int, epoch: int, lanes: int, bands: int
+) -> SlottedLanes:
+    """Lay out one epoch over groups that nobody has looked into; as `grouped_lanes` does."""
+    unknown = Grouping(store.rows, _NO_RUNS, lambda group: store.runs(group).live, run_rows)
+    found = grouped_lanes(unknown, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+    laid = {each.name: getattr(found, each.name) for each in fields(found)}
+    return SlottedLanes(**laid, store=store, slots=slots)
 
 
 def grouped_lanes(

@@ -51,6 +51,8 @@ class Items(Protocol):
 
 def items_total(items: Items) -> int:
     """The length of the epoch."""
+    if isinstance(items, RowItems) and isinstance(items.choice, EveryRow):
+        return items.choice.rows
     return int(items.counts.sum())
 
 

@@ -106,6 +106,15 @@ class ColumnPlan:
         return int((stored[self.stop_page] - stored[self.first_page]).sum())
 
     @property
+    def pages(self) -> int:
+        return self.index.pages
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of all its pages."""
+        return int(self.index.entries["stored_bytes"].sum())
+
+    @property
     def requests(self) -> int:
         """Pages that an epoch reads of it, or pieces of them."""
         if self.reading == "resident":
@@ -171,6 +180,23 @@ class Plan:
         if self.packing is not None:
             return self.packing.size * self.leading.index.storage.element.itemsize
         return int(self.run_bytes.sum()) // max(1, self.rows)
+
+    @property
+    def mean_run_bytes(self) -> int:
+        """Decoded bytes of a run, on average."""
+        return int(self.run_bytes.sum()) // max(1, self.runs)
+
+    def whole(self) -> Plan:
+        """The plan with all runs in it."""
+        return self
+
+    def opened(self, batch_size: int, ahead_bytes: int) -> Plan:  # noqa: ARG002
+        """The plan for one iteration, in steps of so many rows, with so much loaded ahead."""
+        return self
+
+    def arranged_as(self, arrangement: Arrangement) -> Plan:
+        """The plan with the order of a saved state."""
+        return replace(self, arrangement=arrangement)
 
     @property
     def leading(self) -> ColumnPlan:
@@ -243,6 +269,7 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
     bucket_steps: int = 0,
     most_runs: int = MOST_RUNS,
     far: bool = False,
+    leading: str | None = None,
 ) -> Plan:
     """Plan to stream `columns`.
 
@@ -260,6 +287,7 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
         bucket_steps: so many steps make a block of buckets; 0: no buckets.
         most_runs: of more runs, groups are shuffled first and then the runs in them.
         far: pages come by requests, so bytes that nobody needs are worth avoiding.
+        leading: the column whose pages are the runs; None: that with the most decoded bytes.
 
     Raises:
         InvalidInputError: no columns, an unknown shuffle, a window or batch below 1.
@@ -270,10 +298,10 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
         raise InvalidInputError(
             f"batch_size and window_bytes are at least 1, got {batch_size} and {window_bytes}"
         )
-    leading = max(columns, key=lambda column: column[1].raw_bytes)[1]
-    start, stop, first_row, live = _runs(leading.first_row, deleted, selection)
+    leads = leading or max(columns, key=lambda column: column[1].raw_bytes)[0]
+    start, stop, first_row, live = _runs(dict(columns)[leads].first_row, deleted, selection)
     planned = tuple(
-        _plan_column(name, index, start, stop, window_bytes, leads=index is leading, far=far)
+        _plan_column(name, index, start, stop, window_bytes, leads=name == leads, far=far)
         for name, index in columns
     )
     run_bytes = np.zeros(len(start), dtype=np.int64)

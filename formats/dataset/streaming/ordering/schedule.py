@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Last = Literal["short", "drop", "pad"]
 
 STRETCH_ROWS = 1 << 15
+MOST_STRETCH_ROWS = 1 << 18  # of what lies in a store
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,31 +196,31 @@ def _pieces(order: Order, share: Share, rows: int, most_rows: int) -> Iterator[_
         count = min(-(-rows // share.batch_size), steps - first)
         start = share.bounds(first, order.rows)[0]
         ends = np.minimum(start + share.batch_size * np.arange(1, count + 1), order.rows)
-        found, repeated = _rows_of_steps(order, share, start, int(ends[-1]))
-        step = (found.position - start) // share.batch_size
-        yield _Piece(first, ends, step, found.run, found.place, repeated)
+        if (share.turn - first) % share.turns < count:  # a step of it is this worker's
+            found, repeated = _rows_of_steps(order, share, start, int(ends[-1]))
+            step = (found.position - start) // share.batch_size
+            yield _Piece(first, ends, step, found.run, found.place, repeated)
         first += count
         rows = min(2 * rows, most_rows)
 
 
 def _in_turn(pieces: Iterator[_Piece], share: Share) -> Iterator[_Piece]:
-    """The steps whose turn it is; pieces without one are left out."""
+    """The steps whose turn it is; each piece has one."""
     if share.turns == 1:
         yield from pieces
         return
     for piece in pieces:
         number = piece.first_step + np.arange(piece.ends.size)
         mine = number % share.turns == share.turn
-        if mine.any():
-            rows = mine[piece.step]
-            yield _Piece(
-                first_step=int(number[mine][0]),
-                ends=piece.ends[mine],
-                step=(np.cumsum(mine) - 1)[piece.step[rows]],
-                run=piece.run[rows],
-                place=piece.place[rows],
-                repeated=piece.repeated if mine[-1] else 0,
-            )
+        rows = mine[piece.step]
+        yield _Piece(
+            first_step=int(number[mine][0]),
+            ends=piece.ends[mine],
+            step=(np.cumsum(mine) - 1)[piece.step[rows]],
+            run=piece.run[rows],
+            place=piece.place[rows],
+            repeated=piece.repeated if mine[-1] else 0,
+        )
 
 
 def _rows_of_steps(order: Order, share: Share, start: int, stop: int) -> tuple[Located, int]:

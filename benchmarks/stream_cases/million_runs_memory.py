@@ -1,0 +1,96 @@
+"""How much memory a stream takes by the number of its pages: some, and ten times as many.
+
+Metadata is made by a generator; every page of every fragment is the same 64 rows, so all can be
+read. A process that has just begun opens the repository, makes a stream and takes some batches, by
+groups of runs as from 2^22 runs on, or with all runs in view. Its peak counts, beyond what it took
+when the repository was open.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import tensorrepo
+from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
+from tensorrepo.formats.dataset.columns.values import FixedValues
+from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, encode_page
+from tensorrepo.formats.dataset.tree.fragments import Fragment
+from tensorrepo.formats.dataset.tree.index import ColumnPages
+from tensorrepo.formats.dataset.tree.spans import ColumnPart, FragmentPart
+from tensorrepo.formats.dataset.tree.treewrite import TreeWriter
+from tensorrepo.formats.dataset.write import column_id
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.trees import Entry
+
+if TYPE_CHECKING:
+    from harness import Options
+
+    from tensorrepo.repo.objects import Link, ObjectSink
+
+NAME, ROWS, BYTES, FRAGMENT_PAGES = "large", 64, 64, 32
+PAGES = 500_000
+SCRIPT = Path(__file__).with_name("million_runs_steps.py")
+
+
+def million_runs_memory(folder: Path, options: Options) -> dict[str, Any]:
+    """Peaks of streams by groups over some and over ten times as many pages, in MiB."""
+    few = max(20_000, int(PAGES * options.scale))
+    found: dict[str, Any] = {"pages": [few, 10 * few]}
+    for times in (1, 10):
+        place = folder / f"repository-{times}"
+        repository = tensorrepo.init(place)
+        with repository.transaction("main", message="generate") as change:
+            root = generate(change.core.objects, times * few // FRAGMENT_PAGES)
+            change.core.stage(f"datasets/{NAME}", Entry(Kind.DATASET, root.digest))
+        for how in ("grouped", "whole"):
+            found[f"{how}_{times}x"] = _steps(place, how)
+    peaks = [found[f"grouped_{times}x"]["peak_mib"] for times in (1, 10)]
+    return found | {"growth": round(peaks[1] / peaks[0], 2), "goal": "growth <= 1.1"}
+
+
+def _steps(place: Path, how: str) -> dict[str, float]:
+    command = [sys.executable, str(SCRIPT), str(place), NAME, how]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    answer: dict[str, float] = json.loads(run.stdout)
+    return answer
+
+
+def generate(objects: ObjectSink, fragments: int) -> Link:
+    """A dataset of so many fragments, each of the same pages."""
+    column = Column("x", Tensor("uint8", (BYTES,)))
+    column = replace(column, id=column_id(None, column))
+    values = np.arange(ROWS * BYTES, dtype=np.uint8).reshape(ROWS, BYTES)
+    page = encode_page(FixedValues(values), column.storage)
+    chunk = objects.put(Kind.CHUNK, page.data.tobytes()).digest
+    entries = np.repeat(page.entry.astype(PAGE_ENTRY).reshape(1), FRAGMENT_PAGES)
+    entries["first_row"] = ROWS * np.arange(FRAGMENT_PAGES)
+    tags = np.tile(np.frombuffer(page.tag, np.uint8), (FRAGMENT_PAGES, 1))
+    places = np.zeros(FRAGMENT_PAGES, np.uint32)
+    form, ids = column.storage, random.Random(7)
+    pages = ColumnPages(column.id, form, entries, tags, places)
+    part = FragmentPart((ColumnPart(column.id, form, pages, (chunk,)),))
+    stored_bytes = FRAGMENT_PAGES * page.data.nbytes
+    with ThreadPoolExecutor(1) as storers:
+        groups = ((column.id,),)
+        tree = TreeWriter(objects, Schema((column,)), groups, None, storers, 1 << 20)
+        for _ in range(fragments):
+            fragment = Fragment(
+                ids.getrandbits(64),
+                ROWS * FRAGMENT_PAGES,
+                {column.id: part},
+                stored_bytes=stored_bytes,
+            )
+            tree.add_known(fragment, counted=False)
+        return tree.finish({})
+
+
+CASES = {"million_runs_memory": million_runs_memory}

@@ -1,0 +1,77 @@
+"""Streams some batches in a process of its own: a line of JSON, see `million_runs_memory`.
+
+python million_runs_steps.py REPOSITORY DATASET grouped|whole
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import tensorrepo
+from tensorrepo.formats.dataset.read import column_index
+from tensorrepo.formats.dataset.stream import Stream
+from tensorrepo.formats.dataset.streaming.groupedplan import plan_groups
+from tensorrepo.formats.dataset.streaming.options import StreamOptions
+from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, make_plan
+
+BATCH, STEPS, WINDOW_BYTES = 256, 400, 1 << 20
+
+
+def measured(place: str, name: str, how: str) -> dict[str, float]:
+    """Seconds to the first batch, seconds of all of them, and what the peak grew by."""
+    dataset = tensorrepo.open(place).dataset(name).stored
+    sizes = {"batch_size": BATCH, "window_bytes": WINDOW_BYTES}
+    before = _peak_bytes()
+    begun = time.perf_counter()
+    eager = partial(whole_plan, dataset, sizes)
+    plan: Plan | None = None
+    if how == "grouped":
+        plan = plan_groups(dataset, ("x",), eager, **sizes, most_runs=0, least_bytes=0)
+    batches = iter(stream_of(dataset, plan or eager()))
+    assert next(batches)["x"].shape == (BATCH, 64)
+    first = time.perf_counter()
+    for _ in range(STEPS):
+        next(batches)
+    done = time.perf_counter()
+    batches.close()
+    return {
+        "first_batch_s": round(first - begun, 2),
+        "steps_s": round(done - first, 2),
+        "peak_mib": round((_peak_bytes() - before) / (1 << 20), 1),
+    }
+
+
+def whole_plan(dataset: Any, sizes: dict[str, int]) -> Plan:
+    return make_plan([("x", column_index(dataset, "x"))], **sizes)
+
+
+def stream_of(dataset: Any, plan: Plan) -> Stream:
+    options = StreamOptions(
+        batch_size=BATCH,
+        rank=0,
+        world=1,
+        replicate=1,
+        last="short",
+        output="numpy",
+        pad=None,
+        transform=None,
+        prefetch=4,
+        threads=None,
+        work_threads=1,
+        ahead_bytes=64 << 20,
+        clock=time.perf_counter,
+    )
+    return Stream(dataset, options, plan, ("x",), seed=7, epoch=0)
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(*sys.argv[1:])))

@@ -1,0 +1,187 @@
+"""Streams whose groups are read when lanes reach them: the rows and order of a plan of all runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.dataset.mix import Mix
+from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.streaming.groupedplan import GroupedPlan, plan_groups
+from tensorrepo.formats.dataset.tree import cuts
+from tensorrepo.formats.dataset.update import delete_rows, update_rows
+from tensorrepo.formats.dataset.write import write_dataset
+from tests.support.objects import MemoryObjects
+from tests.support.streams import ROWS, SCHEMA, MappedObjects, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STORES = [MappedObjects, MemoryObjects]
+NAMES = tuple(column.name for column in SCHEMA.columns)
+
+
+@cache
+def made(store: type[MemoryObjects]) -> Dataset:
+    """Twenty fragments of ten pages each, in several leaves."""
+    objects, base = store(), None
+    with pytest.MonkeyPatch.context() as patched:
+        for name, size in (("MIN_BYTES", 64), ("MEAN_BYTES", 128), ("MAX_BYTES", 256)):
+            patched.setattr(cuts, name, size)
+        for at in range(0, len(ROWS), 50):
+            link = write_dataset(objects, SCHEMA, [ROWS[at : at + 50]], base=base, page_bytes=2048)
+            base = open_dataset(objects, link.digest)
+    assert base is not None
+    assert len(base.root.leaves) > 2
+    return base
+
+
+def grouped(dataset: Dataset, **options: Any) -> Stream:
+    """A stream by groups, however few runs it has."""
+    found = stream(dataset, batch_size=16, window_bytes=40_000, seed=3, **options)
+    plan = plan_groups(
+        dataset,
+        found.columns,
+        lambda: found.plan,
+        batch_size=16,
+        window_bytes=40_000,
+        most_runs=8,
+        least_bytes=0,
+        group_runs=6,
+    )
+    assert plan is not None
+    return Stream(dataset, found.options, plan, found.columns, 3, 0)
+
+
+def whole(found: Stream) -> Stream:
+    """The same order, planned run by run."""
+    plan = replace(found.plan.whole(), arrangement=found.plan.arrangement)
+    return Stream(found.dataset, found.options, plan, found.columns, found.seed, found.epoch)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_order_and_the_values_are_those_of_a_plan_of_all_runs(
+    store: type[MemoryObjects],
+) -> None:
+    found = grouped(made(store))
+    expected = values_of(whole(found))
+    assert values_of(found) == expected
+
+
+def test_each_row_comes_once_with_its_number() -> None:
+    batches = list(grouped(made(MemoryObjects)))
+    numbers = np.concatenate([batch.rows for batch in batches])
+    assert sorted(numbers.tolist()) == list(range(len(ROWS)))
+    assert all((batch["y"] == batch.rows).all() for batch in batches)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_deleted_rows_are_left_out_as_elsewhere(store: type[MemoryObjects]) -> None:
+    dataset = made(store)
+    gone = [*range(100, 300), 0, 7, 512, 999]
+    link = delete_rows(dataset.objects, dataset, np.array(gone))  # type: ignore[arg-type]
+    found = grouped(open_dataset(dataset.objects, link.digest))
+    expected = values_of(whole(found))
+    assert values_of(found) == expected
+    assert sum(map(len, expected)) == len(ROWS) - len(gone) == found.rows
+
+
+def values_of(found: Stream) -> list[list[tuple[Any, ...]]]:
+    """All values of each batch, such as can be compared."""
+    return [
+        [(row["x"].tobytes(), row["y"], row["t"], row["r"].tobytes(), row["n"]) for row in rows]
+        for rows in map(rows_of, found)
+    ]
+
+
+def shares(found: Stream, world: int) -> Iterator[list[int]]:
+    for rank in range(world):
+        options = replace(found.options, rank=rank, world=world)
+        one = Stream(found.dataset, options, found.plan, found.columns, found.seed, found.epoch)
+        yield [row for batch in one for row in batch.rows.tolist()]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_each_row(world: int) -> None:
+    found = grouped(made(MappedObjects), last="short")
+    rows = [row for share in shares(found, world) for row in share]
+    assert sorted(rows) == list(range(len(ROWS)))
+
+
+def test_workers_take_turns_at_all_steps() -> None:
+    found = grouped(made(MappedObjects))
+    parts = [[batch.rows.tolist() for batch in found.in_turn(at, 3)] for at in range(3)]
+    steps = [batch.rows.tolist() for batch in found]
+    assert [step for at in range(len(steps)) for step in [parts[at % 3][at // 3]]] == steps
+
+
+def test_a_state_is_gone_on_with_by_groups_and_by_a_plan_of_all_runs() -> None:
+    found = grouped(made(MappedObjects))
+    batches = iter(found)
+    for _ in range(20):
+        next(batches)
+    state = found.state_dict()
+    rest = [batch.rows.tolist() for batch in batches]
+    for again in (grouped(found.dataset), stream(found.dataset, batch_size=16)):
+        again.load_state_dict(state)
+        assert [batch.rows.tolist() for batch in again] == rest
+
+
+def test_a_stream_by_groups_goes_on_in_the_order_of_another_state() -> None:
+    found = grouped(made(MappedObjects))
+    plain = stream(found.dataset, batch_size=16, shuffle=False)
+    found.load_state_dict(plain.state_dict(160))
+    assert next(iter(found)).rows.tolist() == list(range(160, 176))
+
+
+def test_groups_are_explained_by_what_one_of_them_lets_expect() -> None:
+    found = grouped(made(MappedObjects))
+    told, exact = found.explain(), whole(found).explain()
+    assert (told.order, told.rows, told.steps) == ("pages", exact.rows, exact.steps)
+    assert told.runs == pytest.approx(exact.runs, rel=0.3)
+    assert told.read_bytes == pytest.approx(exact.read_bytes, rel=0.3)
+    assert str(told)
+
+
+def test_a_mix_of_a_stream_by_groups_has_all_of_its_rows() -> None:
+    found = grouped(made(MappedObjects))
+    rows = [row for batch in Mix([found]) for row in batch["y"].tolist()]
+    assert sorted(rows) == list(range(len(ROWS)))
+
+
+def test_damaged_pages_are_left_out_where_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset = made(MappedObjects)
+    found = grouped(dataset, on_error="skip")
+    index = found.plan.whole().leading.index
+    link, at = index.chunks[int(index.chunk[30])], int(index.entries["offset"][30])
+    data = bytearray(dataset.objects.stored[link.digest])  # type: ignore[attr-defined, union-attr]
+    data[len(data) - int.from_bytes(data[16:24], "little") + at + 100] ^= 1
+    monkeypatch.setitem(dataset.objects.stored, link.digest, bytes(data))  # type: ignore[attr-defined, union-attr]
+    rows = {row for batch in found for row in batch.rows.tolist()}
+    low, high = index.first_row[30:32].tolist()
+    assert rows == set(range(len(ROWS))) - set(range(low, high))
+
+
+def test_values_that_were_set_later_are_planned_run_by_run() -> None:
+    dataset = made(MappedObjects)
+    link = update_rows(dataset.objects, dataset, [7], {"x": np.ones(100)})  # type: ignore[arg-type]
+    changed = open_dataset(dataset.objects, link.digest)
+    assert plan_groups(
+        changed, NAMES, lambda: None, batch_size=16, window_bytes=40_000,  # type: ignore[arg-type, return-value]
+        most_runs=8, least_bytes=0,
+    ) is None  # fmt: skip
+
+
+@pytest.mark.parametrize("option", [{"most_runs": 1 << 20}, {"least_bytes": 1 << 30}])
+def test_few_runs_are_planned_one_by_one(option: dict[str, int]) -> None:
+    options = {"most_runs": 8, "least_bytes": 0} | option
+    dataset = made(MappedObjects)
+    found = plan_groups(dataset, NAMES, lambda: None, batch_size=16, window_bytes=1, **options)  # type: ignore[arg-type, return-value]
+    assert not isinstance(found, GroupedPlan)
