@@ -11,6 +11,8 @@ BIN    := $(VENV)/bin
 WORKERS ?= 2
 STORE  ?= local
 export STORE
+# Tests start hundreds of processes; without this each would compile all our modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --progress-bar off
 KERNELS := $(wildcard formats/native/*.[ch])
