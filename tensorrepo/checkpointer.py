@@ -2,32 +2,38 @@
 
     save: copy, return -> queue, bounded in bytes -> one thread: store, commit, drop the expired
 
-Every checkpoint is a commit at the ref ``runs/<run>/<step>``, with the start of the run as its
-parent. Its tree has the state as a model and, at ``runs/<run>``, the metrics of all steps so far,
-which outlive the weights. One record of the log makes the new one and drops the expired ones, so a
+One record of the log makes a new checkpoint and drops the expired ones (see `checkpoints`), so a
 crash at any moment leaves whole checkpoints only.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.checkpoints import (
+    STATE_PATH,
+    check_run,
+    commit_checkpoint,
+    find_step,
+    newest_entry,
+    number,
+    read_history,
+    ref_of,
+    state_entry,
+    steps_of,
+)
 from tensorrepo.formats.model.bases import RUN_DEPTH, Against
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.training.staging import Staging, bytes_of
 from tensorrepo.formats.model.training.statetree import put_together, take_apart
 from tensorrepo.formats.model.write import write_model
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
-from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.refs import delete_ref
-from tensorrepo.repo.series import begin_beside, commit_beside
-from tensorrepo.repo.trees import Entry
+from tensorrepo.repo.series import begin_beside
 from tensorrepo.retention import Keep
 
 if TYPE_CHECKING:
@@ -36,15 +42,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log import View
     from tensorrepo.repo.transaction import Transaction
+    from tensorrepo.repo.trees import Entry
     from tensorrepo.repository import Repository
 
-RUNS: Final = "runs/"
-STATE_PATH: Final = "models/state"
 _STAGING_BYTES: Final = 4 << 30
 _WAITING: Final = 2  # checkpoints: one being stored, one behind it
-_RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +99,7 @@ class Checkpointer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Made by `Repository.checkpointer`."""
-        if not _RUN_NAME.fullmatch(run):
-            raise InvalidInputError(
-                f"run {run!r:.80}: expected letters, digits, '.', '_' and '-', not starting with "
-                "'.' or '-', such as 'exp1'"
-            )
-        self.run = run
+        self.run = check_run(run)
         self.keep = keep or Keep()
         self._repository = repository
         self._start = start
@@ -111,7 +109,7 @@ class Checkpointer:
         self._waiting: deque[Future[Saved]] = deque()
         # Its threads are waited for when the interpreter ends, so nothing saved is lost then.
         self._thread = ThreadPoolExecutor(1, "tensorrepo-checkpoint")
-        self._history = _History.of(repository, run)
+        self._history = read_history(repository, run)
 
     def save(
         self, step: int, state: Mapping[str, Any], *, metrics: Mapping[str, float] | None = None
@@ -136,7 +134,7 @@ class Checkpointer:
         if step < 0:
             raise InvalidInputError(f"step {step}: expected 0 or more")
         self._raise_failures(self._waiting_limit())
-        numbers = {name: _number(name, value) for name, value in (metrics or {}).items()}
+        numbers = {name: number(name, value) for name, value in (metrics or {}).items()}
         apart = take_apart(dict(state))
         size = bytes_of(apart.tensors)
         began = self._clock()
@@ -162,7 +160,7 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """Steps that can be loaded, ascending."""
-        return sorted(_refs(self._repository.core.log.refresh(), self.run))
+        return sorted(steps_of(self._repository.core.log.refresh(), self.run))
 
     def latest(self) -> int | None:
         """The newest step that can be loaded."""
@@ -170,7 +168,7 @@ class Checkpointer:
 
     def metrics(self) -> dict[int, dict[str, float]]:
         """Metrics by step, also of checkpoints that are gone."""
-        return _History.of(self._repository, self.run).metrics
+        return read_history(self._repository, self.run).metrics
 
     def load(self, step: int | None = None, *, output: str = "torch") -> dict[str, Any]:
         """The state that `save` was given.
@@ -183,11 +181,7 @@ class Checkpointer:
             NotFoundError: no such checkpoint; says which there are.
         """
         self.wait()
-        digest = self._commit_of(step)
-        tree = self._repository.resolve(digest).commit.tree
-        entry = self._repository.core.entry(tree, STATE_PATH)
-        if entry is None:
-            raise CorruptError(f"commit {digest:.12} of run {self.run!r} has no {STATE_PATH}")
+        entry = state_entry(self._repository, self._commit_of(step))
         model = open_model(self._repository.core.objects, entry)
         tensors = model.load(output="torch" if output == "torch" else "numpy")
         found: dict[str, Any] = put_together(model.metadata.get("state"), tensors)
@@ -197,7 +191,7 @@ class Checkpointer:
         """Drop a checkpoint. Its bytes go with the next collection, its metrics stay."""
         self.wait()
         self._commit_of(step)
-        delete_ref(self._repository.core, f"{RUNS}{self.run}/{step}", actor=self._repository.author)
+        delete_ref(self._repository.core, ref_of(self.run, step), actor=self._repository.author)
 
     def close(self) -> None:
         """Wait, and end the thread. Loading goes on to work."""
@@ -229,15 +223,7 @@ class Checkpointer:
             self._waiting.popleft().result()
 
     def _commit_of(self, step: int | None) -> Digest:
-        held = _refs(self._repository.core.log.refresh(), self.run)
-        wanted = max(held, default=None) if step is None else step
-        if wanted is None or wanted not in held:
-            there = ", ".join(map(str, sorted(held)[-8:]))
-            raise NotFoundError(
-                f"run {self.run!r} has no checkpoint{'' if step is None else f' of step {step}'}"
-                + (f"; the newest are {there}" if there else "")
-            )
-        return held[wanted]
+        return find_step(self._repository.core.log.refresh(), self.run, step)
 
     def _store(self, box: list[_Waiting]) -> Saved:
         waiting = box.pop()
@@ -249,40 +235,34 @@ class Checkpointer:
             self._staging.release(size)
 
     def _committed(self, waiting: _Waiting) -> Saved:
-        step = waiting.step
-        ref = f"{RUNS}{self.run}/{step}"
-        history = self._history.with_step(step, waiting.metrics)
-        with begin_beside(self._repository.core, ref) as transaction:
-            entry = self._write(transaction, waiting)
-            transaction.stage(STATE_PATH, entry)
-            told = transaction.objects.put(Kind.BLOB, history.encoded())
-            transaction.stage(f"{RUNS}{self.run}", Entry(Kind.BLOB, told.digest))
-            expired: list[int] = []
-
-            def drops(view: View) -> list[str]:
-                held = {*_refs(view, self.run), step}
-                expired[:] = self.keep.expired({at: history.metrics.get(at, {}) for at in held})
-                return [f"{RUNS}{self.run}/{at}" for at in expired]
-
-            made = commit_beside(
+        with begin_beside(self._repository.core, ref_of(self.run, waiting.step)) as transaction:
+            transaction.stage(STATE_PATH, self._write(transaction, waiting))
+            made = commit_checkpoint(
                 transaction,
-                self._start,
-                f"Checkpoint {step} of {self.run}",
+                self.run,
+                waiting.step,
+                metrics=waiting.metrics,
+                history=self._history,
+                keep=self.keep,
+                parent=self._start,
                 author=self._repository.author,
-                metadata={"run": self.run, "step": step},
-                drops=drops,
             )
-        self._history = history
-        seconds = self._clock() - waiting.began
+        self._history = made.history
         saved = Saved(
-            step, made.digest, waiting.metrics, waiting.size_bytes, seconds, tuple(expired)
+            waiting.step,
+            made.digest,
+            waiting.metrics,
+            waiting.size_bytes,
+            self._clock() - waiting.began,
+            made.dropped,
         )
         if self._on_saved is not None:
             self._on_saved(saved)
         return saved
 
     def _write(self, transaction: Transaction, waiting: _Waiting) -> Entry:
-        before = self._previous(transaction)
+        # What does not change is kept there, and the rest encoded against it.
+        before = newest_entry(self._repository, transaction.pin, self.run)
         return write_model(
             transaction.objects,
             waiting.tensors,
@@ -291,57 +271,3 @@ class Checkpointer:
             known=[] if before is None else [before],
             against=Against(before, RUN_DEPTH),
         )
-
-    def _previous(self, transaction: Transaction) -> Entry | None:
-        """The newest checkpoint at the transaction's pin: what does not change is kept there."""
-        held = _refs(transaction.pin, self.run)
-        if not held:
-            return None
-        tree = self._repository.resolve(held[max(held)]).commit.tree
-        return self._repository.core.entry(tree, STATE_PATH)
-
-
-@dataclass(frozen=True, slots=True)
-class _History:
-    """Metrics of every step of a run, those of checkpoints that are gone as well."""
-
-    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, repository: Repository, run: str) -> _History:
-        held = _refs(repository.core.log.refresh(), run)
-        if not held:
-            return cls()
-        tree = repository.resolve(held[max(held)]).commit.tree
-        entry = repository.core.entry(tree, f"{RUNS}{run}")
-        if entry is None:
-            return cls()
-        told = json.loads(bytes(repository.core.objects.get(entry.digest).payload))
-        return cls({int(step): dict(values) for step, values in told["steps"]})
-
-    def with_step(self, step: int, metrics: dict[str, float]) -> _History:
-        """With one more step; what was there of it, and of steps after it, was another past."""
-        earlier = {at: told for at, told in self.metrics.items() if at < step}
-        return _History({**earlier, step: metrics})
-
-    def encoded(self) -> bytes:
-        steps = [[step, self.metrics[step]] for step in sorted(self.metrics)]
-        return json.dumps({"version": 1, "steps": steps}, sort_keys=True).encode()
-
-
-def _refs(view: View, run: str) -> dict[int, Digest]:
-    """Checkpoints of a run by step."""
-    space = f"{RUNS}{run}/"
-    found = view.state.refs.items()
-    return {
-        int(ref.removeprefix(space)): commit
-        for ref, commit in found
-        if ref.startswith(space) and ref.removeprefix(space).isdecimal()
-    }
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"metric {name!r}: {value!r:.80} is no number") from error

@@ -187,7 +187,7 @@ def test_a_failure_in_the_background_is_raised(
         raise tr.StorageError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr("tensorrepo.checkpointer.commit_beside", fail)
+        patched.setattr("tensorrepo.checkpointer.commit_checkpoint", fail)
         checkpointer.save(1, state_of(1))
         with pytest.raises(tr.StorageError, match="disk is full"):
             checkpointer.wait()

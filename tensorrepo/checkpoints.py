@@ -1,0 +1,180 @@
+"""How is a checkpoint committed, and what is known of those that a run has?
+
+Every checkpoint is a commit at the ref ``runs/<run>/<step>``, with the start of the run as its
+parent. Its tree has the state as a model, at `STATE_PATH`, and at ``runs/<run>`` the metrics of all
+steps so far, which outlive the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.series import commit_beside
+from tensorrepo.repo.trees import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log import View
+    from tensorrepo.repo.transaction import Transaction
+    from tensorrepo.repository import Repository
+    from tensorrepo.retention import Keep
+
+RUNS: Final = "runs/"
+STATE_PATH: Final = "models/state"
+_RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A checkpoint's commit, and the steps that went because of it."""
+
+    digest: Digest
+    dropped: tuple[int, ...]
+    history: History
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Metrics of every step of a run, those of checkpoints that are gone as well."""
+
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def with_step(self, step: int, metrics: dict[str, float]) -> History:
+        """With one more step; what was there of it, and of steps after it, was another past."""
+        earlier = {at: told for at, told in self.metrics.items() if at < step}
+        return History({**earlier, step: metrics})
+
+    def encoded(self) -> bytes:
+        steps = [[step, self.metrics[step]] for step in sorted(self.metrics)]
+        return json.dumps({"version": 1, "steps": steps}, sort_keys=True).encode()
+
+
+def check_run(run: str) -> str:
+    """`run`, when it may name a run.
+
+    Raises:
+        InvalidInputError: it may not.
+    """
+    if not _RUN_NAME.fullmatch(run):
+        raise InvalidInputError(
+            f"run {run!r:.80}: expected letters, digits, '.', '_' and '-', not starting with '.' "
+            "or '-', such as 'exp1'"
+        )
+    return run
+
+
+def ref_of(run: str, step: int) -> str:
+    return f"{RUNS}{run}/{step}"
+
+
+def steps_of(view: View, run: str) -> dict[int, Digest]:
+    """The checkpoints of a run by step."""
+    space = f"{RUNS}{run}/"
+    return {
+        int(ref.removeprefix(space)): commit
+        for ref, commit in view.state.refs.items()
+        if ref.startswith(space) and ref.removeprefix(space).isdecimal()
+    }
+
+
+def find_step(view: View, run: str, step: int | None) -> Digest:
+    """The commit of a checkpoint, of the newest without `step`.
+
+    Raises:
+        NotFoundError: no such checkpoint; says which there are.
+    """
+    held = steps_of(view, run)
+    wanted = max(held, default=None) if step is None else step
+    if wanted is None or wanted not in held:
+        there = ", ".join(map(str, sorted(held)[-8:]))
+        raise NotFoundError(
+            f"run {run!r} has no checkpoint{'' if step is None else f' of step {step}'}"
+            + (f"; the newest are {there}" if there else "")
+        )
+    return held[wanted]
+
+
+def state_entry(repository: Repository, commit: Digest) -> Entry:
+    """The state in a checkpoint's commit."""
+    entry = repository.core.entry(repository.resolve(commit).commit.tree, STATE_PATH)
+    if entry is None:
+        raise CorruptError(f"commit {commit:.12} is no checkpoint: it has no {STATE_PATH}")
+    return entry
+
+
+def newest_entry(repository: Repository, view: View, run: str) -> Entry | None:
+    """The state of the newest checkpoint in a view."""
+    held = steps_of(view, run)
+    return state_entry(repository, held[max(held)]) if held else None
+
+
+def read_history(repository: Repository, run: str) -> History:
+    """The metrics of a run, as its newest checkpoint tells them."""
+    held = steps_of(repository.core.log.refresh(), run)
+    if not held:
+        return History()
+    tree = repository.resolve(held[max(held)]).commit.tree
+    entry = repository.core.entry(tree, f"{RUNS}{run}")
+    if entry is None:
+        return History()
+    told = json.loads(bytes(repository.core.objects.get(entry.digest).payload))
+    return History({int(step): dict(values) for step, values in told["steps"]})
+
+
+def commit_checkpoint(
+    transaction: Transaction,
+    run: str,
+    step: int,
+    *,
+    metrics: Mapping[str, float],
+    history: History,
+    keep: Keep,
+    parent: Digest | None,
+    author: str,
+) -> Committed:
+    """Commit the state that is staged at `STATE_PATH`; those that expire go in the same record.
+
+    Args:
+        transaction: begun beside others, at the ref of the step.
+        run: name of the run.
+        step: of the training.
+        metrics: of the step.
+        history: of the steps before.
+        keep: which checkpoints stay.
+        parent: the commit that the run began at.
+        author: of the commit.
+    """
+    history = history.with_step(step, dict(metrics))
+    told = transaction.objects.put(Kind.BLOB, history.encoded())
+    transaction.stage(f"{RUNS}{run}", Entry(Kind.BLOB, told.digest))
+    expired: list[int] = []
+
+    def drops(view: View) -> list[str]:
+        held = {*steps_of(view, run), step}
+        expired[:] = keep.expired({at: history.metrics.get(at, {}) for at in held})
+        return [ref_of(run, at) for at in expired]
+
+    made = commit_beside(
+        transaction,
+        parent,
+        f"Checkpoint {step} of {run}",
+        author=author,
+        metadata={"run": run, "step": step},
+        drops=drops,
+    )
+    return Committed(made.digest, tuple(expired), history)
+
+
+def number(name: str, value: Any) -> float:
+    """A metric's value. Raises InvalidInputError when it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"metric {name!r}: {value!r:.80} is no number") from error
