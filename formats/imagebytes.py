@@ -35,7 +35,7 @@ _TIFF_HEADER = frozenset({_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_KIND, _TI
 
 # By colour type, and by (kind of a TIFF, samples per pixel).
 _PNG_MODES = {0: "L", 2: "RGB", 3: "P", 4: "LA", 6: "RGBA"}
-_JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
+JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 _TIFF_MODES = {(0, 1): "L", (1, 1): "L", (2, 3): "RGB", (2, 4): "RGBA", (3, 1): "P", (5, 4): "CMYK"}
 _GREY_MODES = {1: "1", 16: "I;16"}  # by bits, where they are not the usual ones
 
@@ -134,7 +134,7 @@ def jpeg_frame(data: Encoded, at: int) -> tuple[int, int, str | None]:
     if not at:
         return 0, 0, None
     height, width, components = _JPEG_FRAME.unpack_from(data, at + 3)
-    return height, width, _JPEG_MODES.get(components)
+    return height, width, JPEG_MODES.get(components)
 
 
 def jpeg_places(data: Encoded, *, to_scan: bool) -> tuple[int, int] | None:

@@ -27,7 +27,7 @@ from tensorrepo.repo.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HEAD_BYTES", "SUFFIXES", "Examiner", "codec_of", "examine"]
+__all__ = ["HEAD_BYTES", "SUFFIXES", "codec_of", "examine"]
 
 SUFFIXES = {
     "png": (".png",),
@@ -38,8 +38,6 @@ SUFFIXES = {
     "webp": (".webp",),
 }
 _PNG_CHUNK = Struct(">I4s")
-_JPEG_LENGTH, _JPEG_SIZE = Struct(">H"), Struct(">HH")
-_JPEG_FRAME_BYTES = 8  # of a frame's segment, at least; in fewer the next marker would be a size
 _JPEG_END = b"\xff\xd9"
 _TIFF_EXTENTS = ((273, 279), (324, 325))  # offsets and byte counts of strips, then of tiles
 
@@ -50,38 +48,6 @@ def examine(data: bytes) -> ImageHeader:
     Raises:
         InvalidInputError: no image format that is known here, cut short, or without pixels.
     """
-    return _examine(data)[0]
-
-
-class Examiner:
-    """`examine` for images that may come from one encoder. Used by one thread.
-
-    JPEGs of one encoder begin with the same bytes but for height and width. Where an image begins
-    as one that was walked through, all that the walk would find is known.
-    """
-
-    def __init__(self) -> None:
-        # What lies before height and width, and behind them up to the first scan.
-        self._before = self._behind = b""
-        self._mode: str | None = None
-
-    def examine(self, data: bytes) -> ImageHeader:
-        """The same as the function."""
-        at = len(self._before)
-        if at and data.startswith(self._before) and data.startswith(self._behind, at + 4):
-            height, width = _JPEG_SIZE.unpack_from(data, at)
-            if height and width and data.rfind(_JPEG_END) >= at + 4 + len(self._behind):
-                return ImageHeader("jpeg", height, width, self._mode)
-        header, places = _examine(data)
-        if places is not None and _JPEG_LENGTH.unpack_from(data, places[0])[0] >= _JPEG_FRAME_BYTES:
-            frame, scan = places
-            self._before, self._behind = data[: frame + 3], data[frame + 7 : scan]
-            self._mode = header.mode
-        return header
-
-
-def _examine(data: bytes) -> tuple[ImageHeader, tuple[int, int] | None]:
-    """The header, and of a usual JPEG where frame and scan lie."""
     codec = codec_of(data[:HEAD_BYTES])
     if codec is None:
         raise InvalidInputError(
@@ -99,7 +65,7 @@ def _examine(data: bytes) -> tuple[ImageHeader, tuple[int, int] | None]:
         raise _short(codec, data) from problem
     if header.height <= 0 or header.width <= 0:
         raise InvalidInputError(f"is a {codec} image of {header.height} x {header.width} pixels")
-    return header, places
+    return header
 
 
 def _short(codec: str, data: bytes) -> InvalidInputError:

@@ -1,13 +1,13 @@
 """Reads image files ahead: threads take in the next ones while rows before them are stored.
 
-A file is opened once and never asked for its size: looking it up by name would take as long as
-reading it. How many files make a portion is estimated from what their folder held at the survey;
-where that was wrong, a portion ends early and its rest becomes the next one.
+A portion of files is read with the interpreter's lock let go of once, into the memory that becomes
+a batch. A file is opened once and never asked for its size: looking it up by name would take as
+long as reading it. How many files make a portion is estimated from what their folder held at the
+survey; where that was wrong, a portion ends early and its rest becomes the next one.
 """
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tensorrepo.formats.dataset.pages.pool import Pool
-from tensorrepo.formats.exchange.base import refusals
-from tensorrepo.formats.exchange.imagery.imagebytes import HEAD_BYTES, Examiner, codec_of
+from tensorrepo.formats.exchange.base import BATCH_BYTES, refusals
 from tensorrepo.formats.exchange.imagery.imagewalk import Place, check_whole
+from tensorrepo.formats.imagebytes import JPEG_MODES, ImageHeader
+from tensorrepo.formats.native.files import BEST, CODECS
+from tensorrepo.repo.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -26,14 +28,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.imagebytes import ImageHeader
+    from tensorrepo.formats.native.files import FileReader
 
 READERS = 2
-PORTION_FILES, PORTION_BYTES = 64, 1 << 20  # so many files, or bytes, are read by one thread
-AHEAD = 8  # portions: about one batch
-_TAKEN = 16  # portions that the taker holds on to until they are a batch
-_BLOCK_BYTES = PORTION_BYTES * 5 // 4  # a portion and a usual image
-_LEAST_READ_BYTES = 4 << 10
+PORTION_FILES, PORTION_BYTES = 4096, BATCH_BYTES  # so many files, or bytes, are read by one thread
+AHEAD = 4  # portions
+# Files are chosen to take less than there is room: sizes differ, and a rest is a portion too.
+_CHOSEN_BYTES = PORTION_BYTES * 7 // 8
+_TAKEN = 3  # portions that the taker holds on to: rows being stored, and those before and behind
+_JPEG = CODECS.index("jpeg")
 
 
 class WantedFile(NamedTuple):
@@ -54,58 +57,68 @@ class Portion:
         ends: where each of them ends in `data`.
         headers: what each says of itself.
         rest: files that are still to be read, behind these.
+        problem: why the first of the rest cannot be read; nothing is, then.
     """
 
     files: Sequence[WantedFile]
     data: NDArray[np.uint8]
     ends: Sequence[int]
     headers: Sequence[ImageHeader]
-    rest: Sequence[WantedFile]
+    rest: Sequence[WantedFile] = ()
+    problem: Error | None = None
 
 
-def read_ahead(runs: Iterable[Sequence[WantedFile]]) -> Generator[Portion]:
+def read_ahead(
+    runs: Iterable[Sequence[WantedFile]], reader: FileReader = BEST
+) -> Generator[Portion]:
     """The images among the files, whole and in order.
 
-    The files of one run have one place. In memory are no more than `AHEAD` portions, each of a MiB
-    and a file.
+    The files of one run have one place. In memory are no more than `AHEAD` portions, each of
+    `PORTION_BYTES` or of one larger file.
 
     Raises:
-        InvalidInputError: an image is cut short, or in a format that it was not in before.
+        InvalidInputError: an image is cut short, or in a format that it was not in before. The
+            images before it have come.
     """
     threads = ThreadPoolExecutor(READERS, "read-image")
     reading: deque[Future[Portion]] = deque()
-    pool = Pool((AHEAD + READERS + _TAKEN) * _BLOCK_BYTES)
+    pool = Pool((AHEAD + READERS + _TAKEN) * PORTION_BYTES)
 
-    def first() -> Portion:
+    def first() -> Iterator[Portion]:
         portion = reading.popleft().result()
+        if portion.files:
+            yield portion
+        if portion.problem is not None:
+            raise portion.problem
         if portion.rest:
-            reading.appendleft(threads.submit(_read_portion, portion.rest, pool))
-        return portion
+            reading.appendleft(threads.submit(_read_portion, portion.rest, pool, reader))
 
     try:
         for wanted in _portions(runs):
-            reading.append(threads.submit(_read_portion, wanted, pool))
+            reading.append(threads.submit(_read_portion, wanted, pool, reader))
             while len(reading) >= AHEAD:
-                yield first()
+                yield from first()
         while reading:
-            yield first()
+            yield from first()
     finally:
         threads.shutdown(wait=True, cancel_futures=True)
 
 
 def _portions(runs: Iterable[Sequence[WantedFile]]) -> Iterator[list[WantedFile]]:
     portion: list[WantedFile] = []
-    room = PORTION_BYTES
+    room = _CHOSEN_BYTES
     for run in runs:
         at = 0
         while at < len(run):
             each = _about_bytes(run[at].place)
-            fit = min(PORTION_FILES - len(portion), -(-room // each))
+            fit = min(len(run) - at, PORTION_FILES - len(portion), room // each)
+            if portion and not fit:
+                yield portion
+                portion, room = [], _CHOSEN_BYTES
+                continue
+            fit = max(1, fit)
             portion += run[at : at + fit]
             at, room = at + fit, room - fit * each
-            if room <= 0 or len(portion) >= PORTION_FILES:
-                yield portion
-                portion, room = [], PORTION_BYTES
     if portion:
         yield portion
 
@@ -114,50 +127,43 @@ def _about_bytes(place: Place) -> int:
     return max(1, place.bytes // max(1, place.rows))
 
 
-def _read_portion(files: Sequence[WantedFile], pool: Pool) -> Portion:
-    block = pool.array((_BLOCK_BYTES,), np.dtype(np.uint8))
-    read: list[WantedFile] = []
+def _read_portion(files: Sequence[WantedFile], pool: Pool, reader: FileReader) -> Portion:
+    block = pool.array((PORTION_BYTES,), np.dtype(np.uint8))
+    paths = [file.path for file in files]
+    found = reader.read(paths, block)
+    images: list[WantedFile] = []
     ends: list[int] = []
     headers: list[ImageHeader] = []
-    look = Examiner().examine
-    end = tried = 0
-    for file in files:
-        tried += 1
-        data = _read_image(file)
-        if data is None:
-            continue
-        headers.append(check_whole(file.path, data, file.place.codecs, look))
-        start, end = end, end + len(data)
-        if end > len(block):
-            block = np.concatenate([block[:start], np.empty(len(data), np.uint8)])
-        # No array operation: for a small image it would take longer than the copy.
-        block.data[start:end] = data
-        read.append(file)
-        ends.append(end)
-        if end >= PORTION_BYTES:
-            break
-    return Portion(read, block[:end], ends, headers, files[tried:])
-
-
-def _read_image(wanted: WantedFile) -> bytes | None:
-    """The bytes of a file; None when it is no image, which is told by its first bytes."""
+    start = 0
+    problem: Error | None = None
+    done = len(found.records)
     try:
-        file = os.open(wanted.path, os.O_RDONLY)
-        try:
-            # Most files are read at once, and there is nothing behind that.
-            usual = min(max(2 * _about_bytes(wanted.place), _LEAST_READ_BYTES), PORTION_BYTES)
-            data = os.read(file, usual)
-            if codec_of(data[:HEAD_BYTES]) is None:
-                return None
-            more = os.read(file, _LEAST_READ_BYTES)
-            return b"".join([data, more, *_rest(file)]) if more else data
-        finally:
-            os.close(file)
-    except OSError:
-        with refusals(wanted.path, "image"):
-            raise
+        facts = found.records.tolist()
+        for file, (end, height, width, _, codec, components) in zip(files, facts, strict=False):
+            if not codec:
+                continue
+            if components and codec == _JPEG and "jpeg" in file.place.codecs:
+                header = ImageHeader("jpeg", height, width, JPEG_MODES.get(components))
+            else:
+                header = check_whole(file.path, block[start:end].tobytes(), file.place.codecs)
+            images.append(file)
+            ends.append(end)
+            headers.append(header)
+            start = end
+        if found.error:
+            with refusals(files[done].path, "image"):
+                raise found.problem(paths)
+        if not done:
+            return _read_alone(files)
+    except Error as error:
+        problem = error
+    return Portion(images, block[:start], ends, headers, files[done:], problem)
 
 
-def _rest(file: int) -> Iterator[bytes]:
-    while part := os.read(file, PORTION_BYTES):
-        yield part
+def _read_alone(files: Sequence[WantedFile]) -> Portion:
+    """The first file, which does not fit into the memory of a portion."""
+    file = files[0]
+    with refusals(file.path, "image"), open(file.path, "rb", buffering=0) as opened:
+        data = opened.readall()
+    header = check_whole(file.path, data, file.place.codecs)
+    return Portion([file], np.frombuffer(data, np.uint8), [len(data)], [header], files[1:])

@@ -11,11 +11,9 @@ as the bytes they are. `classes.txt` in the folder, a name a line, fixes the num
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +22,7 @@ import numpy as np
 from tensorrepo.formats.dataset.columns.encoded import EncodedImages
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Schema, Text
 from tensorrepo.formats.dataset.columns.values import BinaryValues
-from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.exchange.base import (
-    BATCH_BYTES,
     Candidate,
     Damage,
     Origin,
@@ -58,16 +54,10 @@ from tensorrepo.formats.exchange.imagery.labels import (
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.columns.schema import Batch
-    from tensorrepo.formats.imagebytes import ImageHeader
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
 _UNSAFE = frozenset('/\\:*?"<>|%\x7f')
-_BATCHES_KEPT = 3  # one that is written, the next one, and one that somebody looks at
 _SNIFFED = 16  # files of a folder without known suffixes that are looked into
 
 
@@ -266,78 +256,25 @@ def _batches(
 ) -> Iterator[Batch]:
     names = _schema(plan, places, one_split=one_split).names
     numbers = {each: (plan.label(each), plan.split(each)) for each in places}
-    pool = Pool(_BATCHES_KEPT * BATCH_BYTES)
-    found = _filled(read_ahead(_wanted(path, ignore, damaged, places)))
-    before: Future[Batch] | None = None
-    with ThreadPoolExecutor(1, "batch-images") as thread:
-        while True:
-            try:
-                rows = next(found, None)
-            except BaseException:
-                if before is not None:
-                    yield before.result()  # what came before the image that is refused
-                raise
-            begun = thread.submit(rows.batch, names, numbers, pool) if rows is not None else None
-            if before is not None:
-                yield before.result()
-            if begun is None:
-                return
-            before = begun
+    for portion in read_ahead(_wanted(path, ignore, damaged, places)):
+        yield _batch(portion, names, numbers)
 
 
-def _filled(portions: Iterable[Portion]) -> Iterator[_Rows]:
-    """The images of `portions` in batches of bounded bytes."""
-    rows = _Rows()
-    for portion in portions:
-        at = 0
-        while (at := rows.take(portion, at)) < len(portion.files):
-            yield rows
-            rows = _Rows()
-    if rows.files:
-        yield rows
-
-
-@dataclass(slots=True)
-class _Rows:
-    """Rows that become a batch; `parts` are their images, `ends` where each of them ends."""
-
-    files: list[WantedFile] = field(default_factory=list)
-    headers: list[ImageHeader] = field(default_factory=list)
-    parts: list[NDArray[np.uint8]] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-
-    def take(self, portion: Portion, at: int) -> int:
-        """Take in images from `at` on while they fit, at least one; where that ends."""
-        held = self.ends[-1] if self.ends else 0
-        start = portion.ends[at - 1] if at else 0
-        stop = bisect_right(portion.ends, start + BATCH_BYTES - held, at)
-        if not self.ends:
-            stop = max(stop, at + 1)
-        if at < stop <= len(portion.files):
-            self.files += portion.files[at:stop]
-            self.headers += portion.headers[at:stop]
-            self.parts.append(portion.data[start : portion.ends[stop - 1]])
-            self.ends += [held + end - start for end in portion.ends[at:stop]]
-        return min(stop, len(portion.files))
-
-    def batch(
-        self,
-        names: Sequence[str],
-        numbers: Mapping[tuple[str, ...], tuple[int | None, int | None]],
-        pool: Pool,
-    ) -> Batch:
-        """Columns of these names; `numbers` are class and split of a folder."""
-        data = pool.array((self.ends[-1],), np.dtype(np.uint8))
-        np.concatenate(self.parts, out=data)
-        images = BinaryValues(np.array([0, *self.ends], np.int64), data)
-        found = [numbers[file.place.folders] for file in self.files]
-        columns = {
-            "image": EncodedImages(images, self.headers),
-            "label": [label for label, _ in found],
-            "split": [split for _, split in found],
-            "file": [file.relative for file in self.files],
-        }
-        return {name: columns[name] for name in names}
+def _batch(
+    portion: Portion,
+    names: Sequence[str],
+    numbers: Mapping[tuple[str, ...], tuple[int | None, int | None]],
+) -> Batch:
+    """Columns of these names; `numbers` are class and split of a folder."""
+    images = BinaryValues(np.array([0, *portion.ends], np.int64), portion.data)
+    found = [numbers[file.place.folders] for file in portion.files]
+    columns = {
+        "image": EncodedImages(images, portion.headers),
+        "label": [label for label, _ in found],
+        "split": [split for _, split in found],
+        "file": [file.relative for file in portion.files],
+    }
+    return {name: columns[name] for name in names}
 
 
 def _wanted(
@@ -347,7 +284,7 @@ def _wanted(
     places: Mapping[tuple[str, ...], Place],
 ) -> Iterator[list[WantedFile]]:
     """The files that the survey found in `places`, and what else lies there."""
-    for run in walk_files(path, ignore, []):
+    for run in walk_files(path, ignore):
         place = places.get(folders_of(run.folder))
         if place is not None:
             yield [

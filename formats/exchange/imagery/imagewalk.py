@@ -7,7 +7,9 @@ Its order is that of paths compared part by part, so that two walks meet the sam
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -15,13 +17,15 @@ from typing import NamedTuple
 
 from tensorrepo.formats.exchange.base import damage, refusals
 from tensorrepo.formats.exchange.ignore import Ignore
-from tensorrepo.formats.exchange.imagery.imagebytes import HEAD_BYTES, SUFFIXES, codec_of, examine
+from tensorrepo.formats.exchange.imagery.imagebytes import HEAD_BYTES, SUFFIXES, examine
 from tensorrepo.formats.imagebytes import ImageHeader
+from tensorrepo.formats.native.files import BEST, CODECS, FileReader
 from tensorrepo.repo.errors import InvalidInputError
 
 CLASSES_FILE = "classes.txt"
 _SUFFIXES = frozenset(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
-RUN_FILES = 64
+RUN_FILES = 1024
+_LOOKERS = 2
 _name_of = attrgetter("name")
 _ADVICE = "Mend or remove it, or skip such images: damaged=skip"
 
@@ -53,6 +57,11 @@ class Place:
     bytes: int = 0
     codecs: set[str] = field(default_factory=set)
 
+    def add(self, rows: int, stored: int, codecs: Iterable[str]) -> None:
+        self.rows += rows
+        self.bytes += stored
+        self.codecs.update(codecs)
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:
@@ -68,10 +77,14 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Some files that follow each other in one folder: `folder` is "" or ends in a slash."""
+    """Some files that follow each other in one folder: `folder` is "" or ends in a slash.
+
+    `note` says what is passed over behind them, if anything is.
+    """
 
     folder: str
     entries: Sequence[os.DirEntry[str]]
+    note: str = ""
 
 
 def survey_folder(path: Path, ignore: Ignore, *, examined: bool) -> Survey:
@@ -79,18 +92,17 @@ def survey_folder(path: Path, ignore: Ignore, *, examined: bool) -> Survey:
     places: dict[tuple[str, ...], Place] = {}
     passed_over: list[str] = []
     damaged: dict[str, str] = {}
-    for run in walk_files(path, ignore, passed_over):
-        place: Place | None = None
-        for image in _images_of(path, run, passed_over, examined=examined):
+    for looked in _look_ahead(walk_files(path, ignore)):
+        folders = folders_of(looked.run.folder)
+        if not examined and looked.are_plain_images:
+            place = places.setdefault(folders, Place(folders))
+            place.add(len(looked.codecs), sum(looked.sizes), looked.codecs)
+            continue
+        for image in _images_of(path, looked, passed_over, examined=examined):
             if examined and (problem := _problem(image)):
                 damaged[image.relative] = problem
-                continue
-            if place is None:
-                folders = folders_of(run.folder)
-                place = places.setdefault(folders, Place(folders))
-            place.rows += 1
-            place.bytes += image.bytes
-            place.codecs.add(image.codec)
+            else:
+                places.setdefault(folders, Place(folders)).add(1, image.bytes, {image.codec})
     return Survey(places, tuple(passed_over), damaged)
 
 
@@ -102,44 +114,91 @@ def walk_images(
     Unless damaged images are `examined` and passed over, a file that is only called like an image
     is an error: most likely it was cut short before its first byte.
     """
-    for run in walk_files(path, ignore, passed_over):
-        yield from _images_of(path, run, passed_over, examined=examined)
+    for looked in _look_ahead(walk_files(path, ignore)):
+        yield from _images_of(path, looked, passed_over, examined=examined)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """A run whose files were looked into.
+
+    Attributes:
+        run: the run.
+        codecs: the format of each of its entries, "" for none.
+        sizes: the bytes of each.
+        problem: why no more is known of the entry behind those.
+    """
+
+    run: Run
+    codecs: Sequence[str]
+    sizes: Sequence[int]
+    problem: OSError | None
+
+    @property
+    def are_plain_images(self) -> bool:
+        """Whether there is nothing to say but how many there are, and how large."""
+        names = "".join(map(_name_of, self.run.entries))
+        is_said = self.problem is not None or self.run.note
+        return not is_said and "" not in self.codecs and names.isascii()
 
 
 def _images_of(
-    path: Path, run: Run, passed_over: list[str], *, examined: bool
+    path: Path, looked: _Looked, passed_over: list[str], *, examined: bool
 ) -> Iterator[ImageFile]:
-    for entry in run.entries:
-        relative = run.folder + entry.name
-        try:
-            codec, stored = _look_into(entry)
-        except OSError:
-            with refusals(entry.path, "image"):
-                raise
-        if codec is None and not examined and is_called_image(relative):
-            raise damage(entry.path, f"is called like an image and is none. {_ADVICE}")
-        if codec is None:
-            passed_over.append(f"{relative} is no image")
-        else:
+    folder = looked.run.folder
+    known = zip(looked.run.entries, looked.codecs, looked.sizes, strict=False)
+    for entry, codec, stored in known:
+        relative = folder + entry.name
+        if codec:
             yield ImageFile(unicode_name(path, relative), entry.path, stored, codec)
+        elif not examined and is_called_image(relative):
+            raise damage(entry.path, f"is called like an image and is none. {_ADVICE}")
+        else:
+            passed_over.append(f"{relative} is no image")
+    if looked.problem is not None:
+        with refusals(looked.problem.filename, "image"):
+            raise looked.problem
+    if looked.run.note:
+        passed_over.append(looked.run.note)
 
 
-def _look_into(entry: os.DirEntry[str]) -> tuple[str | None, int]:
-    """The format of an image file, None for others, and its size.
-
-    One `open` and no `stat`: in a folder of small images, finding a file by its name costs more
-    than reading it.
-    """
-    if not entry.is_file():
-        return None, 0
-    file = os.open(entry.path, os.O_RDONLY)
+def _look_ahead(runs: Iterator[Run]) -> Generator[_Looked]:
+    """The same runs, looked into by threads while those before them are counted."""
+    threads = ThreadPoolExecutor(_LOOKERS, "look-image")
+    looking: deque[Future[_Looked]] = deque()
     try:
-        return codec_of(os.read(file, HEAD_BYTES)), os.lseek(file, 0, os.SEEK_END)
+        for run in runs:
+            looking.append(threads.submit(_look, run, BEST))
+            if len(looking) > _LOOKERS:
+                yield looking.popleft().result()
+        while looking:
+            yield looking.popleft().result()
     finally:
-        os.close(file)
+        threads.shutdown(wait=True, cancel_futures=True)
 
 
-def walk_files(path: Path, ignore: Ignore, passed_over: list[str]) -> Iterator[Run]:
+def _look(run: Run, reader: FileReader) -> _Looked:
+    """Look into the files of a run. What is no file, or a link to none, is never opened."""
+    is_file: list[bool] = []
+    problem: OSError | None = None
+    try:
+        is_file.extend(map(os.DirEntry.is_file, run.entries))
+    except OSError as error:
+        problem = error
+    paths = [entry.path for entry, each in zip(run.entries, is_file, strict=False) if each]
+    found = reader.look(paths)
+    if found.error:
+        problem = found.problem(paths)
+    codecs = [CODECS[codec] for codec in found.records["codec"].tolist()]
+    sizes = found.records["end"].tolist()
+    for at, each in enumerate(is_file):
+        if not each and at <= len(codecs):  # behind a problem nothing is known
+            codecs.insert(at, "")
+            sizes.insert(at, 0)
+    return _Looked(run, codecs, sizes, problem)
+
+
+def walk_files(path: Path, ignore: Ignore) -> Iterator[Run]:
     """What may be images below `path`, folder after folder, names in order.
 
     Links to folders could be circles. Only one folder's names are in memory for each level, so a
@@ -153,9 +212,8 @@ def walk_files(path: Path, ignore: Ignore, passed_over: list[str]) -> Iterator[R
         if below is None:
             stack.pop()
         elif below.is_symlink():
-            passed_over.append(
-                f"{level.folder}{below.name} is a link to a folder, which is not followed"
-            )
+            note = f"{level.folder}{below.name} is a link to a folder, which is not followed"
+            yield Run(level.folder, (), note)
         else:
             stack.append(_Level.of(f"{level.folder}{below.name}/", below.path, ignore))
 
@@ -172,7 +230,7 @@ class _Level:
     @classmethod
     def of(cls, folder: str, path: str, ignore: Ignore) -> _Level:
         with refusals(path, "folder"), os.scandir(path) as found:
-            entries = [entry for entry in found if not entry.name.startswith(".")]
+            entries = [entry for entry in found if entry.name[0] != "."]
         entries.sort(key=_name_of)
         if ignore.rules:
             entries = [
@@ -237,16 +295,14 @@ def read_whole(image: ImageFile) -> tuple[bytes, ImageHeader]:
     return data, check_whole(image.path, data, (image.codec,))
 
 
-def check_whole(
-    path: str, data: bytes, codecs: Collection[str], look: Callable[[bytes], ImageHeader] = examine
-) -> ImageHeader:
-    """The header of an image file that was read, in one of `codecs`; `look` examines it.
+def check_whole(path: str, data: bytes, codecs: Collection[str]) -> ImageHeader:
+    """The header of an image file that was read, in one of `codecs`.
 
     Raises:
         InvalidInputError: it is cut short, or in none of these formats any more.
     """
     try:
-        header = look(data)
+        header = examine(data)
     except InvalidInputError as problem:
         raise damage(path, f"{problem}. {_ADVICE}") from problem
     if header.codec not in codecs:

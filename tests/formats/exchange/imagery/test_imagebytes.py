@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import io
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tensorrepo.formats.exchange.imagery.imagebytes import HEAD_BYTES, Examiner, codec_of, examine
+from tensorrepo.formats.exchange.imagery.imagebytes import HEAD_BYTES, codec_of, examine
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.foreign import gif, png
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.formats.imagebytes import ImageHeader
 
 SHAPE = (37, 53)
 PIXELS = np.random.default_rng(0).integers(0, 256, (*SHAPE, 3), dtype=np.uint8)
@@ -103,49 +97,6 @@ def test_a_jpeg_whose_thumbnail_has_an_end_mark_is_still_seen_as_cut() -> None:
     thumbnail = b"\xff\xe1" + (2 + 4).to_bytes(2, "big") + b"\xff\xd9\xff\xd9"
     with pytest.raises(InvalidInputError, match="cut short"):
         examine(data[:2] + thumbnail + data[2:-2])
-
-
-@every_way
-def test_an_examiner_finds_what_examining_one_by_one_finds(way: str) -> None:
-    rng = random.Random(way)
-    data = encoded(way)
-    images = [part for _ in range(300) for part in (data, _damaged(data, rng), _cut(data, rng))]
-    look = Examiner().examine
-    assert [_found(look, image) for image in images] == [_found(examine, each) for each in images]
-
-
-def test_an_examiner_reads_the_size_of_each_image_of_one_encoder() -> None:
-    image = pytest.importorskip("PIL.Image", reason="pillow encodes what is examined here")
-    look = Examiner().examine
-    shapes = [(20, 30), (31, 7), (1, 1), (20, 30), (999, 2)]
-    files = [io.BytesIO() for _ in shapes]
-    for (height, width), file in zip(shapes, files, strict=True):
-        image.new("RGB", (width, height)).save(file, "jpeg")
-    headers = [look(file.getvalue()) for file in files]
-    assert [(header.height, header.width) for header in headers] == shapes
-    assert {header.mode for header in headers} == {"RGB"}
-
-
-def test_an_examiner_does_not_take_markers_for_a_size() -> None:
-    # The frame of two bytes ends before its height: what stands there is the next marker.
-    tail = b"\xff\xda\0\2" + b"\xff\xd9"
-    short = b"\xff\xd8\xff\xc0\0\2" + b"\xff\xfe\0\7abcde" + tail
-    other = short.replace(b"\xff\xfe\0\7", b"\xff\xfe\0\3")
-    look = Examiner().examine
-    assert [_found(look, each) for each in (short, other)] == [
-        _found(examine, each) for each in (short, other)
-    ]
-
-
-def _found(look: Callable[[bytes], ImageHeader], data: bytes) -> ImageHeader | str:
-    try:
-        return look(data)
-    except InvalidInputError as problem:
-        return str(problem)
-
-
-def _cut(data: bytes, rng: random.Random) -> bytes:
-    return data[: rng.randrange(len(data))]
 
 
 def _passes(data: bytes) -> bool:

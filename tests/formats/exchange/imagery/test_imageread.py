@@ -52,8 +52,12 @@ def _pairs(portion: Portion) -> Iterator[tuple[WantedFile, bytes]]:
 
 
 def test_images_come_in_the_order_in_which_they_were_asked_for(tmp_path: Path) -> None:
-    given = [image() for _ in range(3 * AHEAD * PORTION_FILES // 2)]
-    files = [wanted(tmp_path / f"{at}.png", data) for at, data in enumerate(given)]
+    given = [image() for _ in range(300)]
+    files = [
+        wanted(tmp_path / f"{at}.png", data, size=PORTION_BYTES // 20)
+        for at, data in enumerate(given)
+    ]
+    assert 17 * AHEAD < 300, "more portions than are read ahead"
     found = images_of(files)
     assert [file for file, _ in found] == files
     assert [data for _, data in found] == given
@@ -63,10 +67,12 @@ def test_images_come_in_the_order_in_which_they_were_asked_for(tmp_path: Path) -
 def test_a_large_image_is_read_whole_whatever_its_size_was_before(
     tmp_path: Path, told: int | None
 ) -> None:
-    data = image(1100)
-    assert len(data) > PORTION_BYTES
-    file = wanted(tmp_path / "large.png", data, size=told)
-    assert images_of([file]) == [(file, data)]
+    data = image() + bytes(PORTION_BYTES)
+    before = wanted(tmp_path / "1.png", image(), size=told)
+    large = wanted(tmp_path / "large.png", data, size=told)
+    found = images_of([before, large, before])
+    assert [file for file, _ in found] == [before, large, before]
+    assert found[1][1] == data
 
 
 def test_an_image_that_became_shorter_is_read_as_it_is(tmp_path: Path) -> None:
@@ -76,25 +82,25 @@ def test_an_image_that_became_shorter_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_portion_of_images_larger_than_their_folder_promised_ends_early(tmp_path: Path) -> None:
-    data = [image(700) for _ in range(8)]
+    data = [image() + bytes(PORTION_BYTES * share // 10) for share in (4, 4, 9, 1, 0, 8)]
     files = [wanted(tmp_path / f"{at}.png", each, size=100) for at, each in enumerate(data)]
     portions = list(read_ahead([files]))
     assert [data for portion in portions for _, data in _pairs(portion)] == data
-    assert [file for portion in portions for file in portion.files] == files
-    assert max(portion.data.nbytes for portion in portions) < PORTION_BYTES + len(data[0])
+    assert [len(portion.files) for portion in portions] == [2, 1, 3]
+    assert max(portion.data.nbytes for portion in portions) <= PORTION_BYTES
 
 
-@pytest.mark.parametrize("data", [b"", b"a note", bytes(1 << 20)])
+@pytest.mark.parametrize("data", [b"", b"a note", bytes(1 << 20), bytes(2 * PORTION_BYTES)])
 def test_what_is_no_image_is_passed_over(tmp_path: Path, data: bytes) -> None:
     files = [wanted(tmp_path / "note.txt", data), wanted(tmp_path / "1.png", image())]
     assert [file for file, _ in images_of(files)] == files[1:]
 
 
 def test_an_image_cut_short_is_refused_after_those_before_it(tmp_path: Path) -> None:
-    whole = wanted(tmp_path / "1.png", image())
-    others = [wanted(tmp_path / f"{at}.png", image()) for at in range(2, PORTION_FILES + 1)]
-    reading = read_ahead([[whole, *others, wanted(tmp_path / "cut.png", image()[:-6])]])
-    assert next(reading).files == [whole, *others]
+    whole = [wanted(tmp_path / f"{at}.png", image()) for at in range(3)]
+    behind = wanted(tmp_path / "last.png", image())
+    reading = read_ahead([[*whole, wanted(tmp_path / "cut.png", image()[:-6]), behind]])
+    assert next(reading).files == whole
     with pytest.raises(InvalidInputError, match=r"cut\.png.*cut short"):
         next(reading)
 
@@ -124,13 +130,13 @@ def test_no_more_is_asked_for_than_may_wait_in_memory(tmp_path: Path) -> None:
 
     reading = read_ahead(endless())
     next(reading)
-    assert asked <= AHEAD * PORTION_FILES
+    assert asked <= AHEAD * PORTION_FILES + 1
     reading.close()
 
 
 def test_no_thread_stays_when_reading_is_given_up(tmp_path: Path) -> None:
-    files = [wanted(tmp_path / f"{at}.png", image()) for at in range(4 * PORTION_FILES)]
-    reading = read_ahead([files])
+    path = tmp_path / "1.png"
+    reading = read_ahead([[wanted(path, image(), size=PORTION_BYTES)] * 4 * AHEAD])
     next(reading)
     reading.close()
     assert not [thread for thread in threading.enumerate() if "read-image" in thread.name]
