@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -9,13 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
+from tensorrepo.formats.dataset.columns.values import FixedValues
 from tensorrepo.formats.dataset.mix import Mix
+from tensorrepo.formats.dataset.pages.page import encode_page
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.formats.dataset.streaming.groupedplan import GroupedPlan, plan_groups
 from tensorrepo.formats.dataset.tree import cuts
+from tensorrepo.formats.dataset.tree.fragments import Fragment
+from tensorrepo.formats.dataset.tree.index import ColumnPages
+from tensorrepo.formats.dataset.tree.spans import ColumnPart, FragmentPart
+from tensorrepo.formats.dataset.tree.treewrite import TreeWriter
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
-from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.dataset.write import column_id, write_dataset
+from tensorrepo.repo.objects import Kind
 from tests.support.objects import MemoryObjects
 from tests.support.streams import ROWS, SCHEMA, MappedObjects, rows_of
 
@@ -185,3 +196,51 @@ def test_few_runs_are_planned_one_by_one(option: dict[str, int]) -> None:
     dataset = made(MappedObjects)
     found = plan_groups(dataset, NAMES, lambda: None, batch_size=16, window_bytes=1, **options)  # type: ignore[arg-type, return-value]
     assert not isinstance(found, GroupedPlan)
+
+
+# ------------------------------------------------------------------------------ memory
+
+
+def repeated_pages(fragments: int) -> Dataset:
+    """So many fragments of the same four pages of eight rows."""
+    objects, ids = MappedObjects(), random.Random(7)
+    column = Column("x", Tensor("uint8", (16,)))
+    column = replace(column, id=column_id(None, column))
+    page = encode_page(FixedValues(np.zeros((8, 16), np.uint8)), column.storage)
+    chunk = objects.put(Kind.CHUNK, page.data.tobytes()).digest
+    entries = np.repeat(page.entry.reshape(1), 4)
+    entries["first_row"] = 8 * np.arange(4)
+    tags = np.tile(np.frombuffer(page.tag, np.uint8), (4, 1))
+    pages = ColumnPages(column.id, column.storage, entries, tags, np.zeros(4, np.uint32))
+    part = FragmentPart((ColumnPart(column.id, column.storage, pages, (chunk,)),))
+    with ThreadPoolExecutor(1) as storers:
+        tree = TreeWriter(objects, Schema((column,)), ((column.id,),), None, storers, 1 << 20)
+        for _ in range(fragments):
+            one = Fragment(ids.getrandbits(64), 32, {column.id: part}, stored_bytes=1)
+            tree.add_known(one, counted=False)
+        return open_dataset(objects, tree.finish({}).digest)
+
+
+def peak_bytes(fragments: int) -> int:
+    """What planning, the first batch and some more take at most."""
+    dataset, sizes = repeated_pages(fragments), {"batch_size": 8, "window_bytes": 2000}
+    options = stream(made(MappedObjects), batch_size=8).options
+    tracemalloc.start()
+    try:
+        plan = plan_groups(
+            dataset, ("x",), lambda: None, **sizes, most_runs=1, least_bytes=1, group_runs=32  # type: ignore[arg-type, return-value]
+        )  # fmt: skip
+        assert plan is not None
+        batches = iter(Stream(dataset, options, plan, ("x",), 3, 0))
+        for _ in range(60):
+            next(batches)
+        batches.close()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_four_times_the_pages_take_no_more_memory() -> None:
+    few, many = peak_bytes(2000), peak_bytes(8000)
+    # Their page entries alone would take more than two megabytes.
+    assert many - few < 1 << 20
