@@ -48,6 +48,10 @@ from tensorrepo.repo.trees import Entry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from tensorrepo.formats.model.manifest import TensorEntry
+    from tensorrepo.formats.model.placement import Placement
+    from tensorrepo.formats.model.report import WriteReport
+    from tensorrepo.formats.tensors import TensorReader, TensorType
     from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.objects import ObjectSink
 
@@ -121,22 +125,15 @@ def store_model(
             come out again byte for byte.
     """
     source = model if isinstance(model, ModelSource) else source_of(model)
-    pack_bytes = _pack_bytes(budget_bytes)
-    there = [entry for entry in (against.base, *known) if entry is not None]
-    digests = dict.fromkeys(entry.storage for entry in there if entry.storage is not None)
-    placements = [decode_placement(objects.get(digest).payload, digest) for digest in digests]
-    models = _base_models(objects, source, there, against.base, pack_bytes)
-    bases = Bases(models, depth=against.depth)
-    with ThreadPoolExecutor(os.cpu_count()) as pool, ThreadPoolExecutor(1) as uploader:
-        uploads = _Uploads(objects, uploader)
-        writer = TensorWriter(uploads.emit, known_tensors(placements), bases, pack_bytes, pool)
-        pieces = writer.store_all(source.tensors, progress)
-        placement = writer.finish()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        pieces, placement, report = store_tensors(
+            objects, source.tensors, pool, known, against, budget_bytes, progress
+        )
         links = {digest: objects.describe(digest) for digest in placement.links()}
         stored = StoredTensors(PackReader(objects, placement, links), pieces, source, pool)
         originals = sorted(source.originals, key=lambda original: original.name)
         manifest = Manifest(
-            types=_types(source),
+            types=type_entries(one.type for one in source.tensors.values()),
             tensors=tuple(pieces[name] for name in sorted(pieces)),
             aliases=tuple(Alias(name, source.aliases[name]) for name in sorted(source.aliases)),
             files=_store_files(objects, {**source.files, **(files or {})}),
@@ -148,12 +145,35 @@ def store_model(
         )
     digest = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links()).digest
     storage = objects.put(Kind.PLACEMENT, encode_placement(placement), placement.links()).digest
-    return Written(Entry(Kind.MODEL, digest, storage), writer.report())
+    return Written(Entry(Kind.MODEL, digest, storage), report)
+
+
+def store_tensors(
+    objects: ObjectSink,
+    tensors: Mapping[str, TensorReader],
+    pool: Executor,
+    known: Iterable[Entry] = (),
+    against: Against = SIMILAR,
+    budget_bytes: int = DEFAULT_BUDGET_BYTES,
+    progress: Progress | None = None,
+) -> tuple[dict[str, TensorEntry], Placement, WriteReport]:
+    """Store tensors alone: what a manifest says of them, and where they lie. See `store_model`."""
+    pack_bytes = _pack_bytes(budget_bytes)
+    there = [entry for entry in (against.base, *known) if entry is not None]
+    digests = dict.fromkeys(entry.storage for entry in there if entry.storage is not None)
+    placements = [decode_placement(objects.get(digest).payload, digest) for digest in digests]
+    models = _base_models(objects, tensors, there, against.base, pack_bytes)
+    bases = Bases(models, depth=against.depth)
+    with ThreadPoolExecutor(1) as uploader:
+        uploads = _Uploads(objects, uploader)
+        writer = TensorWriter(uploads.emit, known_tensors(placements), bases, pack_bytes, pool)
+        entries = writer.store_all(tensors, progress)
+        return entries, writer.finish(), writer.report()
 
 
 def _base_models(
     objects: ObjectSink,
-    source: ModelSource,
+    tensors: Mapping[str, TensorReader],
     known: Sequence[Entry],
     base: Entry | None,
     cache_bytes: int,
@@ -169,7 +189,7 @@ def _base_models(
     similar = {entry.digest: entry for entry in reversed(known)}
     likeliest = list(reversed(similar.values()))[:RANKED]
     models = (opened(entry, "similar") for entry in likeliest)
-    return choose_bases(None, [one for one in models if one is not None], source.tensors)
+    return choose_bases(None, [one for one in models if one is not None], tensors)
 
 
 def _store_graph(objects: ObjectSink, graph: bytes | None) -> bytes | None:
@@ -202,11 +222,12 @@ class _Uploads:
         return self._last
 
 
-def _types(source: ModelSource) -> tuple[TypeEntry, ...]:
-    types = {reader.type.name: reader.type for reader in source.tensors.values()}
+def type_entries(types: Iterable[TensorType]) -> tuple[TypeEntry, ...]:
+    """A manifest's list of the types in use."""
+    known = {element.name: element for element in types}
     return tuple(
-        TypeEntry(name, types[name].block_elements, types[name].block_bytes)
-        for name in sorted(types)
+        TypeEntry(name, known[name].block_elements, known[name].block_bytes)
+        for name in sorted(known)
     )
 
 

@@ -1,0 +1,151 @@
+"""How does a model come about whose tensors several processes hold parts of?
+
+Each stores its shards as pieces and says what it stored, in a few bytes; one of them joins what all
+say into the manifest and the placement. Tensors are not gathered anywhere.
+
+    store_shards, in each process -> bytes -> join_shards, in one of them -> the entry to stage
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from tensorrepo.formats.model.bases import SIMILAR, Against
+from tensorrepo.formats.model.manifest import Manifest, Piece, TensorEntry, encode_manifest
+from tensorrepo.formats.model.placement import Placement, encode_placement
+from tensorrepo.formats.model.reuse import Locations, build_placement, known_tensors
+from tensorrepo.formats.model.write import DEFAULT_BUDGET_BYTES, store_tensors, type_entries
+from tensorrepo.formats.tensors import TensorType
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.trees import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tensorrepo.formats.model.frames import Fingerprint
+    from tensorrepo.formats.tensors import TensorReader
+    from tensorrepo.repo.objects import ObjectSink
+
+
+class Shard(NamedTuple):
+    """A box of a tensor: `reader` has its elements, `offset` is where it begins in `shape`."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    reader: TensorReader
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    type: tuple[str, int, int]
+    shape: tuple[int, ...]
+    piece: Piece
+
+
+class _Told(msgspec.Struct, frozen=True, array_like=True):
+    """What one process says of its shards."""
+
+    shards: tuple[_Stored, ...]
+    placement: Placement
+
+
+def store_shards(
+    objects: ObjectSink,
+    shards: Iterable[Shard],
+    *,
+    known: Iterable[Entry] = (),
+    against: Against = SIMILAR,
+    budget_bytes: int = DEFAULT_BUDGET_BYTES,
+) -> bytes:
+    """Store the shards of one process.
+
+    Arguments else as for `store_model`.
+
+    Returns:
+        What `join_shards` needs to know of them.
+    """
+    given = {piece_name(one.name, one.shape, one.offset, one.reader): one for one in shards}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        readers = {name: one.reader for name, one in given.items()}
+        entries, placement, _ = store_tensors(objects, readers, pool, known, against, budget_bytes)
+    stored = []
+    for name, one in given.items():
+        (whole,) = entries[name].pieces
+        piece = Piece(tuple(one.offset), whole.shape, whole.fingerprint, whole.value)
+        element = one.reader.type
+        told = element.name, element.block_elements, element.block_bytes
+        stored.append(_Stored(one.name, told, tuple(one.shape), piece))
+    return msgspec.msgpack.encode(_Told(tuple(stored), placement))
+
+
+def piece_name(
+    name: str, shape: Sequence[int], offset: Sequence[int], reader: TensorReader
+) -> str:
+    """By which name a piece finds the one before it: the tensor's, when it is all of it."""
+    if tuple(reader.shape) == tuple(shape):
+        return name
+    return f"{name}@{','.join(map(str, offset))}"
+
+
+def join_shards(
+    objects: ObjectSink,
+    told: Iterable[bytes],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+) -> Entry:
+    """The model that all shards together are.
+
+    Args:
+        objects: where to; the shards are in the same repository.
+        told: what `store_shards` returned in every process. A box that several stored counts once.
+        metadata: JSON.
+        metrics: JSON.
+
+    Raises:
+        InvalidInputError: shards that do not make up whole tensors; names one.
+    """
+    parts = [msgspec.msgpack.decode(one, type=_Told) for one in told]
+    stored = [shard for part in parts for shard in part.shards]
+    tensors = _joined(stored)
+    manifest = Manifest(
+        types=type_entries(TensorType(*shard.type) for shard in stored),
+        tensors=tuple(tensors[name] for name in sorted(tensors)),
+        metadata=dict(metadata or {}),
+        metrics=dict(metrics or {}),
+    )
+    named = {piece.fingerprint for tensor in manifest.tensors for piece in tensor.pieces}
+    placement = _merged((part.placement for part in parts), named)
+    digest = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links()).digest
+    storage = objects.put(Kind.PLACEMENT, encode_placement(placement), placement.links()).digest
+    return Entry(Kind.MODEL, digest, storage)
+
+
+def _joined(stored: Iterable[_Stored]) -> dict[str, TensorEntry]:
+    boxes: dict[str, dict[tuple[int, ...], Piece]] = {}
+    about: dict[str, tuple[tuple[str, int, int], tuple[int, ...]]] = {}
+    for shard in stored:
+        expected = about.setdefault(shard.name, (shard.type, shard.shape))
+        if expected != (shard.type, shard.shape):
+            raise InvalidInputError(
+                f"tensor {shard.name!r}: {shard.type[0]} {shard.shape} in one process, "
+                f"{expected[0][0]} {expected[1]} in another"
+            )
+        boxes.setdefault(shard.name, {}).setdefault(shard.piece.offset, shard.piece)
+    return {
+        name: TensorEntry(name, element[0], shape, tuple(found for _, found in sorted(box.items())))
+        for (name, box), (element, shape) in zip(boxes.items(), about.values(), strict=True)
+    }
+
+
+def _merged(placements: Iterable[Placement], named: set[bytes | None]) -> Placement:
+    """One placement of all that is named; what several processes stored, in one place."""
+    known: dict[Fingerprint, Locations] = known_tensors(placements)
+    return build_placement({name: at for name, at in known.items() if name in named})
