@@ -49,7 +49,10 @@ WHICH = "from tensorrepo.formats.native.rows import BEST; print(BEST.name)"
 
 # What is built in C, where it can be.
 KERNELS = (
-    {f"tensorrepo/formats/native/_{name}.abi3.so" for name in ("order", "rows")}
+    {
+        f"tensorrepo/formats/native/_{name}.abi3.so"
+        for name in ("coder", "distances", "order", "planes", "rows")
+    }
     if why_nothing_is_compiled() is None
     else set()
 )

@@ -1,18 +1,33 @@
 """How far did each number move from its base?
 
 Both tensors' bits become integers that are ordered as the numbers are, whose difference is small
-where the numbers are close. What the base owns is used to encode the difference: the decoder has it.
+where the numbers are close. An optimiser's step is nearly independent of a weight's size, so its
+length in units of the last place is almost a function of the base's exponent. That is the context
+that differences are coded in: the decoder has the base too, so it costs nothing.
+
+Source:
+    docs/spec/model.md, section "Delta".
 """
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorrepo.formats.model.codecs.lanes import Parts, parts_of
-from tensorrepo.formats.model.codecs.planecodec import StoredPlane, pack_plane, unpack_plane
-from tensorrepo.formats.model.codecs.planes import split
+from tensorrepo.formats.model.codecs import layers
+from tensorrepo.formats.model.codecs.numbers import as_numbers, numbers_of
+from tensorrepo.formats.model.codecs.planecodec import (
+    PlaneCodec,
+    StoredPlane,
+    join_buffers,
+    lanes_for,
+    unknown_plane,
+)
+from tensorrepo.formats.model.codecs.tables import decode_tables, encode_tables, tables_of
+from tensorrepo.formats.native import coder
+from tensorrepo.formats.native.distances import BEST, bits_of
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -21,7 +36,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.model.codecs.framecodec import FrameShape
+    from tensorrepo.formats.native.distances import Numbers
     from tensorrepo.formats.tensors import TensorType
+
+_HEAD = Struct("<I")  # bytes of the coded tokens; tables, tokens and bits follow
+assert _HEAD.size == 4, "docs/spec/model.md promises 4 bytes before the tables"
 
 
 class Delta:
@@ -40,9 +59,8 @@ class Delta:
     def encode(
         self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
     ) -> list[StoredPlane]:
-        parts = parts_of(about.element)
-        moved = differences(parts.of(frame), parts.of(bases[0]), parts)
-        return [pack_plane(split(moved.view(np.uint8).data, parts.size).reshape(-1))]
+        of = numbers_of(about.element)
+        return [encode_against(as_numbers(frame, of), as_numbers(bases[0], of), of)]
 
     def decode(
         self,
@@ -53,49 +71,69 @@ class Delta:
     ) -> None:
         if len(planes) != 1:
             raise CorruptError(f"{len(planes)} planes, a frame of codec delta has 1")
-        parts = parts_of(about.element)
-        flat = np.empty(out.nbytes, np.uint8)
-        unpack_plane(planes[0], flat)
-        moved = np.ascontiguousarray(flat.reshape(parts.size, -1)[::-1].T).reshape(-1)
-        found = moved.view(parts.dtype)
-        parts.of(out)[...] = apply_differences(found, parts.of(bases[0]), parts)
+        of = numbers_of(about.element)
+        decode_against(planes[0], as_numbers(bases[0], of), of, as_numbers(out, of))
 
 
-def differences(numbers: NDArray[Any], base: NDArray[Any], parts: Parts) -> NDArray[Any]:
-    """How far each number is from its base, zigzag: small for near ones."""
-    moved = _ordered(numbers, parts) - _ordered(base, parts)
-    if parts.signed_magnitude:
-        # Away from zero or toward it is what training does, on both sides of zero.
-        moved = np.where(_negative(base, parts), np.negative(moved), moved)
-    signed = moved.view(f"<i{parts.size}")
-    zigzag: NDArray[Any] = ((signed << 1) ^ (signed >> (parts.bits - 1))).view(parts.dtype)
-    return zigzag
+def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> StoredPlane:
+    """`frame` by its distances from `base`, or as it is where that is smaller."""
+    tokens, counts = BEST.scan(frame, base, of)
+    tables, groups = tables_of(counts)
+    bits = int((groups.sum(0) * bits_of(np.arange(256, dtype=np.uint8))).sum())
+    expected = (tables.bits(groups) + bits) / 8
+    if layers.seem_better(frame, base, of, bits):
+        packed = layers.encode(frame, base, of)
+        if packed.nbytes < min(expected, frame.nbytes):
+            return StoredPlane(PlaneCodec.LAYERS, packed)
+    if expected < frame.nbytes:
+        coded = np.empty(0, np.uint8)
+        if not tables.certain:
+            contexts = BEST.contexts(base, of, tables.groups)
+            lanes = lanes_for(frame.size)
+            coded = coder.BEST.pack(tokens, contexts, tables.frequencies, lanes)
+        rest = BEST.pack_bits(frame, base, of, tokens)
+        packed = join_buffers(_HEAD.pack(coded.size), encode_tables(tables), coded, rest)
+        if packed.nbytes < frame.nbytes:
+            return StoredPlane(PlaneCodec.DISTANCES, packed)
+    return StoredPlane(PlaneCodec.RAW, frame.view(np.uint8).data)
 
 
-def apply_differences(zigzag: NDArray[Any], base: NDArray[Any], parts: Parts) -> NDArray[Any]:
-    """The numbers that are so far from `base`."""
-    one = parts.dtype.type(1)
-    moved = (zigzag >> one) ^ np.negative(zigzag & one)
-    if parts.signed_magnitude:
-        moved = np.where(_negative(base, parts), np.negative(moved), moved)
-    return _unordered(_ordered(base, parts) + moved, parts)
+def decode_against(stored: StoredPlane, base: NDArray[Any], of: Numbers, out: NDArray[Any]) -> None:
+    """Fill `out` with what `encode_against` encoded.
+
+    Raises:
+        CorruptError: the plane does not decode to exactly so many numbers.
+        UnsupportedError: a plane codec that this version does not know.
+    """
+    data = np.frombuffer(stored.data, np.uint8)
+    if stored.codec == PlaneCodec.DISTANCES:
+        _decode_distances(data, base, of, out)
+    elif stored.codec == PlaneCodec.LAYERS:
+        layers.decode(data, base, of, out)
+    elif stored.codec == PlaneCodec.RAW:
+        if data.size != out.nbytes:
+            raise CorruptError(f"raw plane: expected {out.nbytes} bytes, found {data.size}")
+        out.view(np.uint8)[...] = data
+    else:
+        raise unknown_plane(stored.codec)
 
 
-def _negative(numbers: NDArray[Any], parts: Parts) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (numbers >> parts.dtype.type(parts.bits - 1)).astype(bool)
-    return found
-
-
-def _ordered(numbers: NDArray[Any], parts: Parts) -> NDArray[Any]:
-    """Floats' bits as unsigned integers in the order of the floats; others as they are."""
-    if not parts.signed_magnitude:
-        return numbers
-    signs = (numbers.view(f"<i{parts.size}") >> (parts.bits - 1)).view(parts.dtype)
-    return numbers ^ (signs | parts.dtype.type(1 << parts.bits - 1))
-
-
-def _unordered(numbers: NDArray[Any], parts: Parts) -> NDArray[Any]:
-    if not parts.signed_magnitude:
-        return numbers
-    signs = (~numbers.view(f"<i{parts.size}") >> (parts.bits - 1)).view(parts.dtype)
-    return numbers ^ (signs | parts.dtype.type(1 << parts.bits - 1))
+def _decode_distances(
+    data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
+) -> None:
+    if data.size < _HEAD.size:
+        raise CorruptError(f"distances: {data.size} bytes are no plane")
+    (coded_bytes,) = _HEAD.unpack_from(data)
+    tables, used = decode_tables(data[_HEAD.size :])
+    begin = _HEAD.size + used
+    if coded_bytes > data.size - begin:
+        raise CorruptError("distances: the plane ends inside its tokens")
+    contexts = BEST.contexts(base, of, tables.groups)
+    tokens = np.empty(out.size, np.uint8)
+    coded = data[begin : begin + coded_bytes]
+    if tables.certain and not coded.size:
+        np.take(tables.frequencies.argmax(1).astype(np.uint8), contexts, out=tokens)
+    elif not coder.BEST.unpack(coded, contexts, tables.frequencies, lanes_for(out.size), tokens):
+        raise CorruptError(f"distances: {coded.size} bytes do not decode to {out.size} tokens")
+    if not BEST.apply(tokens, data[begin + coded_bytes :], base, of, out):
+        raise CorruptError("distances: tokens and bits do not belong together")

@@ -2,7 +2,8 @@
 
 A float's exponent has few values, the low bits of its mantissa are random. So each byte of the
 elements makes a plane of its own, the most significant first, and each plane is stored as is best
-for it. The first planes alone are the elements cut short.
+for it. The first planes alone are the elements cut short. A float's sign goes to its second plane,
+so that the first is the exponent alone.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tensorrepo.formats.model.codecs.lanes import parts_of
-from tensorrepo.formats.model.codecs.planecodec import StoredPlane, pack_plane, unpack_plane
+from tensorrepo.formats.model.codecs.numbers import numbers_of
+from tensorrepo.formats.model.codecs.planecodec import StoredPlane, pack_plane, raw_view
+from tensorrepo.formats.native.planes import BEST
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from tensorrepo.formats.model.codecs.framecodec import FrameShape
     from tensorrepo.formats.tensors import TensorType
@@ -35,7 +35,7 @@ class Planes:
         return True
 
     def planes(self, element: TensorType) -> int:
-        return parts_of(element).size
+        return numbers_of(element).size
 
     def encode(
         self,
@@ -43,7 +43,11 @@ class Planes:
         bases: Sequence[memoryview],  # noqa: ARG002
         about: FrameShape,
     ) -> list[StoredPlane]:
-        return [pack_plane(plane) for plane in split(frame, self.planes(about.element))]
+        of = numbers_of(about.element)
+        raw = np.frombuffer(frame, np.uint8)
+        return [
+            pack_plane(plane) for plane in BEST.split(raw, of.size, turn=bool(of.exponent_bits))
+        ]
 
     def decode(
         self,
@@ -52,30 +56,23 @@ class Planes:
         about: FrameShape,
         out: memoryview,
     ) -> None:
+        if len(planes) != self.planes(about.element):
+            raise CorruptError(f"{len(planes)} planes, expected {self.planes(about.element)}")
         self.truncated(planes, about, out)
 
     def truncated(self, planes: Sequence[StoredPlane], about: FrameShape, out: memoryview) -> None:
         """Fill `out` from the first planes only; what the others would say is zero.
 
-        From two planes of F32 that is its BF16 truncation. From all of them it is the frame.
+        From two planes of F32 that is its BF16 truncation. From all of them it is the frame. One
+        plane of a float lacks its sign.
 
         Raises:
-            CorruptError: too many planes, or one does not decode.
+            CorruptError: no or too many planes, or one does not decode.
         """
-        size = self.planes(about.element)
-        if not 0 < len(planes) <= size or out.nbytes % size:
-            raise CorruptError(f"{len(planes)} planes, a frame of {about.element.name} has {size}")
-        bytes_of = np.frombuffer(out, np.uint8).reshape(-1, size)
-        plane = np.empty(len(bytes_of), np.uint8)
-        for place in range(size):
-            if place < len(planes):
-                unpack_plane(planes[place], plane)
-                bytes_of[:, size - 1 - place] = plane
-            else:
-                bytes_of[:, size - 1 - place] = 0
-
-
-def split(frame: memoryview, size: int) -> NDArray[np.uint8]:
-    """The byte planes of numbers of `size` bytes, most significant first: ``(size, numbers)``."""
-    numbers = np.frombuffer(frame, np.uint8).reshape(-1, size)
-    return np.ascontiguousarray(numbers.T[::-1])
+        of = numbers_of(about.element)
+        if not 0 < len(planes) <= of.size or out.nbytes % of.size:
+            raise CorruptError(f"{len(planes)} planes of a frame that has {of.size}")
+        count = out.nbytes // of.size
+        found = [raw_view(plane, count) for plane in planes]
+        found += [np.zeros(count, np.uint8)] * (of.size - len(planes))
+        BEST.join(found, np.frombuffer(out, np.uint8), turn=bool(of.exponent_bits))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.model.codecs.framecodec import FrameShape
-from tensorrepo.formats.model.codecs.registry import BY_NUMBER, CODECS, DELTA, PLANES
+from tensorrepo.formats.model.codecs.registry import CODECS
 from tensorrepo.formats.tensors import TYPES, TensorType
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ def roundtrip(codec: FrameCodec, frame: bytes, bases: list[bytes], about: FrameS
 
 @EVERY_CODEC
 @EVERY_TYPE
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), blocks=st.integers(1, 40))
 def test_any_bytes_come_back(
     codec: FrameCodec, element: TensorType, data: st.DataObject, blocks: int

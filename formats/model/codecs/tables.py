@@ -1,0 +1,207 @@
+"""With which frequencies are symbols coded, and how are those stored?
+
+Each context has frequencies of its own; contexts that are alike share them, for a table takes
+room. Contexts are ordered (exponents are), so only neighbours are brought together, and a group is
+stored as where it begins.
+
+Source:
+    docs/spec/model.md, section "Coder".
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from tensorrepo.formats.native.coder import SYMBOLS, TABLE, TABLE_BITS
+from tensorrepo.repo.errors import CorruptError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CONTEXTS: Final = 256
+MAX_GROUPS: Final = 16  # a decoder's tables of so many stay in cache
+_MOST_COMPARED: Final = 48
+_WORTH_A_TABLE: Final = 256  # symbols
+_UNITS: Final = 256  # parts of a bit that costs are counted in: whole numbers, the same everywhere
+_SYMBOL_COST: Final = 10 * _UNITS  # of one more frequency in a table
+
+
+class Tables(NamedTuple):
+    """Frequencies of each group of contexts.
+
+    Attributes:
+        groups: the group of each of the 256 contexts, ascending.
+        frequencies: ``(groups, 256)``, each row adds up to TABLE.
+    """
+
+    groups: NDArray[np.uint8]
+    frequencies: NDArray[np.uint16]
+
+    @property
+    def certain(self) -> bool:
+        """Whether there is one symbol only in each group: nothing else need be stored."""
+        return bool((self.frequencies.max(1) == TABLE).all())
+
+    def bits(self, counts: NDArray[Any]) -> float:
+        """Bits that symbols take which are counted per group."""
+        widths = np.maximum(self.frequencies, 1).astype(np.float64)
+        return float((counts * (TABLE_BITS - np.log2(widths))).sum())
+
+
+def tables_of(counts: NDArray[Any]) -> tuple[Tables, NDArray[np.int64]]:
+    """Tables for symbols counted per context, and their counts per group.
+
+    Args:
+        counts: ``(contexts, 256)`` with 1 or 256 contexts; something is counted.
+    """
+    used, known = np.flatnonzero(counts.any(1)), np.flatnonzero(counts.any(0))
+    starts, rows = _few(used, counts[np.ix_(used, known)].astype(np.int64))
+    starts, rows = _brought_together(starts.tolist(), list(rows))
+    groups = np.zeros(CONTEXTS, np.uint8)
+    groups[starts[1:]] = 1
+    counted = np.zeros((len(rows), SYMBOLS), np.int64)
+    counted[:, known] = rows
+    return Tables(np.cumsum(groups, dtype=np.uint8), _frequencies(counted)), counted
+
+
+def _few(
+    starts: NDArray[np.intp], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Where contexts are many, neighbours that are rare are merged without a look."""
+    upto = np.cumsum(rows.sum(1))
+    most = min(_MOST_COMPARED, 1 + int(upto[-1]) // _WORTH_A_TABLE)
+    if len(rows) <= most:
+        return starts, rows
+    place = (upto - 1) * most // upto[-1]
+    first = np.flatnonzero(np.diff(place, prepend=-1))
+    return starts[first], np.add.reduceat(rows, first)
+
+
+def _brought_together(
+    starts: list[int], rows: list[NDArray[np.int64]]
+) -> tuple[list[int], NDArray[np.int64]]:
+    """The two neighbours that save most merged while they save, or are too many."""
+    costs = _costs(np.stack(rows)).tolist()
+    merged = [one + other for one, other in pairwise(rows)]
+    saved = [costs[at] + costs[at + 1] - int(_costs(both)) for at, both in enumerate(merged)]
+    while saved and (max(saved) > 0 or len(rows) > MAX_GROUPS):
+        at = saved.index(max(saved))
+        rows[at], costs[at] = merged[at], costs[at] + costs[at + 1] - saved[at]
+        for each in (starts, rows, costs):
+            del each[at + 1]
+        del merged[at], saved[at]
+        for pair in range(max(at - 1, 0), min(at + 1, len(merged))):
+            merged[pair] = rows[pair] + rows[pair + 1]
+            saved[pair] = costs[pair] + costs[pair + 1] - int(_costs(merged[pair]))
+    return starts, np.stack(rows)
+
+
+def _costs(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What symbols and table take, for each row of counts, in parts of a bit."""
+    entropies = _weighted(rows.sum(-1)) - _weighted(rows).sum(-1)
+    found: NDArray[np.int64] = entropies + np.count_nonzero(rows, -1) * _SYMBOL_COST
+    return found
+
+
+def _weighted(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    bits = counts * np.log2(np.maximum(counts, 1)) * _UNITS
+    return np.rint(bits).astype(np.int64)
+
+
+def _frequencies(counts: NDArray[np.int64]) -> NDArray[np.uint16]:
+    """Counts of each group scaled to add up to TABLE; what was counted keeps at least 1."""
+    totals = counts.sum(1, keepdims=True)
+    scaled = (counts * TABLE + totals // 2) // totals
+    scaled[(counts > 0) & (scaled == 0)] = 1
+    for row, excess in zip(scaled, (scaled.sum(1) - TABLE).tolist(), strict=True):
+        left = excess
+        while left:
+            largest = int(row.argmax())
+            # Not all from one: it may be hardly larger than others.
+            taken = min(left, int(row[largest]) // 4) if left > 0 else left
+            row[largest] -= taken
+            left -= taken
+    return scaled.astype(np.uint16)
+
+
+# ------------------------------------------------------------------------------ stored
+# groups - 1 | where each group but the first begins | for each group first symbol, symbols - 1 |
+# 12 bits for each frequency but a group's last
+
+
+def encode_tables(tables: Tables) -> bytes:
+    """What `decode_tables` reads."""
+    starts = np.flatnonzero(np.diff(tables.groups)) + 1
+    known = tables.frequencies > 0
+    first = known.argmax(1)
+    last = SYMBOLS - 1 - known[:, ::-1].argmax(1)
+    spans = np.stack([first, last - first], 1).astype(np.uint8)
+    head = bytes([len(first) - 1]) + starts.astype(np.uint8).tobytes() + spans.tobytes()
+    values = tables.frequencies[_within(first, last)]
+    return head + _pack_pairs(values)
+
+
+def decode_tables(data: NDArray[np.uint8]) -> tuple[Tables, int]:
+    """The tables at the beginning of `data`, and the bytes that they take.
+
+    Raises:
+        CorruptError: there are none.
+    """
+    count = int(data[0]) + 1 if data.size else MAX_GROUPS + 1
+    spans_at, at = count, 3 * count
+    if count > MAX_GROUPS or data.size < at:
+        raise CorruptError("coded plane: it ends inside its tables, or has too many")
+    spans = data[spans_at:at].reshape(count, 2).astype(np.intp)
+    last = spans.sum(1)
+    if last.max() >= SYMBOLS:
+        raise CorruptError("coded plane: a table has more symbols than there are")
+    where = _within(spans[:, 0], last)
+    values = np.count_nonzero(where)
+    size = (3 * values + 1) // 2
+    if data.size < at + size:
+        raise CorruptError("coded plane: it ends inside its tables")
+    frequencies = np.zeros((count, SYMBOLS), np.uint16)
+    frequencies[where] = _unpack_pairs(data[at : at + size], values)
+    rest = TABLE - frequencies.sum(1, dtype=np.int64)
+    if (rest <= 0).any():
+        raise CorruptError(f"coded plane: frequencies that add up to more than {TABLE}")
+    frequencies[np.arange(count), last] = rest
+    return Tables(_decode_groups(data[1:count]), frequencies), at + size
+
+
+def _within(first: NDArray[np.intp], last: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which frequencies are stored, ``(groups, 256)``: the last one is what is left."""
+    symbols = np.arange(SYMBOLS)
+    found: NDArray[np.bool_] = (symbols >= first[:, None]) & (symbols < last[:, None])
+    return found
+
+
+def _pack_pairs(values: NDArray[np.uint16]) -> bytes:
+    """Two numbers of 12 bits in three bytes, the first in the lower bits."""
+    pairs = np.zeros((len(values) + 1) // 2 * 2, np.uint32)
+    pairs[: len(values)] = values
+    joined = pairs[::2] | pairs[1::2] << TABLE_BITS
+    packed = joined.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
+    return packed[: (3 * len(values) + 1) // 2]
+
+
+def _unpack_pairs(data: NDArray[np.uint8], values: int) -> NDArray[np.uint32]:
+    packed = np.zeros((values + 1) // 2 * 3, np.uint8)
+    packed[: data.size] = data
+    each = packed.reshape(-1, 3).astype(np.uint32)
+    joined = each[:, 0] | each[:, 1] << 8 | each[:, 2] << 16
+    found = np.stack([joined & TABLE - 1, joined >> TABLE_BITS], 1).reshape(-1)
+    if found[values:].any():
+        raise CorruptError("coded plane: bits after the last frequency are set")
+    return found[:values]
+
+
+def _decode_groups(starts: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if starts.size and (not starts[0] or (np.diff(starts.astype(np.intp)) <= 0).any()):
+        raise CorruptError("coded plane: groups of contexts are not ascending")
+    groups = np.zeros(CONTEXTS, np.uint8)
+    groups[starts] = 1
+    return np.cumsum(groups, dtype=np.uint8)

@@ -1,0 +1,40 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def scan(
+    frame: NDArray[Any],
+    base: NDArray[Any],
+    size: int,
+    magnitude: bool,
+    exponent: int,
+    tokens: NDArray[np.uint8],
+    counts: NDArray[np.uint32],
+    /,
+) -> None: ...
+def contexts(
+    base: NDArray[Any],
+    size: int,
+    exponent: int,
+    groups: NDArray[np.uint8],
+    out: NDArray[np.uint8],
+    /,
+) -> None: ...
+def pack_bits(
+    frame: NDArray[Any],
+    base: NDArray[Any],
+    size: int,
+    magnitude: bool,
+    out: NDArray[np.uint8],
+    /,
+) -> int: ...
+def apply(
+    tokens: NDArray[np.uint8],
+    bits: NDArray[np.uint8],
+    base: NDArray[Any],
+    size: int,
+    magnitude: bool,
+    out: NDArray[Any],
+    /,
+) -> bool: ...

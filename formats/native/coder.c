@@ -1,0 +1,463 @@
+/* How are bytes stored in as many bits as they are surprising?
+ *
+ * pack and unpack are interleaved range asymmetric numeral systems (rANS), with a table of
+ * frequencies for each context; count is what frequencies are made of. All let go of the
+ * interpreter lock. The twin in numpy is coder.py beside this, with identical results; the layout is
+ * in docs/spec/model.md, section "Codecs".
+ *
+ * Whatever comes from storage is hostile: every length is checked, tables are checked before they
+ * are used, and nothing is read or written outside of the buffers given.
+ *
+ * Only what Python 3.11's limited API has is used. Plain C11 with GNU attributes; x86-64 has a
+ * faster path, chosen when the module is loaded.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if UINTPTR_MAX != UINT64_MAX || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "written for little-endian machines of 64 bits; elsewhere the twin in numpy is used"
+#endif
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define WIDE __attribute__((target("avx2,popcnt")))
+#endif
+#define INLINE __attribute__((always_inline)) static inline
+
+enum {
+    SYMBOLS = 256,
+    CONTEXTS = 256,
+    TABLE_BITS = 12,
+    TABLE = 1 << TABLE_BITS, /* what the frequencies of a context add up to */
+    LANES = 32,              /* coders that take turns; short planes have FEW of them */
+    FEW = 4,
+};
+#define LOWEST 65536u /* of a coder's state */
+
+INLINE uint16_t load16(const uint8_t *at)
+{
+    uint16_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+INLINE void store16(uint8_t *at, uint16_t value)
+{
+    memcpy(at, &value, sizeof value);
+}
+
+/* ------------------------------------------------------------------ the entropy coder
+ *
+ * Symbol i belongs to coder i % lanes. A coder's state is at least LOWEST before and after each
+ * symbol; what it cannot hold goes out in words of 16 bits, all coders to one run. Stored are the
+ * states as the decoder begins, then the words in the order in which it asks for them. */
+
+typedef struct {
+    uint64_t reciprocal; /* 2^63 / frequency, rounded up: a quotient without dividing */
+    uint32_t rest;       /* TABLE - frequency */
+    uint32_t start;
+    uint32_t limit;      /* what a state's upper bits must stay below */
+} coded;
+
+/* Encode from the last symbol to the first, backwards from the end of `out`. Returns where the
+ * result begins, or NULL where it does not fit. */
+static uint8_t *pack_symbols(const uint8_t *symbols, const uint8_t *contexts, size_t count,
+                             const coded *table, size_t lanes, uint8_t *out, size_t room)
+{
+    uint32_t states[LANES];
+    for (size_t lane = 0; lane < lanes; lane++)
+        states[lane] = LOWEST;
+    uint8_t *at = out + room, *floor = out + 4 * lanes + 2 * LANES;
+    if (room < 4 * lanes + 2 * LANES)
+        return NULL;
+    size_t i = count;
+    while (i > 0) {
+        if (at < floor)
+            return NULL;
+        size_t round = (i - 1) / lanes * lanes; /* of this round of turns, the first symbol */
+        while (i > round) {
+            i--;
+            const coded *one = table + (contexts ? (size_t)contexts[i] * SYMBOLS : 0) + symbols[i];
+            uint32_t state = states[i - round];
+            store16(at - 2, (uint16_t)state);
+            unsigned full = state >> 20 >= one->limit; /* no branch: nobody could predict it */
+            at -= 2 * full;
+            state >>= 16 * full;
+            uint32_t quotient = (uint32_t)(((unsigned __int128)((uint64_t)state << 1) *
+                                            one->reciprocal) >> 64);
+            states[i - round] = state + quotient * one->rest + one->start;
+        }
+    }
+    at -= 4 * lanes;
+    memcpy(at, states, 4 * lanes);
+    return at;
+}
+
+/* Per slot of a table: symbol, frequency - 1 (12 bits), slot - start of the symbol (12 bits). */
+static void fill_slots(const uint16_t *frequencies, uint32_t *slots)
+{
+    for (uint32_t symbol = 0, slot = 0; symbol < SYMBOLS; symbol++)
+        for (uint32_t i = 0; i < frequencies[symbol]; i++)
+            slots[slot++] = symbol | (uint32_t)(frequencies[symbol] - 1) << 8 | i << 20;
+}
+
+typedef struct {
+    const uint8_t *words;
+    size_t left; /* words */
+    bool fine;
+} reading;
+
+INLINE void unpack_round(const uint32_t *slots, const uint8_t *contexts, size_t turns,
+                         uint32_t *states, reading *from, uint8_t *out)
+{
+    for (size_t lane = 0; lane < turns; lane++) {
+        uint32_t state = states[lane], slot = state & (TABLE - 1);
+        uint32_t entry = slots[(contexts ? (size_t)contexts[lane] << TABLE_BITS : 0) + slot];
+        out[lane] = (uint8_t)entry;
+        state = ((entry >> 8 & 0xFFF) + 1) * (state >> TABLE_BITS) + (entry >> 20);
+        if (state < LOWEST) {
+            if (!from->left) {
+                from->fine = false;
+                return;
+            }
+            state = state << 16 | load16(from->words);
+            from->words += 2;
+            from->left--;
+        }
+        states[lane] = state;
+    }
+}
+
+/* Whole rounds of LANES, as many as the words that are left are sure to last for; how many symbols
+ * that were. */
+typedef size_t rounds(const uint32_t *slots, const uint8_t *contexts, size_t count,
+                      uint32_t *states, reading *from, uint8_t *out);
+
+static size_t rounds_portable(const uint32_t *slots, const uint8_t *contexts, size_t count,
+                              uint32_t *states, reading *from, uint8_t *out)
+{
+    size_t at = 0;
+    for (; at + LANES <= count && from->left >= LANES; at += LANES)
+        unpack_round(slots, contexts ? contexts + at : NULL, LANES, states, from, out + at);
+    return at;
+}
+
+static rounds *best_rounds;
+
+static bool unpack_symbols(const uint8_t *data, size_t size, const uint32_t *slots,
+                           const uint8_t *contexts, size_t count, size_t lanes, uint8_t *out)
+{
+    uint32_t states[LANES];
+    if (size < 4 * lanes || size % 2)
+        return false;
+    memcpy(states, data, 4 * lanes);
+    for (size_t lane = 0; lane < lanes; lane++)
+        if (states[lane] < LOWEST)
+            return false;
+    reading from = {data + 4 * lanes, (size - 4 * lanes) / 2, true};
+    size_t at = lanes == LANES ? best_rounds(slots, contexts, count, states, &from, out) : 0;
+    for (; at < count && from.fine; at += lanes) {
+        size_t turns = count - at < lanes ? count - at : lanes;
+        unpack_round(slots, contexts ? contexts + at : NULL, turns, states, &from, out + at);
+    }
+    if (!from.fine || from.left)
+        return false;
+    for (size_t lane = 0; lane < lanes; lane++)
+        if (states[lane] != LOWEST)
+            return false;
+    return true;
+}
+
+#if defined(__x86_64__)
+
+enum { WIDTH = 8 };
+static __m256i spread[256]; /* for each mask of lanes: which of the next words each lane gets */
+
+static void fill_spread(void)
+{
+    for (unsigned mask = 0; mask < 256; mask++) {
+        uint32_t places[WIDTH];
+        for (unsigned lane = 0, next = 0; lane < WIDTH; lane++)
+            places[lane] = mask >> lane & 1 ? next++ : 0;
+        memcpy(&spread[mask], places, sizeof places);
+    }
+}
+
+/* Eight coders take their turn. At least eight words are left. */
+WIDE INLINE __m256i unpack_eight(__m256i state, const uint32_t *slots, const uint8_t *contexts,
+                                 reading *from, uint8_t *out)
+{
+    __m256i slot = _mm256_and_si256(state, _mm256_set1_epi32(TABLE - 1));
+    if (contexts) {
+        __m256i of = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)contexts));
+        slot = _mm256_or_si256(slot, _mm256_slli_epi32(of, TABLE_BITS));
+    }
+    __m256i entry = _mm256_i32gather_epi32((const int *)slots, slot, 4);
+    __m256i frequency = _mm256_add_epi32(
+        _mm256_and_si256(_mm256_srli_epi32(entry, 8), _mm256_set1_epi32(0xFFF)),
+        _mm256_set1_epi32(1));
+    state = _mm256_add_epi32(
+        _mm256_mullo_epi32(frequency, _mm256_srli_epi32(state, TABLE_BITS)),
+        _mm256_srli_epi32(entry, 20));
+    __m256i symbols = _mm256_and_si256(entry, _mm256_set1_epi32(0xFF));
+    __m128i narrow = _mm_packus_epi32(_mm256_castsi256_si128(symbols),
+                                      _mm256_extracti128_si256(symbols, 1));
+    _mm_storel_epi64((__m128i *)out, _mm_packus_epi16(narrow, narrow));
+    __m256i low = _mm256_cmpeq_epi32(_mm256_srli_epi32(state, 16), _mm256_setzero_si256());
+    unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(low));
+    __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from->words));
+    words = _mm256_permutevar8x32_epi32(words, spread[mask]);
+    __m256i filled = _mm256_or_si256(_mm256_slli_epi32(state, 16), words);
+    size_t taken = (size_t)__builtin_popcount(mask);
+    from->words += 2 * taken;
+    from->left -= taken;
+    return _mm256_blendv_epi8(state, filled, low);
+}
+
+WIDE static size_t rounds_wide(const uint32_t *slots, const uint8_t *contexts, size_t count,
+                               uint32_t *states, reading *from, uint8_t *out)
+{
+    __m256i all[LANES / WIDTH];
+    reading local = *from;
+    for (size_t i = 0; i < LANES / WIDTH; i++)
+        all[i] = _mm256_loadu_si256((const __m256i *)(states + WIDTH * i));
+    size_t at = 0;
+    for (; at + LANES <= count && local.left >= LANES; at += LANES)
+        for (size_t i = 0; i < LANES / WIDTH; i++)
+            all[i] = unpack_eight(all[i], slots, contexts ? contexts + at + WIDTH * i : NULL,
+                                  &local, out + at + WIDTH * i);
+    for (size_t i = 0; i < LANES / WIDTH; i++)
+        _mm256_storeu_si256((__m256i *)(states + WIDTH * i), all[i]);
+    *from = local;
+    return at;
+}
+
+static void choose(void)
+{
+    best_rounds = rounds_portable;
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("popcnt"))
+        return;
+    fill_spread();
+    best_rounds = rounds_wide;
+}
+
+#else
+
+static void choose(void)
+{
+    best_rounds = rounds_portable;
+}
+
+#endif
+
+/* ------------------------------------------------------------------ Python */
+
+/* Sets an error where a size is not what it must be. */
+static bool is_size(const char *name, Py_ssize_t found, Py_ssize_t expected)
+{
+    if (found != expected)
+        PyErr_Format(PyExc_ValueError, "%s has %zd bytes, expected %zd", name, found, expected);
+    return found == expected;
+}
+
+static void release(Py_buffer *buffers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (buffers[i].obj)
+            PyBuffer_Release(&buffers[i]);
+}
+
+/* The number of contexts, or 0 and an error: each one's frequencies must add up to TABLE. */
+static size_t checked_tables(const Py_buffer *frequencies)
+{
+    size_t tables = (size_t)frequencies->len / (2 * SYMBOLS);
+    bool fine = tables >= 1 && tables <= CONTEXTS && frequencies->len % (2 * SYMBOLS) == 0 &&
+                (uintptr_t)frequencies->buf % 2 == 0;
+    const uint16_t *all = frequencies->buf;
+    for (size_t table = 0; fine && table < tables; table++) {
+        uint32_t sum = 0;
+        for (size_t i = 0; i < SYMBOLS; i++)
+            sum += all[table * SYMBOLS + i];
+        fine = sum == TABLE;
+    }
+    if (!fine)
+        PyErr_Format(PyExc_ValueError, "frequencies of %zu contexts do not add up to %d", tables,
+                     (int)TABLE);
+    return fine ? tables : 0;
+}
+
+/* Whether every context has a table. */
+static bool are_contexts(const Py_buffer *contexts, Py_ssize_t count, size_t tables)
+{
+    if (!contexts->obj)
+        return true;
+    if (!is_size("contexts", contexts->len, count))
+        return false;
+    const uint8_t *all = contexts->buf;
+    uint8_t highest = 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        highest = all[i] > highest ? all[i] : highest;
+    if (highest >= tables)
+        PyErr_Format(PyExc_ValueError, "context %d of %zu", (int)highest, tables);
+    return highest < tables;
+}
+
+static void count_all(const uint8_t *symbols, const uint8_t *contexts, size_t count,
+                      uint32_t *counts, uint32_t *others)
+{
+    size_t i = 0;
+    /* Two tables: to count the same symbol twice in a row would wait for the first. */
+    for (; i + 2 <= count; i += 2) {
+        counts[(contexts ? (size_t)contexts[i] * SYMBOLS : 0) + symbols[i]]++;
+        others[(contexts ? (size_t)contexts[i + 1] * SYMBOLS : 0) + symbols[i + 1]]++;
+    }
+    if (i < count)
+        counts[(contexts ? (size_t)contexts[i] * SYMBOLS : 0) + symbols[i]]++;
+}
+
+static PyObject *counted(Py_buffer *at)
+{
+    size_t tables = (size_t)at[2].len / (4 * SYMBOLS), cells = tables * SYMBOLS;
+    if (!tables || tables > CONTEXTS || at[2].len % (4 * SYMBOLS) || (uintptr_t)at[2].buf % 4)
+        return PyErr_Format(PyExc_ValueError, "no counts of %zu contexts", tables);
+    if (!are_contexts(&at[1], at[0].len, tables))
+        return NULL;
+    uint32_t *others = calloc(cells, sizeof *others), *counts = at[2].buf;
+    if (!others)
+        return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS
+    count_all(at[0].buf, at[1].obj ? at[1].buf : NULL, (size_t)at[0].len, counts, others);
+    for (size_t i = 0; i < cells; i++)
+        counts[i] += others[i];
+    Py_END_ALLOW_THREADS
+    free(others);
+    Py_RETURN_NONE;
+}
+
+static PyObject *count(PyObject *module, PyObject *arguments)
+{
+    Py_buffer at[3] = {{0}};
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*z*w*", &at[0], &at[1], &at[2]))
+        return NULL;
+    PyObject *found = counted(at);
+    release(at, 3);
+    return found;
+}
+
+static bool known_lanes(int lanes)
+{
+    if (lanes != LANES && lanes != FEW)
+        PyErr_Format(PyExc_ValueError, "%d coders cannot take turns", lanes);
+    return lanes == LANES || lanes == FEW;
+}
+
+static void fill_coded(const uint16_t *frequencies, coded *table)
+{
+    uint32_t start = 0;
+    for (size_t i = 0; i < SYMBOLS; i++) {
+        uint32_t frequency = frequencies[i];
+        if (!frequency) /* whoever uses it anyway decodes to something else, no more */
+            table[i] = (coded){0, TABLE, 0, TABLE};
+        else
+            table[i] = (coded){(((uint64_t)1 << 63) + frequency - 1) / frequency,
+                               TABLE - frequency, start, frequency};
+        start += frequency;
+    }
+}
+
+static PyObject *packed(Py_buffer *at, int lanes)
+{
+    size_t tables = checked_tables(&at[2]);
+    if (!tables || !known_lanes(lanes) || !are_contexts(&at[1], at[0].len, tables))
+        return NULL;
+    coded *table = malloc(tables * SYMBOLS * sizeof *table);
+    if (!table)
+        return PyErr_NoMemory();
+    for (size_t i = 0; i < tables; i++)
+        fill_coded((const uint16_t *)at[2].buf + i * SYMBOLS, table + i * SYMBOLS);
+    uint8_t *begin, *out = at[3].buf;
+    Py_BEGIN_ALLOW_THREADS
+    begin = pack_symbols(at[0].buf, at[1].obj ? at[1].buf : NULL, (size_t)at[0].len, table,
+                         (size_t)lanes, out, (size_t)at[3].len);
+    Py_END_ALLOW_THREADS
+    free(table);
+    return PyLong_FromSsize_t(begin ? begin - out : -1);
+}
+
+static PyObject *pack(PyObject *module, PyObject *arguments)
+{
+    Py_buffer at[4] = {{0}};
+    int lanes;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*z*y*iw*", &at[0], &at[1], &at[2], &lanes, &at[3]))
+        return NULL;
+    PyObject *found = packed(at, lanes);
+    release(at, 4);
+    return found;
+}
+
+static PyObject *unpacked(Py_buffer *at, int lanes)
+{
+    size_t tables = checked_tables(&at[2]);
+    if (!tables || !known_lanes(lanes) || !are_contexts(&at[1], at[3].len, tables))
+        return NULL;
+    uint32_t *slots = malloc(tables * TABLE * sizeof *slots);
+    if (!slots)
+        return PyErr_NoMemory();
+    bool fine;
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t i = 0; i < tables; i++)
+        fill_slots((const uint16_t *)at[2].buf + i * SYMBOLS, slots + i * TABLE);
+    fine = unpack_symbols(at[0].buf, (size_t)at[0].len, slots, at[1].obj ? at[1].buf : NULL,
+                          (size_t)at[3].len, (size_t)lanes, at[3].buf);
+    Py_END_ALLOW_THREADS
+    free(slots);
+    return PyBool_FromLong(fine);
+}
+
+static PyObject *unpack(PyObject *module, PyObject *arguments)
+{
+    Py_buffer at[4] = {{0}};
+    int lanes;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*z*y*iw*", &at[0], &at[1], &at[2], &lanes, &at[3]))
+        return NULL;
+    PyObject *found = unpacked(at, lanes);
+    release(at, 4);
+    return found;
+}
+
+static PyMethodDef METHODS[] = {
+    {"count", count, METH_VARARGS, NULL},
+    {"pack", pack, METH_VARARGS, NULL},
+    {"unpack", unpack, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int loaded(PyObject *module)
+{
+    (void)module;
+    choose();
+    return 0;
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)loaded}, {0, NULL}};
+
+static PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_coder",
+    .m_methods = METHODS,
+    .m_slots = SLOTS,
+};
+
+PyMODINIT_FUNC PyInit__coder(void)
+{
+    return PyModuleDef_Init(&MODULE);
+}

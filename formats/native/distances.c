@@ -1,0 +1,625 @@
+/* How far is each number of a tensor from its base, in tokens and bits?
+ *
+ * scan, contexts and pack_bits are what an encoder needs, contexts and apply what a decoder needs;
+ * coder.c packs the tokens. All let go of the interpreter lock. The twin in numpy is distances.py
+ * beside this, with identical results; the layout is in docs/spec/model.md, section "Codecs".
+ *
+ * Whatever comes from storage is hostile: every length is checked, and nothing is read or written
+ * outside of the buffers given.
+ *
+ * Only what Python 3.11's limited API has is used. Plain C11 with GNU attributes; x86-64 has faster
+ * paths, chosen when the module is loaded.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if UINTPTR_MAX != UINT64_MAX || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "written for little-endian machines of 64 bits; elsewhere the twin in numpy is used"
+#endif
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define WIDE __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
+#endif
+#define INLINE __attribute__((always_inline)) static inline
+
+enum {
+    SYMBOLS = 256,
+    CONTEXTS = 256,
+    BLOCK = 1024,            /* numbers at a time: what is computed stays in cache */
+    DIRECT = 16,             /* distances below are tokens of their own */
+};
+
+/* ------------------------------------------------------------------ numbers */
+
+/* What the numbers of a frame are; `parts_of` of lanes.py says which types are what. */
+typedef struct {
+    int size;        /* bytes: 1, 2, 4, 8 */
+    bool magnitude;  /* the top bit is a sign, the rest a magnitude */
+    int exponent;    /* bits below the sign, or 0 */
+} kind;
+
+#define DEFINE(BITS)                                                                               \
+    typedef uint##BITS##_t U##BITS;                                                                \
+    typedef int##BITS##_t I##BITS;                                                                 \
+                                                                                                   \
+    INLINE U##BITS load##BITS(const uint8_t *at)                                                   \
+    {                                                                                              \
+        U##BITS value;                                                                             \
+        memcpy(&value, at, sizeof value);                                                          \
+        return value;                                                                              \
+    }                                                                                              \
+                                                                                                   \
+    INLINE void store##BITS(uint8_t *at, U##BITS value)                                            \
+    {                                                                                              \
+        memcpy(at, &value, sizeof value);                                                          \
+    }                                                                                              \
+                                                                                                   \
+    /* How far numbers are from their base, zigzag. */                                             \
+    INLINE void moved##BITS(const uint8_t *frame, const uint8_t *base, size_t count,               \
+                            bool magnitude, U##BITS *out)                                          \
+    {                                                                                              \
+        const U##BITS top = (U##BITS)((U##BITS)1 << (BITS - 1));                                   \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            U##BITS number = load##BITS(frame + i * sizeof number);                                \
+            U##BITS from = load##BITS(base + i * sizeof from);                                     \
+            U##BITS away = 0;                                                                      \
+            if (magnitude) {                                                                       \
+                away = (U##BITS)((I##BITS)from >> (BITS - 1));                                     \
+                number ^= (U##BITS)((U##BITS)((I##BITS)number >> (BITS - 1)) | top);               \
+                from ^= (U##BITS)(away | top);                                                     \
+            }                                                                                      \
+            U##BITS distance = (U##BITS)(number - from);                                           \
+            distance = (U##BITS)((distance ^ away) - away);                                        \
+            out[i] = (U##BITS)((U##BITS)(distance << 1) ^                                          \
+                               (U##BITS)((I##BITS)distance >> (BITS - 1)));                        \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    INLINE void restored##BITS(const U##BITS *zigzag, const uint8_t *base, size_t count,           \
+                               bool magnitude, uint8_t *out)                                       \
+    {                                                                                              \
+        const U##BITS top = (U##BITS)((U##BITS)1 << (BITS - 1));                                   \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            U##BITS distance = (U##BITS)((zigzag[i] >> 1) ^ (U##BITS)(0 - (zigzag[i] & 1)));       \
+            U##BITS from = load##BITS(base + i * sizeof from);                                     \
+            U##BITS away = 0;                                                                      \
+            if (magnitude) {                                                                       \
+                away = (U##BITS)((I##BITS)from >> (BITS - 1));                                     \
+                from ^= (U##BITS)(away | top);                                                     \
+            }                                                                                      \
+            U##BITS number = (U##BITS)(from + (U##BITS)((distance ^ away) - away));                \
+            if (magnitude)                                                                         \
+                number ^= (U##BITS)((U##BITS)((I##BITS)(U##BITS)~number >> (BITS - 1)) | top);     \
+            store##BITS(out + i * sizeof number, number);                                          \
+        }                                                                                          \
+    }
+
+DEFINE(8)
+DEFINE(16)
+DEFINE(32)
+DEFINE(64)
+
+/* The distances of one block, widened where `out` is wider than the numbers. */
+INLINE void moved_block(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
+                        uint64_t *out)
+{
+    union {
+        U8 of8[BLOCK];
+        U16 of16[BLOCK];
+        U32 of32[BLOCK];
+    } narrow;
+    switch (kind.size) {
+    case 1:
+        moved8(frame, base, count, kind.magnitude, narrow.of8);
+        for (size_t i = 0; i < count; i++)
+            out[i] = narrow.of8[i];
+        break;
+    case 2:
+        moved16(frame, base, count, kind.magnitude, narrow.of16);
+        for (size_t i = 0; i < count; i++)
+            out[i] = narrow.of16[i];
+        break;
+    case 4:
+        moved32(frame, base, count, kind.magnitude, narrow.of32);
+        for (size_t i = 0; i < count; i++)
+            out[i] = narrow.of32[i];
+        break;
+    default:
+        moved64(frame, base, count, kind.magnitude, out);
+    }
+}
+
+INLINE void restored_block(const uint64_t *zigzag, const uint8_t *base, size_t count, kind kind,
+                           uint8_t *out)
+{
+    union {
+        U8 of8[BLOCK];
+        U16 of16[BLOCK];
+        U32 of32[BLOCK];
+    } narrow;
+    switch (kind.size) {
+    case 1:
+        for (size_t i = 0; i < count; i++)
+            narrow.of8[i] = (U8)zigzag[i];
+        restored8(narrow.of8, base, count, kind.magnitude, out);
+        break;
+    case 2:
+        for (size_t i = 0; i < count; i++)
+            narrow.of16[i] = (U16)zigzag[i];
+        restored16(narrow.of16, base, count, kind.magnitude, out);
+        break;
+    case 4:
+        for (size_t i = 0; i < count; i++)
+            narrow.of32[i] = (U32)zigzag[i];
+        restored32(narrow.of32, base, count, kind.magnitude, out);
+        break;
+    default:
+        restored64(zigzag, base, count, kind.magnitude, out);
+    }
+}
+
+/* Contexts before they are brought together: a float's exponent, a byte itself. */
+INLINE void contexts_block(const uint8_t *base, size_t count, kind kind, uint8_t *out)
+{
+    switch (kind.size) {
+    case 1:
+        memcpy(out, base, count);
+        return;
+    case 2:
+        for (size_t i = 0; i < count; i++)
+            out[i] = kind.exponent == 8   ? (uint8_t)(load16(base + 2 * i) >> 7)
+                     : kind.exponent == 5 ? (uint8_t)(load16(base + 2 * i) >> 10 & 31)
+                                          : 0;
+        return;
+    case 4:
+        for (size_t i = 0; i < count; i++)
+            out[i] = kind.exponent ? (uint8_t)(load32(base + 4 * i) >> 23) : 0;
+        return;
+    default:
+        for (size_t i = 0; i < count; i++) {
+            /* The same powers of two as the exponents of 32 bits. */
+            int exponent = (int)(load64(base + 8 * i) >> 52 & 2047) - 896;
+            exponent = exponent < 0 ? 0 : exponent > 255 ? 255 : exponent;
+            out[i] = kind.exponent ? (uint8_t)exponent : 0;
+        }
+    }
+}
+
+/* Small distances are their own token; larger ones give their length and the two bits below their
+ * first, and the bits that are left. */
+INLINE unsigned short_token_of(uint32_t distance)
+{
+    unsigned top = 31u - (unsigned)__builtin_clz(distance | DIRECT);
+    unsigned far = 4 * top + (distance >> (top - 2)) - 4;
+    return distance < DIRECT ? distance : far;
+}
+
+INLINE unsigned token_of(uint64_t distance)
+{
+    unsigned top = 63u - (unsigned)__builtin_clzll(distance | DIRECT);
+    unsigned far = 4 * top + (unsigned)(distance >> (top - 2)) - 4;
+    return distance < DIRECT ? (unsigned)distance : far;
+}
+
+INLINE unsigned bits_of(unsigned token)
+{
+    return token < DIRECT ? 0 : 2 + (token - DIRECT) / 4;
+}
+
+INLINE uint64_t least_of(unsigned token)
+{
+    return token < DIRECT ? token : (uint64_t)(4 | (token & 3)) << bits_of(token);
+}
+
+static unsigned last_token(int size)
+{
+    return (unsigned)(DIRECT + 4 * (8 * size - 5) + 3);
+}
+
+/* ------------------------------------------------------------------ distances to tokens */
+
+INLINE void scan_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
+                      uint8_t *tokens, uint32_t *counts, uint32_t *others)
+{
+    uint64_t moved[BLOCK];
+    uint8_t contexts[BLOCK];
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
+        moved_block(frame + start, base + start, part, kind, moved);
+        contexts_block(base + start, part, kind, contexts);
+        for (size_t i = 0; i < part; i++)
+            tokens[at + i] = (uint8_t)token_of(moved[i]);
+        size_t i = 0;
+        /* Two tables: to count the same token twice in a row would wait for the first. */
+        for (; i + 2 <= part; i += 2) {
+            counts[(size_t)contexts[i] * SYMBOLS + tokens[at + i]]++;
+            others[(size_t)contexts[i + 1] * SYMBOLS + tokens[at + i + 1]]++;
+        }
+        if (i < part)
+            counts[(size_t)contexts[i] * SYMBOLS + tokens[at + i]]++;
+    }
+}
+
+typedef void scanner(const uint8_t *, const uint8_t *, size_t, kind, uint8_t *, uint32_t *,
+                     uint32_t *);
+
+/* A switch on a constant vanishes: so each width has loops of its own. */
+#define BY_WIDTH(CALL)                                                                             \
+    switch (kind.size) {                                                                           \
+    case 1: kind.size = 1; CALL; break;                                                            \
+    case 2: kind.size = 2; CALL; break;                                                            \
+    case 4: kind.size = 4; CALL; break;                                                            \
+    default: kind.size = 8; CALL;                                                                  \
+    }
+
+static void scan_portable(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
+                          uint8_t *tokens, uint32_t *counts, uint32_t *others)
+{
+    BY_WIDTH(scan_body(frame, base, count, kind, tokens, counts, others))
+}
+
+INLINE void contexts_body(const uint8_t *base, size_t count, kind kind, const uint8_t *map,
+                          uint8_t *out)
+{
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t part = count - at < BLOCK ? count - at : BLOCK;
+        contexts_block(base + at * (size_t)kind.size, part, kind, out + at);
+        for (size_t i = 0; i < part; i++)
+            out[at + i] = map[out[at + i]];
+    }
+}
+
+typedef void contexter(const uint8_t *, size_t, kind, const uint8_t *, uint8_t *);
+
+static void contexts_portable(const uint8_t *base, size_t count, kind kind, const uint8_t *map,
+                              uint8_t *out)
+{
+    BY_WIDTH(contexts_body(base, count, kind, map, out))
+}
+
+/* ------------------------------------------------------------------ bits */
+
+/* The bits of all distances, the first in the lowest bits of the first byte. Returns the bytes, or
+ * -1 where they do not fit. */
+INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
+                                 uint8_t *out, size_t room)
+{
+    uint64_t moved[BLOCK], waiting = 0;
+    unsigned held = 0; /* bits of `waiting`, below 8 between numbers */
+    size_t used = 0;
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
+        moved_block(frame + start, base + start, part, kind, moved);
+        if (room - used < part * (size_t)kind.size + 24)
+            return -1;
+        for (size_t i = 0; i < part; i++) {
+            unsigned bits = bits_of(token_of(moved[i]));
+            uint64_t value = moved[i] & (((uint64_t)1 << bits) - 1);
+            if (kind.size == 8 && bits > 32) {
+                waiting |= (value & 0xFFFFFFFFu) << held;
+                store64(out + used, waiting);
+                used += 4;
+                waiting >>= 32;
+                value >>= 32;
+                bits -= 32;
+            }
+            waiting |= value << held;
+            held += bits;
+            store64(out + used, waiting);
+            used += held >> 3;
+            waiting >>= held & ~7u;
+            held &= 7;
+        }
+    }
+    if (held)
+        out[used++] = (uint8_t)waiting;
+    return (Py_ssize_t)used;
+}
+
+typedef Py_ssize_t bit_packer(const uint8_t *, const uint8_t *, size_t, kind, uint8_t *, size_t);
+
+static Py_ssize_t pack_bits_portable(const uint8_t *frame, const uint8_t *base, size_t count,
+                                     kind kind, uint8_t *out, size_t room)
+{
+    Py_ssize_t used;
+    BY_WIDTH(used = pack_bits_body(frame, base, count, kind, out, room))
+    return used;
+}
+
+/* What lies at a bit; zeros beyond the end. */
+static uint64_t bits_at_end(const uint8_t *bits, size_t size, size_t at)
+{
+    uint8_t window[16] = {0};
+    if (at / 8 < size)
+        memcpy(window, bits + at / 8, size - at / 8 < 16 ? size - at / 8 : 16);
+    unsigned shift = at % 8;
+    uint64_t low = load64(window) >> shift;
+    return shift ? low | (uint64_t)window[8] << (64 - shift) : low;
+}
+
+INLINE uint64_t bits_at(const uint8_t *bits, size_t size, size_t at, bool far)
+{
+    if (__builtin_expect(at / 8 + 9 > size, 0))
+        return bits_at_end(bits, size, at);
+    unsigned shift = at % 8;
+    uint64_t low = load64(bits + at / 8) >> shift;
+    if (far && shift) /* more than 57 bits may be asked for */
+        low |= (uint64_t)bits[at / 8 + 8] << (64 - shift);
+    return low;
+}
+
+typedef struct {
+    uint64_t least[SYMBOLS];
+    uint8_t bits[SYMBOLS];
+} token_table;
+
+/* Whether all tokens are those of such numbers and use up exactly these bits. */
+INLINE bool apply_body(const uint8_t *tokens, const uint8_t *bits, size_t size, const uint8_t *base,
+                       size_t count, kind kind, uint8_t *out)
+{
+    token_table table;
+    for (unsigned token = 0; token < SYMBOLS; token++) {
+        table.least[token] = least_of(token);
+        table.bits[token] = (uint8_t)bits_of(token);
+    }
+    uint64_t zigzag[BLOCK];
+    unsigned last = last_token(kind.size), highest = 0;
+    size_t bit = 0;
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
+        for (size_t i = 0; i < part; i++)
+            highest = tokens[at + i] > highest ? tokens[at + i] : highest;
+        if (highest > last)
+            return false;
+        for (size_t i = 0; i < part; i++) {
+            unsigned token = tokens[at + i], length = table.bits[token];
+            uint64_t mask = ((uint64_t)1 << length) - 1;
+            zigzag[i] = table.least[token] | (bits_at(bits, size, bit, kind.size == 8) & mask);
+            bit += length;
+        }
+        restored_block(zigzag, base + start, part, kind, out + start);
+    }
+    if ((bit + 7) / 8 != size)
+        return false;
+    return bit % 8 == 0 || bits[size - 1] >> bit % 8 == 0;
+}
+
+typedef bool applier(const uint8_t *, const uint8_t *, size_t, const uint8_t *, size_t, kind,
+                     uint8_t *);
+
+static bool apply_portable(const uint8_t *tokens, const uint8_t *bits, size_t size,
+                           const uint8_t *base, size_t count, kind kind, uint8_t *out)
+{
+    bool fine;
+    BY_WIDTH(fine = apply_body(tokens, bits, size, base, count, kind, out))
+    return fine;
+}
+
+/* ------------------------------------------------------------------ faster paths */
+
+static scanner *best_scan = scan_portable;
+static contexter *best_contexts = contexts_portable;
+static bit_packer *best_pack_bits = pack_bits_portable;
+static applier *best_apply = apply_portable;
+
+#if defined(__x86_64__)
+
+WIDE static void scan_wide(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
+                           uint8_t *tokens, uint32_t *counts, uint32_t *others)
+{
+    BY_WIDTH(scan_body(frame, base, count, kind, tokens, counts, others))
+}
+
+WIDE static void contexts_wide(const uint8_t *base, size_t count, kind kind, const uint8_t *map,
+                               uint8_t *out)
+{
+    BY_WIDTH(contexts_body(base, count, kind, map, out))
+}
+
+WIDE static Py_ssize_t pack_bits_wide(const uint8_t *frame, const uint8_t *base, size_t count,
+                                      kind kind, uint8_t *out, size_t room)
+{
+    Py_ssize_t used;
+    BY_WIDTH(used = pack_bits_body(frame, base, count, kind, out, room))
+    return used;
+}
+
+WIDE static bool apply_wide(const uint8_t *tokens, const uint8_t *bits, size_t size,
+                            const uint8_t *base, size_t count, kind kind, uint8_t *out)
+{
+    bool fine;
+    BY_WIDTH(fine = apply_body(tokens, bits, size, base, count, kind, out))
+    return fine;
+}
+
+static void choose(void)
+{
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2"))
+        return;
+    best_scan = scan_wide;
+    best_contexts = contexts_wide;
+    best_pack_bits = pack_bits_wide;
+    best_apply = apply_wide;
+}
+
+#else
+
+static void choose(void) {}
+
+#endif
+
+/* ------------------------------------------------------------------ Python */
+
+static bool known_kind(int size, int magnitude, int exponent, kind *found)
+{
+    bool fine = (size == 1 || size == 2 || size == 4 || size == 8) && exponent >= 0 &&
+                exponent < 8 * size;
+    if (!fine)
+        PyErr_Format(PyExc_ValueError, "no numbers of %d bytes with exponents of %d bits", size,
+                     exponent);
+    *found = (kind){size, magnitude != 0, exponent};
+    return fine;
+}
+
+/* Sets an error where a size is not what it must be. */
+static bool is_size(const char *name, Py_ssize_t found, Py_ssize_t expected)
+{
+    if (found != expected)
+        PyErr_Format(PyExc_ValueError, "%s has %zd bytes, expected %zd", name, found, expected);
+    return found == expected;
+}
+
+/* Numbers of a frame; -1 and an error where its bytes are not whole numbers. */
+static Py_ssize_t numbers(const Py_buffer *frame, int size)
+{
+    if (!is_size("frame", frame->len, frame->len / size * size))
+        return -1;
+    return frame->len / size;
+}
+
+static void release(Py_buffer *buffers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (buffers[i].obj)
+            PyBuffer_Release(&buffers[i]);
+}
+
+static PyObject *scanned(Py_buffer *at, kind kind)
+{
+    Py_ssize_t count = numbers(&at[0], kind.size);
+    if (count < 0 || !is_size("base", at[1].len, at[0].len) ||
+        !is_size("tokens", at[2].len, count) ||
+        !is_size("counts", at[3].len, (Py_ssize_t)CONTEXTS * SYMBOLS * 4))
+        return NULL;
+    if ((uintptr_t)at[3].buf % 4)
+        return PyErr_Format(PyExc_ValueError, "counts are not aligned");
+    uint32_t *others = calloc((size_t)CONTEXTS * SYMBOLS, sizeof *others), *counts = at[3].buf;
+    if (!others)
+        return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS
+    best_scan(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf, counts, others);
+    for (size_t i = 0; i < (size_t)CONTEXTS * SYMBOLS; i++)
+        counts[i] += others[i];
+    Py_END_ALLOW_THREADS
+    free(others);
+    Py_RETURN_NONE;
+}
+
+static PyObject *scan(PyObject *module, PyObject *arguments)
+{
+    Py_buffer at[4] = {{0}};
+    int size, magnitude, exponent;
+    kind kind;
+    PyObject *found = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*y*iiiw*w*", &at[0], &at[1], &size, &magnitude, &exponent,
+                          &at[2], &at[3]))
+        return NULL;
+    if (known_kind(size, magnitude, exponent, &kind))
+        found = scanned(at, kind);
+    release(at, 4);
+    return found;
+}
+
+static PyObject *contexts(PyObject *module, PyObject *arguments)
+{
+    Py_buffer at[3] = {{0}};
+    int size, exponent;
+    kind kind;
+    Py_ssize_t count;
+    PyObject *found = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*iiy*w*", &at[0], &size, &exponent, &at[1], &at[2]))
+        return NULL;
+    if (known_kind(size, 0, exponent, &kind) && (count = numbers(&at[0], size)) >= 0 &&
+        is_size("map", at[1].len, CONTEXTS) && is_size("contexts", at[2].len, count)) {
+        Py_BEGIN_ALLOW_THREADS
+        best_contexts(at[0].buf, (size_t)count, kind, at[1].buf, at[2].buf);
+        Py_END_ALLOW_THREADS
+        found = Py_NewRef(Py_None);
+    }
+    release(at, 3);
+    return found;
+}
+
+static PyObject *pack_bits(PyObject *module, PyObject *arguments)
+{
+    Py_buffer at[3] = {{0}};
+    int size, magnitude;
+    kind kind;
+    Py_ssize_t count, used = -1;
+    PyObject *found = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*y*iiw*", &at[0], &at[1], &size, &magnitude, &at[2]))
+        return NULL;
+    if (known_kind(size, magnitude, 0, &kind) && (count = numbers(&at[0], size)) >= 0 &&
+        is_size("base", at[1].len, at[0].len)) {
+        Py_BEGIN_ALLOW_THREADS
+        used = best_pack_bits(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf,
+                              (size_t)at[2].len);
+        Py_END_ALLOW_THREADS
+        found = PyLong_FromSsize_t(used);
+    }
+    release(at, 3);
+    return found;
+}
+
+static PyObject *apply(PyObject *module, PyObject *arguments)
+{
+    Py_buffer at[4] = {{0}};
+    int size, magnitude;
+    kind kind;
+    Py_ssize_t count;
+    bool fine;
+    PyObject *found = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*y*y*iiw*", &at[0], &at[1], &at[2], &size, &magnitude,
+                          &at[3]))
+        return NULL;
+    if (known_kind(size, magnitude, 0, &kind) && (count = numbers(&at[3], size)) >= 0 &&
+        is_size("tokens", at[0].len, count) && is_size("base", at[2].len, at[3].len)) {
+        Py_BEGIN_ALLOW_THREADS
+        fine = best_apply(at[0].buf, at[1].buf, (size_t)at[1].len, at[2].buf, (size_t)count, kind,
+                          at[3].buf);
+        Py_END_ALLOW_THREADS
+        found = PyBool_FromLong(fine);
+    }
+    release(at, 4);
+    return found;
+}
+
+static PyMethodDef METHODS[] = {
+    {"scan", scan, METH_VARARGS, NULL},
+    {"contexts", contexts, METH_VARARGS, NULL},
+    {"pack_bits", pack_bits, METH_VARARGS, NULL},
+    {"apply", apply, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int loaded(PyObject *module)
+{
+    (void)module;
+    choose();
+    return 0;
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)loaded}, {0, NULL}};
+
+static PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_distances",
+    .m_methods = METHODS,
+    .m_slots = SLOTS,
+};
+
+PyMODINIT_FUNC PyInit__distances(void)
+{
+    return PyModuleDef_Init(&MODULE);
+}

@@ -1,0 +1,281 @@
+/* Which bytes of a tensor's numbers lie together?
+ *
+ * split takes numbers apart into byte planes, the most significant first, join puts them together.
+ * Both let go of the interpreter lock. The twin in numpy is planes.py beside this, with identical
+ * results; the layout is in docs/spec/model.md, section "Codecs". Every length is checked.
+ *
+ * Only what Python 3.11's limited API has is used. Plain C11 with GNU attributes; x86-64 has faster
+ * paths, chosen when the module is loaded.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if UINTPTR_MAX != UINT64_MAX || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "written for little-endian machines of 64 bits; elsewhere the twin in numpy is used"
+#endif
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define WIDE __attribute__((target("avx2")))
+#endif
+#define INLINE __attribute__((always_inline)) static inline
+
+enum {
+    BLOCK = 1024, /* numbers at a time: what is computed stays in cache */
+    MOST_PLANES = 8,
+};
+
+INLINE uint16_t load16(const uint8_t *at)
+{
+    uint16_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+INLINE void store16(uint8_t *at, uint16_t value)
+{
+    memcpy(at, &value, sizeof value);
+}
+
+INLINE void store32(uint8_t *at, uint32_t value)
+{
+    memcpy(at, &value, sizeof value);
+}
+
+/* ------------------------------------------------------------------ byte planes */
+
+/* Floats keep their sign in the second plane, so that the first is the exponent alone. */
+INLINE unsigned turned(unsigned high)
+{
+    return (high << 1 & 0xFF00) | (high >> 8 & 0x80) | (high & 0x7F);
+}
+
+INLINE unsigned turned_back(unsigned high)
+{
+    return (high << 8 & 0x8000) | (high >> 1 & 0x7F80) | (high & 0x7F);
+}
+
+INLINE void split_body(const uint8_t *frame, size_t count, int size, bool turn, uint8_t *out)
+{
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t part = count - at < BLOCK ? count - at : BLOCK;
+        const uint8_t *from = frame + at * (size_t)size;
+        uint8_t *to = out + at;
+        for (int plane = turn ? 2 : 0; plane < size; plane++)
+            for (size_t i = 0; i < part; i++)
+                to[(size_t)plane * count + i] = from[i * (size_t)size + (size_t)(size - 1 - plane)];
+        if (!turn)
+            continue;
+        for (size_t i = 0; i < part; i++) {
+            unsigned high = turned(load16(from + i * (size_t)size + (size_t)(size - 2)));
+            to[i] = (uint8_t)(high >> 8);
+            to[count + i] = (uint8_t)high;
+        }
+    }
+}
+
+INLINE void join_body(const uint8_t *const *planes, size_t count, int size, bool turn, uint8_t *out)
+{
+    if (size == 4) {
+        for (size_t i = 0; i < count; i++) {
+            unsigned high = (unsigned)planes[0][i] << 8 | planes[1][i];
+            high = turn ? turned_back(high) : high;
+            store32(out + 4 * i, high << 16 | (uint32_t)planes[2][i] << 8 | planes[3][i]);
+        }
+        return;
+    }
+    if (size == 2) {
+        for (size_t i = 0; i < count; i++) {
+            unsigned high = (unsigned)planes[0][i] << 8 | planes[1][i];
+            store16(out + 2 * i, (uint16_t)(turn ? turned_back(high) : high));
+        }
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint64_t number = 0;
+        for (int plane = 0; plane < size; plane++)
+            number |= (uint64_t)planes[plane][i] << 8 * (size - 1 - plane);
+        if (turn)
+            number = (uint64_t)turned_back((unsigned)(number >> 48)) << 48 | (number << 16) >> 16;
+        memcpy(out + i * (size_t)size, &number, (size_t)size);
+    }
+}
+
+#define BY_SIZE(CALL)                                                                              \
+    switch (size) {                                                                                \
+    case 1: size = 1; CALL; break;                                                                 \
+    case 2: size = 2; CALL; break;                                                                 \
+    case 4: size = 4; CALL; break;                                                                 \
+    default: size = 8; CALL;                                                                       \
+    }
+
+typedef void splitter(const uint8_t *, size_t, int, bool, uint8_t *);
+typedef void joiner(const uint8_t *const *, size_t, int, bool, uint8_t *);
+
+static void split_portable(const uint8_t *frame, size_t count, int size, bool turn, uint8_t *out)
+{
+    BY_SIZE(split_body(frame, count, size, turn, out))
+}
+
+static void join_portable(const uint8_t *const *planes, size_t count, int size, bool turn,
+                          uint8_t *out)
+{
+    BY_SIZE(join_body(planes, count, size, turn, out))
+}
+
+/* ------------------------------------------------------------------ faster paths */
+
+static splitter *best_split = split_portable;
+static joiner *best_join = join_portable;
+
+#if defined(__x86_64__)
+
+WIDE static void split_wide(const uint8_t *frame, size_t count, int size, bool turn, uint8_t *out)
+{
+    BY_SIZE(split_body(frame, count, size, turn, out))
+}
+
+WIDE static void join_wide(const uint8_t *const *planes, size_t count, int size, bool turn,
+                           uint8_t *out)
+{
+    BY_SIZE(join_body(planes, count, size, turn, out))
+}
+
+static void choose(void)
+{
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2"))
+        return;
+    best_split = split_wide;
+    best_join = join_wide;
+}
+
+#else
+
+static void choose(void) {}
+
+#endif
+
+/* ------------------------------------------------------------------ Python */
+
+/* Sets an error where a size is not what it must be. */
+static bool is_size(const char *name, Py_ssize_t found, Py_ssize_t expected)
+{
+    if (found != expected)
+        PyErr_Format(PyExc_ValueError, "%s has %zd bytes, expected %zd", name, found, expected);
+    return found == expected;
+}
+
+/* Numbers of a frame; -1 and an error where its bytes are not whole numbers. */
+static Py_ssize_t numbers(const Py_buffer *frame, int size)
+{
+    if (!is_size("frame", frame->len, frame->len / size * size))
+        return -1;
+    return frame->len / size;
+}
+
+static void release(Py_buffer *buffers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (buffers[i].obj)
+            PyBuffer_Release(&buffers[i]);
+}
+
+static bool known_size(int size, int turn)
+{
+    bool fine = (size == 1 || size == 2 || size == 4 || size == 8) && !(turn && size == 1);
+    if (!fine)
+        PyErr_Format(PyExc_ValueError, "no planes of numbers of %d bytes", size);
+    return fine;
+}
+
+static PyObject *split(PyObject *module, PyObject *arguments)
+{
+    Py_buffer at[2] = {{0}};
+    int size, turn;
+    Py_ssize_t count;
+    PyObject *found = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*iiw*", &at[0], &size, &turn, &at[1]))
+        return NULL;
+    if (known_size(size, turn) && (count = numbers(&at[0], size)) >= 0 &&
+        is_size("planes", at[1].len, at[0].len)) {
+        Py_BEGIN_ALLOW_THREADS
+        best_split(at[0].buf, (size_t)count, size, turn != 0, at[1].buf);
+        Py_END_ALLOW_THREADS
+        found = Py_NewRef(Py_None);
+    }
+    release(at, 2);
+    return found;
+}
+
+/* One buffer for each plane, of `count` bytes each. */
+static bool plane_buffers(PyObject *planes, int size, Py_ssize_t count, Py_buffer *found)
+{
+    if (!PyTuple_Check(planes) || PyTuple_Size(planes) != size) {
+        PyErr_Format(PyExc_ValueError, "expected a tuple of %d planes", size);
+        return false;
+    }
+    for (int plane = 0; plane < size; plane++) {
+        if (PyObject_GetBuffer(PyTuple_GetItem(planes, plane), &found[plane], PyBUF_SIMPLE) < 0 ||
+            !is_size("plane", found[plane].len, count))
+            return false;
+    }
+    return true;
+}
+
+static PyObject *join(PyObject *module, PyObject *arguments)
+{
+    Py_buffer at[MOST_PLANES] = {{0}}, out = {0};
+    int size, turn;
+    Py_ssize_t count;
+    PyObject *planes, *found = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "Oiiw*", &planes, &size, &turn, &out))
+        return NULL;
+    if (known_size(size, turn) && (count = numbers(&out, size)) >= 0 &&
+        plane_buffers(planes, size, count, at)) {
+        const uint8_t *places[MOST_PLANES];
+        for (int plane = 0; plane < size; plane++)
+            places[plane] = at[plane].buf;
+        Py_BEGIN_ALLOW_THREADS
+        best_join(places, (size_t)count, size, turn != 0, out.buf);
+        Py_END_ALLOW_THREADS
+        found = Py_NewRef(Py_None);
+    }
+    release(at, MOST_PLANES);
+    release(&out, 1);
+    return found;
+}
+
+static PyMethodDef METHODS[] = {
+    {"split", split, METH_VARARGS, NULL},
+    {"join", join, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int loaded(PyObject *module)
+{
+    (void)module;
+    choose();
+    return 0;
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)loaded}, {0, NULL}};
+
+static PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_planes",
+    .m_methods = METHODS,
+    .m_slots = SLOTS,
+};
+
+PyMODINIT_FUNC PyInit__planes(void)
+{
+    return PyModuleDef_Init(&MODULE);
+}

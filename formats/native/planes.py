@@ -1,0 +1,89 @@
+"""Which bytes of a tensor's numbers lie together?
+
+`NATIVE` does it in C (planes.c beside this) where it was built, `NUMPY` everywhere, with identical
+results; `BEST` is the first that there is.
+
+Source:
+    docs/spec/model.md, section "Codecs".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+try:
+    from tensorrepo.formats.native import _planes
+except ImportError:  # no compiler when this was installed, or built for another machine
+    _planes = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+class PlaneSplitter(Protocol):
+    """Takes numbers apart into byte planes, the most significant first.
+
+    With `turn`, for floats, the sign is the top bit of the second plane, not of the first: so the
+    first is the exponent alone, and two planes are the upper 16 bits.
+    """
+
+    name: str
+
+    def split(self, frame: NDArray[np.uint8], size: int, *, turn: bool) -> NDArray[np.uint8]:
+        """Planes ``(size, numbers)`` of numbers of `size` bytes: 1, 2, 4 or 8."""
+        ...
+
+    def join(
+        self, planes: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8], *, turn: bool
+    ) -> None:
+        """Fill `out` with the numbers that have these planes, one for each of their bytes."""
+        ...
+
+
+class NativePlanes:
+    """In C, without the interpreter lock."""
+
+    name = "native"
+
+    def split(self, frame: NDArray[np.uint8], size: int, *, turn: bool) -> NDArray[np.uint8]:
+        out = np.empty((size, frame.size // size), np.uint8)
+        _planes.split(frame, size, turn, out)
+        return out
+
+    def join(
+        self, planes: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8], *, turn: bool
+    ) -> None:
+        _planes.join(tuple(planes), len(planes), turn, out)
+
+
+class NumpyPlanes:
+    """By transposing."""
+
+    name = "numpy"
+
+    def split(self, frame: NDArray[np.uint8], size: int, *, turn: bool) -> NDArray[np.uint8]:
+        planes = np.ascontiguousarray(frame.reshape(-1, size).T[::-1])
+        if turn:
+            first, second = planes[0].copy(), planes[1].copy()
+            planes[0] = first << 1 | second >> 7
+            planes[1] = first & 0x80 | second & 0x7F
+        return planes
+
+    def join(
+        self, planes: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8], *, turn: bool
+    ) -> None:
+        numbers = out.reshape(-1, len(planes))[:, ::-1]
+        for place, plane in enumerate(planes):
+            numbers[:, place] = plane
+        if turn:
+            numbers[:, 0] = planes[1] & 0x80 | planes[0] >> 1
+            numbers[:, 1] = planes[0] << 7 | planes[1] & 0x7F
+
+
+NUMPY: PlaneSplitter = NumpyPlanes()
+NATIVE: PlaneSplitter | None = None if _planes is None else NativePlanes()
+BEST: PlaneSplitter = NATIVE or NUMPY
