@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tensorrepo.formats.model.framefill import fills
 from tensorrepo.formats.model.frames import fingerprint, frame_bytes, frame_count, frame_digest
 from tensorrepo.formats.model.memberread import MemberReader, PlacedFrame, about_frame
 from tensorrepo.formats.model.pack import RAW
+from tensorrepo.formats.model.pieces import PiecedTensor
+from tensorrepo.formats.model.selection import select
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Executor, Future
 
-    from tensorrepo.formats.model.manifest import Piece
+    from tensorrepo.formats.model.manifest import Piece, TensorEntry
     from tensorrepo.formats.model.placement import Placement, StoredTensor
+    from tensorrepo.formats.model.selection import Index
     from tensorrepo.formats.tensors import TensorType
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import Link, ObjectSource
@@ -68,6 +72,15 @@ class StoredFrames:
                 stop = max(stop, last)
             yield range(start, stop)
             start = stop
+
+    def fills(
+        self, index: Index | None, out: memoryview, planes: int | None
+    ) -> Iterator[Callable[[], None]]:
+        """What fills `out` with ``tensor[index]``, all of it for None; see `framefill.fills`."""
+        blocks = None
+        if index is not None:
+            blocks = select(self.shape, index).in_blocks(self.type.block_elements)
+        return fills(self, blocks, out, planes)
 
     def frame_into(self, index: int, buffer: memoryview) -> None:
         """Fill `buffer` with one frame.
@@ -182,6 +195,15 @@ class PackReader:
         _check_frames(name, element, piece, frames)
         return StoredFrames(name, element, piece.shape, self.members, frames, None)
 
+    def tensor(self, entry: TensorEntry, element: TensorType) -> StoredFrames | PiecedTensor:
+        """A tensor of the manifest; see `piece`."""
+        if len(entry.pieces) == 1:
+            return self.piece(entry.name, element, entry.pieces[0])
+        parts = tuple(
+            (piece.offset, self.piece(entry.name, element, piece)) for piece in entry.pieces
+        )
+        return PiecedTensor(entry.name, element, entry.shape, parts)
+
     def _frames(self, stored: StoredTensor) -> tuple[PlacedFrame, ...]:
         frames: list[PlacedFrame] = []
         for entry in stored.members:
@@ -195,11 +217,14 @@ class PackReader:
         return tuple(frames)
 
 
-def tensor_chunks(tensor: StoredFrames, pool: Executor) -> Iterator[memoryview]:
+def tensor_chunks(tensor: StoredFrames | PiecedTensor, pool: Executor) -> Iterator[memoryview]:
     """A tensor's bytes, frame by frame, while `pool` reads the next ones.
 
     Each piece is valid until the next one is asked for.
     """
+    if isinstance(tensor, PiecedTensor):
+        yield from tensor.chunks(RUN_BYTES)
+        return
     if tensor.value is not None:
         yield memoryview(tensor.value)
         return

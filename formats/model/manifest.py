@@ -9,7 +9,8 @@ Source:
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from tensorrepo.formats.model.canonical import VERSION, decode_canonical, encode_canonical
 from tensorrepo.formats.model.frames import INLINE_BYTES
 from tensorrepo.formats.tensors import TYPES, TensorType
-from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_from_bytes, parse_digest
 from tensorrepo.repo.names import check_file_name
 
@@ -149,7 +150,7 @@ def decode_manifest(payload: Buffer, digest: Digest) -> Manifest:
 
     Raises:
         CorruptError: not well-formed, or not canonical.
-        UnsupportedError: a newer version, or a tensor in several pieces.
+        UnsupportedError: another version.
     """
     return decode_canonical(payload, Manifest, f"model {digest:.12}", check_manifest)
 
@@ -159,7 +160,6 @@ def check_manifest(manifest: Manifest) -> None:
 
     Raises:
         InvalidInputError: they do not; says which.
-        UnsupportedError: a tensor in several pieces, which this version cannot join.
     """
     types = manifest.type_table()
     _check_sorted("type", [entry.name for entry in manifest.types])
@@ -232,17 +232,61 @@ def _check_sorted(what: str, names: Iterable[str]) -> None:
 def _check_tensor(tensor: TensorEntry, element: TensorType) -> None:
     check_tensor_name(tensor.name)
     try:
-        size = element.bytes_of(tensor.shape)
+        element.bytes_of(tensor.shape)
     except InvalidInputError as error:
         raise InvalidInputError(f"tensor {tensor.name!r}: {error}") from error
-    if len(tensor.pieces) != 1:
-        raise UnsupportedError(
-            f"tensor {tensor.name!r} lies in {len(tensor.pieces)} pieces; this tensorrepo reads "
-            "tensors of one piece. Update it."
+    check_grid(tensor.shape, [(piece.offset, piece.shape) for piece in tensor.pieces], tensor.name)
+    block = element.block_elements
+    for piece in tensor.pieces:
+        whole = len(tensor.pieces) == 1 or not piece.shape
+        if not whole and (piece.offset[-1] % block or piece.shape[-1] % block):
+            raise InvalidInputError(f"tensor {tensor.name!r}: a piece ends inside a block")
+        _check_piece(piece, element, tensor.name)
+
+
+def check_grid(
+    shape: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, ...]]], name: str
+) -> None:
+    """Whether boxes (offset, shape) are a grid of the whole tensor, in C order.
+
+    A grid is what cutting every dimension at some places makes. One box is the whole tensor.
+
+    Raises:
+        InvalidInputError: they are not.
+    """
+    if len(boxes) == 1:
+        fits = boxes[0] == ((0,) * len(shape), shape)
+    else:
+        fits = bool(boxes) and _is_grid(shape, boxes)
+    if not fits:
+        raise InvalidInputError(
+            f"tensor {name!r} of shape {list(shape)}: its {len(boxes)} pieces are no grid of it"
         )
-    piece = tensor.pieces[0]
-    if piece.shape != tensor.shape or piece.offset != (0,) * len(tensor.shape):
-        raise InvalidInputError(f"tensor {tensor.name!r}: its only piece does not cover it")
+
+
+def _is_grid(shape: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    if any(len(offset) != len(shape) for offset, _ in boxes):
+        return False
+    starts = [sorted({offset[dim] for offset, _ in boxes}) for dim in range(len(shape))]
+    # The number of cells is compared first: a product is never written out for fewer boxes.
+    if prod(map(len, starts)) != len(boxes) or any(cuts[0] != 0 for cuts in starts):
+        return False
+    cells = product(
+        *(list(pairwise([*cuts, size])) for cuts, size in zip(starts, shape, strict=True))
+    )
+    return all(
+        offset == tuple(low for low, _ in cell)
+        and box == tuple(high - low for low, high in cell)
+        and all(low < high for low, high in cell)
+        for cell, (offset, box) in zip(cells, boxes, strict=True)
+    )
+
+
+def _check_piece(piece: Piece, element: TensorType, name: str) -> None:
+    try:
+        size = element.bytes_of(piece.shape)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"tensor {name!r}: {error}") from error
     stored = (piece.fingerprint is None) == (size <= INLINE_BYTES)
     if size <= INLINE_BYTES and (piece.value is None or len(piece.value) != size):
         stored = False
@@ -250,7 +294,7 @@ def _check_tensor(tensor: TensorEntry, element: TensorType) -> None:
         stored = False
     if not stored:
         raise InvalidInputError(
-            f"tensor {tensor.name!r} of {size} bytes: expected "
+            f"tensor {name!r} of {size} bytes: expected "
             f"{'its value' if size <= INLINE_BYTES else 'a fingerprint of 32 bytes'} and no more"
         )
 

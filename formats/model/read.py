@@ -12,10 +12,8 @@ from difflib import get_close_matches
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from tensorrepo.formats.model.frameread import PackReader, StoredFrames, tensor_chunks
-from tensorrepo.formats.model.frames import frame_bytes
+from tensorrepo.formats.model.loading import Shard, TensorRead, Wish, reads_ahead
 from tensorrepo.formats.model.manifest import (
     Edge,
     FileEntry,
@@ -24,16 +22,18 @@ from tensorrepo.formats.model.manifest import (
     TensorEntry,
     decode_manifest,
 )
+from tensorrepo.formats.model.pieces import PiecedTensor
 from tensorrepo.formats.model.placement import decode_placement
-from tensorrepo.formats.model.selection import Index, select
-from tensorrepo.formats.tensors import Output, TensorType, array_of, torch_of
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.formats.model.refill import Refill, matching
+from tensorrepo.formats.model.selection import Index
+from tensorrepo.formats.tensors import Output, TensorType
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import digest_from_bytes
 from tensorrepo.repo.objects import Envelope, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from concurrent.futures import Executor, Future
+    from concurrent.futures import Executor
 
     from numpy.typing import NDArray
 
@@ -50,7 +50,7 @@ class TensorSpec:
     """What is known of a tensor without reading it.
 
     `fingerprint` names its content (64 hex digits; None for the smallest, which stand in the
-    manifest). `alias_of` is the tensor that it is one with.
+    manifest, and for those of several pieces). `alias_of` is the tensor that it is one with.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Model:
         target = self._target(name)
         entry = self.tensors[target]
         element = self.manifest.type_table()[entry.type]
-        found = entry.pieces[0].fingerprint
+        found = entry.pieces[0].fingerprint if len(entry.pieces) == 1 else None
         return TensorSpec(
             name,
             element,
@@ -140,45 +140,41 @@ class Model:
         )
 
     def content(self, name: str) -> bytes:
-        """Equal for tensors of one type and shape that have equal bits: fingerprint or value."""
-        piece = self.tensors[self._target(name)].pieces[0]
-        return piece.value if piece.value is not None else piece.fingerprint or b""
+        """Equal for tensors of one type, shape and grid of pieces that have equal bits."""
+        pieces = self.tensors[self._target(name)].pieces
+        return b"".join(piece.fingerprint or piece.value or b"" for piece in pieces)
 
-    def tensor(self, name: str) -> StoredFrames:
+    def tensor(self, name: str) -> StoredFrames | PiecedTensor:
         """A reader of one tensor, for whoever wants its bytes bit by bit."""
         entry = self.tensors[self._target(name)]
-        (piece,) = entry.pieces
-        return self.packs.piece(entry.name, self.manifest.type_table()[entry.type], piece)
+        return self.packs.tensor(entry, self.manifest.type_table()[entry.type])
 
     def tensor_chunks(self, name: str) -> Iterator[memoryview]:
         """A tensor's bytes, piece by piece: each is valid until the next one is asked for."""
         with ThreadPoolExecutor(DEFAULT_THREADS) as pool:
             yield from tensor_chunks(self.tensor(name), pool)
 
-    def slice(self, name: str, index: Index, *, output: Output = "numpy") -> Any:
+    def slice(
+        self,
+        name: str,
+        index: Index,
+        *,
+        output: Output = "numpy",
+        planes: int | None = None,
+        threads: int = DEFAULT_THREADS,
+    ) -> Any:
         """``model[name][index]``, of which only the frames that it touches are read.
 
         Args:
             name: a tensor.
             index: integers, slices with a positive step, an ellipsis.
             output: "numpy" or "torch".
+            planes: as for `load`.
+            threads: how many runs of frames are read at a time.
         """
-        frames = self.tensor(name)
-        element = frames.type
-        try:
-            chosen = select(frames.shape, index)
-            blocks = chosen.in_blocks(element.block_elements)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"tensor {name!r}: {error}") from error
-        item = _item(element)
-        out = np.empty(blocks.items, item)
-        per_frame = frame_bytes(element) // element.block_bytes
-        for number in blocks.frames(per_frame):
-            start = number * per_frame
-            whole = np.empty(min(per_frame, frames.size_bytes // item.itemsize - start), item)
-            frames.read_into(start * item.itemsize, whole.view(np.uint8).data)
-            blocks.copy(whole, start, out)
-        return _shaped(out.view(np.uint8).data, element, chosen.shape, output)
+        wish = Wish(output=output, planes=planes)
+        with ThreadPoolExecutor(threads) as pool:
+            return TensorRead(self.tensor(name), wish, index, pool).result()
 
     def load(
         self,
@@ -186,6 +182,10 @@ class Model:
         *,
         output: Output = "numpy",
         copy: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        shard: Shard | None = None,
+        planes: int | None = None,
         threads: int = DEFAULT_THREADS,
     ) -> dict[str, Any]:
         """Several tensors, or all.
@@ -194,15 +194,21 @@ class Model:
             names: which; None means all.
             output: "numpy" or "torch".
             copy: False: numpy arrays are read-only, and mapped where they lie on a local disk.
-            threads: how many frames are read at a time.
+            device: a torch device to put them on.
+            dtype: what floating-point tensors are converted to.
+            shard: (dimension, rank, world): of each tensor the part that ``torch.chunk`` would give
+                to that rank, and only its frames are read. Tensors without that dimension come
+                whole.
+            planes: only so many of the most significant bytes of each number, the others are 0:
+                two of an F32 are exactly its BF16 truncation, for half of the bytes.
+            threads: how many runs of frames are read at a time.
 
         Returns:
             Arrays by name. Aliases are the same object as their tensor; no others share memory.
         """
         wanted = list(self.keys() if names is None else names)
-        loaded = dict(
-            self.iter_tensors(wanted, output=output, copy=copy, threads=threads, budget_bytes=None)
-        )
+        wish = Wish(output, copy, device, dtype, shard, planes)
+        loaded = dict(self._iterate(wanted, wish, threads, self.size_bytes + 1))
         return {name: loaded[name] for name in wanted}
 
     def iter_tensors(
@@ -211,8 +217,12 @@ class Model:
         *,
         output: Output = "numpy",
         copy: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        shard: Shard | None = None,
+        planes: int | None = None,
         threads: int = DEFAULT_THREADS,
-        budget_bytes: int | None = READ_AHEAD_BYTES,
+        budget_bytes: int = READ_AHEAD_BYTES,
     ) -> Iterator[tuple[str, Any]]:
         """Tensors one after the other, while the next ones are being read.
 
@@ -220,26 +230,48 @@ class Model:
         right after its tensor and is the same object. Arguments else as for `load`.
         """
         wanted = list(self.keys() if names is None else names)
+        wish = Wish(output, copy, device, dtype, shard, planes)
+        return self._iterate(wanted, wish, threads, budget_bytes)
+
+    def _iterate(
+        self, wanted: list[str], wish: Wish, threads: int, budget_bytes: int
+    ) -> Iterator[tuple[str, Any]]:
         by_target: dict[str, list[str]] = {}
         for name in wanted:
             by_target.setdefault(self._target(name), []).append(name)
-        limit = self.size_bytes + 1 if budget_bytes is None else budget_bytes
         with ThreadPoolExecutor(threads) as pool:
-            reads: list[_Read] = []
-            ahead = 0
+            reads = (
+                TensorRead(self.tensor(target), wish, wish.index(self.tensors[target].shape), pool)
+                for target in by_target
+            )
             try:
-                for target in by_target:
-                    reads.append(_Read(target, self.tensor(target), output, pool, copy=copy))
-                    ahead += reads[-1].size_bytes
-                    while ahead > limit:
-                        done = reads.pop(0)
-                        ahead -= done.size_bytes
-                        yield from _named(by_target[done.name], done.result())
-                while reads:
-                    done = reads.pop(0)
-                    yield from _named(by_target[done.name], done.result())
+                for done in reads_ahead(reads, budget_bytes):
+                    value = done.result()
+                    yield from ((name, value) for name in by_target[done.name])
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
+
+    def load_state_dict(
+        self, module: Any, *, strict: bool = True, threads: int = DEFAULT_THREADS
+    ) -> None:
+        """Read tensors into the parameters and buffers of a torch module, where they lie.
+
+        No memory is taken beside them where type and device allow it. Whatever goes wrong while
+        reading, the module is left with some tensors of either.
+
+        Args:
+            module: has a ``state_dict()``.
+            strict: names must be the same; False: those that both have.
+            threads: how many runs of frames are read at a time.
+
+        Raises:
+            InvalidInputError: names or shapes differ; nothing was read then.
+        """
+        targets = matching(module.state_dict(), {name: self.spec(name) for name in self}, strict)
+        with ThreadPoolExecutor(threads) as pool:
+            work = (Refill(self.tensor(name), into, pool) for name, into in targets.items())
+            for refill in reads_ahead(work, READ_AHEAD_BYTES):
+                refill.finish()
 
     def file_chunks(self, name: str) -> Iterator[Buffer]:
         """The bytes of a file or an original, piece by piece, in bounded memory.
@@ -311,63 +343,6 @@ def open_model(objects: ObjectSource, entry: Entry) -> Model:
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     aliases = {alias.name: alias.target for alias in manifest.aliases}
     return Model(entry, manifest, objects, packs, tensors, aliases)
-
-
-class _Read:
-    """A tensor being read."""
-
-    def __init__(
-        self, name: str, tensor: StoredFrames, output: Output, pool: Executor, *, copy: bool
-    ) -> None:
-        self.name = name
-        self.size_bytes = tensor.size_bytes
-        self._tensor = tensor
-        self._output: Output = output
-        self._writable = copy or output == "torch"  # torch knows no read-only tensors
-        mapped = None if self._writable else tensor.mapped()
-        if mapped is not None:
-            self._data = mapped
-            work = [pool.submit(tensor.check_mapped, at, mapped) for at in self._frames()]
-        else:
-            self._data = np.empty(tensor.size_bytes, np.uint8).data
-            work = [pool.submit(tensor.frame_into, at, self._room(at)) for at in self._frames()]
-            if tensor.value is not None:
-                tensor.read_into(0, self._data)
-        self._work: list[Future[None]] = work
-
-    def result(self) -> Any:
-        for future in self._work:
-            future.result()
-        data = self._data if self._writable else self._data.toreadonly()
-        try:
-            return _shaped(data, self._tensor.type, self._tensor.shape, self._output)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"tensor {self.name!r}: {error}") from error
-
-    def _frames(self) -> range:
-        return range(len(self._tensor.frames))
-
-    def _room(self, index: int) -> memoryview:
-        size = frame_bytes(self._tensor.type)
-        return self._data[index * size : (index + 1) * size]
-
-
-def _named(names: list[str], value: Any) -> Iterator[tuple[str, Any]]:
-    return ((name, value) for name in names)
-
-
-def _item(element: TensorType) -> np.dtype[Any]:
-    """An item for each block, whatever it means."""
-    size = element.block_bytes
-    return np.dtype(f"<u{size}") if size in {1, 2, 4, 8} else np.dtype((np.void, size))
-
-
-def _shaped(data: memoryview, element: TensorType, shape: tuple[int, ...], output: Output) -> Any:
-    if output == "torch":
-        return torch_of(data, element, shape)
-    if output == "numpy":
-        return array_of(data, element, shape)
-    raise InvalidInputError(f"output {output!r}: expected 'numpy' or 'torch'")
 
 
 def _get(objects: ObjectSource, digest: Digest, kind: Kind) -> Envelope:

@@ -122,6 +122,16 @@ def select(shape: tuple[int, ...], index: Index) -> Selection:
     return Selection(result, starts, run)
 
 
+def index_ranges(shape: tuple[int, ...], index: Index) -> list[range]:
+    """The indices of every dimension that `index` picks; one for a dimension that it drops.
+
+    Raises:
+        InvalidInputError: as `select`.
+    """
+    parts = zip(_expand(shape, index), shape, strict=True)
+    return [_range(part, dim, at)[0] for at, (part, dim) in enumerate(parts)]
+
+
 def _expand(shape: tuple[int, ...], index: Index) -> list[int | slice]:
     """One part for each dimension."""
     parts = index if isinstance(index, tuple) else (index,)

@@ -142,12 +142,42 @@ def test_a_newer_version_says_so() -> None:
         decode_manifest(payload, HERE)
 
 
-def test_a_tensor_in_pieces_is_of_a_newer_version() -> None:
-    whole = tensor("a")
-    split = replaced(tensors=(msgspec.structs.replace(whole, pieces=whole.pieces * 2),))
-    payload = msgspec.msgpack.Encoder(order="sorted").encode(split)
-    with pytest.raises(UnsupportedError, match="'a'"):
-        decode_manifest(payload, HERE)
+def cut(*boxes: tuple[tuple[int, ...], tuple[int, ...]], shape: tuple[int, ...]) -> Manifest:
+    """A model of one tensor that lies in these pieces."""
+    pieces = tuple(Piece(offset, box, SUM, None) for offset, box in boxes)
+    return Manifest(types=(F32,), tensors=(TensorEntry("a", "F32", shape, pieces),))
+
+
+GRID = [((0, 0), (30, 40)), ((0, 40), (30, 60)), ((30, 0), (70, 40)), ((30, 40), (70, 60))]
+
+
+def test_a_tensor_may_lie_in_a_grid_of_pieces() -> None:
+    whole = cut(*GRID, shape=(100, 100))
+    assert decode_manifest(encode_manifest(whole), HERE) == whole
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        [],
+        GRID[:3],
+        [*GRID, GRID[0]],
+        GRID[::-1],
+        [GRID[0], GRID[1], GRID[2], ((30, 40), (70, 61))],
+        [GRID[0], ((0, 40), (30, 59)), *GRID[2:]],
+        [((0,), (30,)), *GRID[1:]],
+        [((0, 0), (100, 50)), ((0, 0), (100, 50))],
+        [((0, -20), (100, 70)), ((0, 50), (100, 50))],
+        [((0, 0), (100, 100)), ((0, 100), (100, 0))],
+    ],
+    ids=[
+        "no pieces", "one too few", "one twice", "another order", "one too long", "a hole",
+        "other dimensions", "one over the other", "one outside", "an empty one",
+    ],
+)  # fmt: skip
+def test_pieces_that_are_no_grid_are_refused(boxes: list[Any]) -> None:
+    with pytest.raises(InvalidInputError, match="'a'"):
+        encode_manifest(cut(*boxes, shape=(100, 100)))
 
 
 @pytest.mark.parametrize(

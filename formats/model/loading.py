@@ -1,0 +1,166 @@
+"""How do many tensors come into memory at once, each as it is wanted?
+
+Every tensor is planned first: memory for what is wanted of it, and the runs of frames that fill
+it. The runs of all tensors are done by one pool; a tensor is handed over when its last run is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+from tensorrepo.formats.model.frameread import StoredFrames
+from tensorrepo.formats.model.pieces import PiecedTensor
+from tensorrepo.formats.model.selection import Index, select
+from tensorrepo.formats.tensors import Output, TensorType, array_of, torch_of
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Executor, Future
+
+Tensor = StoredFrames | PiecedTensor
+R = TypeVar("R", bound="Sized")
+Shard = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How tensors are wanted.
+
+    Attributes:
+        output: "numpy" or "torch".
+        copy: False: numpy arrays are read-only, and mapped where that is possible.
+        device: a torch device to put them on.
+        dtype: what floating-point tensors are converted to: numpy's or torch's word.
+        shard: (dimension, rank, world): of each tensor the part that `torch.chunk` would give to
+            that rank. Tensors without that dimension come whole.
+        planes: only so many of the most significant bytes of each number; the others are 0.
+    """
+
+    output: Output = "numpy"
+    copy: bool = True
+    device: Any = None
+    dtype: Any = None
+    shard: Shard | None = None
+    planes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.output not in {"numpy", "torch"}:
+            raise InvalidInputError(f"output {self.output!r}: expected 'numpy' or 'torch'")
+        if self.device is not None and self.output != "torch":
+            raise InvalidInputError("a device is torch's: give output='torch' with it")
+        if self.planes is not None and self.planes < 1:
+            raise InvalidInputError(f"planes={self.planes}: expected at least 1")
+        if self.shard is not None:
+            dim, rank, world = self.shard
+            if dim < 0 or not 0 <= rank < world:
+                raise InvalidInputError(f"shard {self.shard}: expected (dim, rank < world, world)")
+
+    @property
+    def mapped(self) -> bool:
+        """Whether what lies on a local disk may be handed out where it lies."""
+        # torch knows no read-only tensors.
+        return not self.copy and self.output == "numpy" and self.planes is None
+
+    def index(self, shape: tuple[int, ...]) -> Index | None:
+        """The part of a tensor of that shape; None: all of it."""
+        if self.shard is None or self.shard[0] >= len(shape):
+            return None
+        dim, rank, world = self.shard
+        step = -(-shape[dim] // world)
+        part = slice(min(rank * step, shape[dim]), min((rank + 1) * step, shape[dim]))
+        return (*(slice(None),) * dim, part)
+
+
+class TensorRead:
+    """One tensor, or a part of it, being read."""
+
+    def __init__(
+        self, tensor: Tensor, wish: Wish, index: Index | None, pool: Executor, out: Any = None
+    ) -> None:
+        """Begin.
+
+        Args:
+            tensor: where it lies.
+            wish: how it is wanted.
+            index: which part; None: all of it.
+            pool: threads that read.
+            out: memory for its bytes, when there is some already.
+        """
+        self.name = tensor.name
+        self._tensor, self._wish = tensor, wish
+        self.shape = tensor.shape if index is None else _shape_of(tensor, index)
+        self.size_bytes = tensor.type.bytes_of(self.shape)
+        mapped = tensor.mapped() if wish.mapped and index is None else None
+        if mapped is not None and isinstance(tensor, StoredFrames):
+            self._data: memoryview = mapped
+            work = [_checking(tensor, at, mapped) for at in range(len(tensor.frames))]
+        else:
+            self._data = np.empty(self.size_bytes, np.uint8).data if out is None else out
+            work = list(tensor.fills(index, self._data, wish.planes))
+        self._work: list[Future[None]] = [pool.submit(fill) for fill in work]
+
+    def wait(self) -> None:
+        """Return when all of it is there and verified."""
+        for future in self._work:
+            future.result()
+
+    def result(self) -> Any:
+        """The tensor as it is wanted."""
+        self.wait()
+        data = self._data if self._wish.copy or not self._wish.mapped else self._data.toreadonly()
+        try:
+            return as_wanted(data, self._tensor.type, self.shape, self._wish)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"tensor {self.name!r}: {error}") from error
+
+
+class Sized(Protocol):
+    """Something that takes memory while it is waited for."""
+
+    size_bytes: int
+
+
+def as_wanted(data: memoryview, element: TensorType, shape: tuple[int, ...], wish: Wish) -> Any:
+    """Bytes as the array or the tensor that is wanted; they share memory where nothing changes."""
+    if wish.output == "torch":
+        made = torch_of(data, element, shape)
+        dtype = wish.dtype if made.is_floating_point() or made.is_complex() else None
+        return made if dtype is None and wish.device is None else made.to(wish.device, dtype)
+    array = array_of(data, element, shape)
+    if wish.dtype is None or array.dtype.kind not in "fc":
+        return array
+    return array.astype(wish.dtype, copy=False)
+
+
+def _shape_of(tensor: Tensor, index: Index) -> tuple[int, ...]:
+    try:
+        chosen = select(tensor.shape, index)
+        chosen.in_blocks(tensor.type.block_elements)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"tensor {tensor.name!r}: {error}") from error
+    return chosen.shape
+
+
+def _checking(tensor: StoredFrames, index: int, whole: memoryview) -> Callable[[], None]:
+    return lambda: tensor.check_mapped(index, whole)
+
+
+def reads_ahead(reads: Iterable[R], limit_bytes: int) -> Iterator[R]:
+    """Reads one after the other, each as soon as it is done, while those behind it go on.
+
+    `limit_bytes` bounds what is read ahead, beside the one in hand.
+    """
+    waiting: list[R] = []
+    ahead = 0
+    for read in reads:
+        waiting.append(read)
+        ahead += read.size_bytes
+        while ahead > limit_bytes:
+            done = waiting.pop(0)
+            ahead -= done.size_bytes
+            yield done
+    yield from waiting
