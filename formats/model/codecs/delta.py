@@ -77,6 +77,8 @@ class Delta:
 
 def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> StoredPlane:
     """`frame` by its distances from `base`, or as it is where that is smaller."""
+    if not frame.size:
+        return StoredPlane(PlaneCodec.RAW, b"")
     tokens, counts = BEST.scan(frame, base, of)
     tables, groups = tables_of(counts)
     bits = int((groups.sum(0) * bits_of(np.arange(256, dtype=np.uint8))).sum())

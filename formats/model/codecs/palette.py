@@ -1,0 +1,86 @@
+"""What if a tensor has few distinct values?
+
+Masks, indices, quantised or tied weights: a table of the values, and for each number its place in
+the table.
+
+Source:
+    docs/spec/model.md, section "Codecs".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tensorrepo.formats.model.codecs.numbers import as_numbers, numbers_of
+from tensorrepo.formats.model.codecs.planecodec import (
+    PlaneCodec,
+    StoredPlane,
+    pack_plane,
+    raw_view,
+)
+from tensorrepo.repo.errors import CorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorrepo.formats.model.codecs.framecodec import FrameShape
+    from tensorrepo.formats.tensors import TensorType
+
+MAX_VALUES: Final = 256
+_SAMPLE: Final = 4096
+
+
+class Palette:
+    """At most 256 distinct values. Needs no base."""
+
+    name: Final = "palette"
+    number: Final = 3
+    bases: Final = 0
+
+    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
+        """Not numbers of one byte: those are their own places."""
+        return numbers_of(element).size > 1
+
+    def planes(self, element: TensorType) -> int:  # noqa: ARG002
+        return 2
+
+    def encode(
+        self,
+        frame: memoryview,
+        bases: Sequence[memoryview],  # noqa: ARG002
+        about: FrameShape,
+    ) -> list[StoredPlane] | None:
+        """None for a frame of too many values."""
+        numbers = as_numbers(frame, numbers_of(about.element))
+        # Most frames have more values than that in their first few thousand numbers.
+        if np.unique(numbers[:_SAMPLE]).size > MAX_VALUES:
+            return None
+        values, places = np.unique(numbers, return_inverse=True)
+        if values.size > MAX_VALUES:
+            return None
+        return [
+            StoredPlane(PlaneCodec.RAW, values.view(np.uint8).data),
+            pack_plane(places.astype(np.uint8)),
+        ]
+
+    def decode(
+        self,
+        planes: Sequence[StoredPlane],
+        bases: Sequence[memoryview],  # noqa: ARG002
+        about: FrameShape,
+        out: memoryview,
+    ) -> None:
+        of = numbers_of(about.element)
+        if len(planes) != 2 or planes[0].codec != PlaneCodec.RAW:
+            raise CorruptError(f"{len(planes)} planes, a palette has a raw one and another")
+        table = np.frombuffer(planes[0].data, np.uint8)
+        if not 0 < table.size <= MAX_VALUES * of.size or table.size % of.size:
+            raise CorruptError(f"a palette of {table.size} bytes for numbers of {of.size}")
+        values = np.frombuffer(table.tobytes(), of.dtype)
+        numbers = as_numbers(out, of)
+        places = raw_view(planes[1], numbers.size)
+        if places.max(initial=0) >= values.size:
+            raise CorruptError(f"place {places.max()} in a palette of {values.size}")
+        np.take(values, places, out=numbers, mode="clip")
