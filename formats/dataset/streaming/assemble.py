@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.ordering.plan import Plan
 
 _LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
+_IN_PLACE_GROUP_BYTES = 32 << 20  # of what is only verified, at most half of what may be ahead
 _FIRST_ROWS = 2048  # of the first stretch
 _FIRST_BYTES = 16 << 20  # of the first stretch of what lies in a store
 
@@ -145,12 +146,15 @@ class Assembler:
             )
             found = Downloads(loader, means, self.stats, ahead_bytes=options.ahead_bytes)
             return TolerantSource(found, lost) if tolerant else found
+        group_bytes = _LOCAL_GROUP_BYTES
+        if loader.is_in_place:
+            group_bytes = max(group_bytes, min(_IN_PLACE_GROUP_BYTES, options.ahead_bytes // 2))
         return Fetcher(
             TolerantLoader(loader.load, lost).load if tolerant else loader.load,
             loader.size_of,
             threads=self.fetch_threads or 1,
             ahead_bytes=options.ahead_bytes,
-            group_bytes=_LOCAL_GROUP_BYTES,
+            group_bytes=group_bytes,
         )
 
     @property
@@ -208,8 +212,10 @@ class _Walk:
         while current is not None:
             following: _Prepared | None = None
             steps = current.stretch.steps
-            # In a store the next runs are asked for as soon as the first batches are out.
-            half = steps // 2 if self._assembler.loader.is_local else 0
+            half = steps // 2
+            if not self._assembler.loader.is_local:
+                # Requests for the next runs follow at once, or the link is idle in between.
+                following, half = self._expected(upcoming), steps
             step = 0
             while step < steps:
                 stop = min(step + at_once, steps)
