@@ -43,15 +43,21 @@ def together(step: dict[str, Any]) -> tuple[int, list[int]]:
     return step["epoch"], sorted(row for rank in step["ranks"] for row in rank)
 
 
+@pytest.fixture(scope="module")
+def steps(repo: tr.Repository, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What ranks read that were killed and resumed as others."""
+    folder = tmp_path_factory.mktemp("job")
+    run_job(folder, repo.url, 3, steps=4, killed=1)
+    run_job(folder, repo.url, 5, steps=11, killed=4)
+    run_job(folder, repo.url, 1, steps=8, killed=0)  # over the end of the first epoch
+    run_job(folder, repo.url, 2, steps=13, killed=0)
+    run_job(folder, repo.url, 4, steps=3 * STEPS - 36, killed=None)  # to the end of the third
+    return notes(folder)
+
+
 def test_ranks_that_are_killed_and_resumed_as_others_read_the_same_steps(
-    repo: tr.Repository, tmp_path: Path
+    repo: tr.Repository, steps: list[dict[str, Any]]
 ) -> None:
-    run_job(tmp_path, repo.url, 3, steps=4, killed=1)
-    run_job(tmp_path, repo.url, 5, steps=11, killed=4)
-    run_job(tmp_path, repo.url, 1, steps=8, killed=0)  # over the end of the first epoch
-    run_job(tmp_path, repo.url, 2, steps=13, killed=0)
-    run_job(tmp_path, repo.url, 4, steps=3 * STEPS - 36, killed=None)  # to the end of the third
-    steps = notes(tmp_path)
     assert [together(step) for step in steps] == alone(repo)
     assert [len(step["ranks"]) for step in steps] == [3] * 4 + [5] * 11 + [1] * 8 + [2] * 13 + (
         [4] * 27
@@ -61,11 +67,10 @@ def test_ranks_that_are_killed_and_resumed_as_others_read_the_same_steps(
         assert rows == Counter(range(ROWS))
 
 
-def test_shares_of_a_step_differ_by_at_most_one_row(repo: tr.Repository, tmp_path: Path) -> None:
-    run_job(tmp_path, repo.url, 5, steps=3, killed=None)
-    sizes = [[len(rank) for rank in step["ranks"]] for step in notes(tmp_path)]
-    assert sizes == [[4, 5, 5, 5, 5]] * 3
-    assert together(notes(tmp_path)[0])[1] == alone(repo)[0][1]
+def test_shares_of_a_step_differ_by_at_most_one_row(steps: list[dict[str, Any]]) -> None:
+    sizes = [[len(rank) for rank in step["ranks"]] for step in steps]
+    assert sizes[4:15] == [[4, 5, 5, 5, 5]] * 11  # 24 rows for 5 ranks
+    assert all(max(of_step) - min(of_step) <= 1 for of_step in sizes)
 
 
 # ------------------------------------------------------------------------------ refused

@@ -7,19 +7,13 @@ them read and, as the only one, the state of its stream.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
-import torch.distributed
-
 import tensorrepo as tr
-
-# Forked from a process that has imported torch and started nothing: a rank begins at once.
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.support.ranks"])
+from tests.support.forked import FORKED
 
 
 def run_job(folder: Path, url: str, world: int, *, steps: int, killed: int | None) -> None:
@@ -34,7 +28,7 @@ def run_job(folder: Path, url: str, world: int, *, steps: int, killed: int | Non
     """
     meeting = folder / f"meeting-{len(list(folder.glob('meeting-*')))}"
     ranks = [
-        CONTEXT.Process(target=_rank, args=(folder, url, meeting, rank, world, steps, killed))
+        FORKED.Process(target=_rank, args=(folder, url, meeting, rank, world, steps, killed))
         for rank in range(world)
     ]
     for rank in ranks:
@@ -58,6 +52,8 @@ def notes(folder: Path) -> list[dict[str, Any]]:
 def _rank(
     folder: Path, url: str, meeting: Path, rank: int, world: int, steps: int, killed: int | None
 ) -> None:
+    import torch.distributed
+
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
     torch.set_num_threads(1)
     torch.distributed.init_process_group(

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tensorrepo as tr
+from tests.support.forked import FORKED
 from tests.support.servers import s3_on_ours
 from tests.support.transforms import doubled
 
@@ -69,7 +70,7 @@ def seen(batches: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("workers", "start"), [(0, None), (1, "fork"), (2, "fork"), (3, "fork")])
 def test_a_loader_gives_the_streams_batches_with_any_workers(
-    ds: tr.Dataset, workers: int, start: str | None
+    ds: tr.Dataset, workers: int, start: Any
 ) -> None:
     torched = stream(ds).torch()
     assert isinstance(torched, IterableDataset)
@@ -104,9 +105,11 @@ def test_reading_resumes_with_another_number_of_workers(
     assert seen(resumed) == whole
 
 
-@pytest.mark.parametrize(("workers", "start"), [(1, "fork"), (3, "fork"), (1, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "start"), [(1, "fork"), (3, "fork"), pytest.param(1, FORKED, id="1-forkserver")]
+)
 def test_a_loaded_place_counts_once_though_loops_have_equal_seeds(
-    ds: tr.Dataset, workers: int, start: str
+    ds: tr.Dataset, workers: int, start: Any
 ) -> None:
     whole = seen(stream(ds))
     torched = stream(ds).torch()
@@ -148,10 +151,12 @@ def test_another_epoch_reaches_workers_that_persist(ds: tr.Dataset, persistent: 
         assert batches == seen(plain)
 
 
-@pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork"), (1, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "start"), [(0, None), (2, "fork"), pytest.param(1, FORKED, id="1-forkserver")]
+)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_an_epoch_that_the_stream_is_told_reaches_its_loader(
-    ds: tr.Dataset, workers: int, start: str | None, persistent: bool
+    ds: tr.Dataset, workers: int, start: Any, persistent: bool
 ) -> None:
     told = stream(ds)
     kept = persistent and workers > 0
@@ -180,9 +185,11 @@ def test_a_mix_that_is_told_of_an_epoch_and_a_state_tells_its_loader(
     assert seen(made) == whole[6:]
 
 
-@pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork"), (1, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "start"), [(0, None), (2, "fork"), pytest.param(1, FORKED, id="1-forkserver")]
+)
 def test_a_state_that_the_stream_loads_reaches_its_loader(
-    ds: tr.Dataset, workers: int, start: str | None
+    ds: tr.Dataset, workers: int, start: Any
 ) -> None:
     told = stream(ds)
     made = loader(told.torch(), workers, multiprocessing_context=start)
