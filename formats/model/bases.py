@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tensorrepo.formats.model.codecs.registry import CODECS
 from tensorrepo.formats.model.encode import LEAST_BYTES
 from tensorrepo.formats.model.frames import frame_digest
 from tensorrepo.formats.model.manifest import Manifest, decode_manifest
@@ -50,14 +51,22 @@ class Against:
     Attributes:
         base: a stored model, reachable where the new one is committed; None: the most similar ones.
         depth: how many bases a read of a tensor may pass through, at most MAX_DEPTH.
+        codecs: only these, whether they save anything or not, wherever they can; None: all, each
+            where it is smallest. An empty one stores everything as it is.
     """
 
     base: Entry | None = None
     depth: int = DEPTH
+    codecs: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= MAX_DEPTH:
             raise InvalidInputError(f"depth {self.depth}: expected 0 to {MAX_DEPTH}")
+        unknown = sorted((self.codecs or frozenset()) - CODECS.keys())
+        if unknown:
+            raise InvalidInputError(
+                f"codec {unknown[0]!r} is unknown: choose of {', '.join(sorted(CODECS))}"
+            )
 
 
 SIMILAR: Final = Against()
@@ -112,9 +121,10 @@ class StoredBase:
 class Bases:
     """The base models of one write."""
 
-    def __init__(self, models: Sequence[BaseModel], *, depth: int) -> None:
+    def __init__(self, models: Sequence[BaseModel], against: Against) -> None:
         self.models = models
-        self._depth = depth
+        self.codecs = against.codecs
+        self._depth = against.depth
         self._tensors = [model.tensors() for model in models]
         self._stored = [
             {tensor.fingerprint: tensor.members for tensor in model.placement.tensors}

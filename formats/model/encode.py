@@ -81,21 +81,34 @@ def ways_with_base(chunk: Chunk, base: BaseFrames, source: int) -> list[Way]:
     ]
 
 
-def choose_way(chunk: Chunk, ways: Sequence[Way]) -> Way | None:
-    """The way that stores the samples smallest; None: as it is."""
+def choose_way(
+    chunk: Chunk, ways: Sequence[Way], *, least_saved: int | None = LEAST_SAVED_BYTES
+) -> Way | None:
+    """The way that stores the samples smallest; None: as it is.
+
+    Args:
+        chunk: the frames.
+        ways: to choose from.
+        least_saved: bytes that must be saved by encoding at all; None: none, any way will do.
+    """
     if chunk.part.size_bytes < LEAST_BYTES:
         return None
     runs = list(_runs(chunk))
     found = [(share, way) for way in ways if (share := _share(chunk, way, runs)) is not None]
-    alone = min((one for one in found if not one[1].bases), key=lambda one: one[0], default=None)
-    based = min((one for one in found if one[1].bases), key=lambda one: one[0], default=None)
-    best = alone
-    if based is not None and (alone is None or based[0] < WORTH_A_BASE * min(alone[0], 1.0)):
+    alone = min((one for one in found if not one[1].bases), key=_share_of, default=None)
+    based = min((one for one in found if one[1].bases), key=_share_of, default=None)
+    best = alone or based
+    if alone and based and based[0] < WORTH_A_BASE * min(alone[0], 1.0):
         best = based
-    if best is None or best[0] > WORTH_ENCODING:
+    if best is None:
         return None
+    pays = best[0] <= WORTH_ENCODING and (best is not based or best[0] < WORTH_A_BASE)
     saved = chunk.part.size_bytes * (1 - best[0])
-    return best[1] if saved >= LEAST_SAVED_BYTES else None
+    return best[1] if least_saved is None or (pays and saved >= least_saved) else None
+
+
+def _share_of(one: tuple[float, Way]) -> float:
+    return one[0]
 
 
 def encode_frame(chunk: Chunk, way: Way | None, index: int) -> SealedFrame | None:

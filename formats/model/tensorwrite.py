@@ -256,6 +256,9 @@ class TensorWriter:
                 self._tally.notes[f"a base could not be used: {error}"] = None
                 continue
             ways += ways_with_base(chunk, base, source)
+        if self._bases.codecs is not None:
+            wanted = [way for way in ways if way.codec.name in self._bases.codecs]
+            return choose_way(chunk, wanted, least_saved=None)
         return choose_way(chunk, ways)
 
     def _encode(self, task: tuple[Chunk, Way | None, int]) -> SealedFrame | None:

@@ -163,7 +163,7 @@ def store_tensors(
     digests = dict.fromkeys(entry.storage for entry in there if entry.storage is not None)
     placements = [decode_placement(objects.get(digest).payload, digest) for digest in digests]
     models = _base_models(objects, tensors, there, against.base, pack_bytes)
-    bases = Bases(models, depth=against.depth)
+    bases = Bases(models, against)
     with ThreadPoolExecutor(1) as uploader:
         uploads = _Uploads(objects, uploader)
         writer = TensorWriter(uploads.emit, known_tensors(placements), bases, pack_bytes, pool)

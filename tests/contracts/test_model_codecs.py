@@ -1,0 +1,176 @@
+"""What every codec of models must do: a further one is a parameter more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.codecs.registry import CODECS
+from tensorrepo.formats.model.placement import decode_placement
+from tensorrepo.formats.model.read import Model, open_model
+from tensorrepo.formats.model.source import ModelSource
+from tensorrepo.formats.model.write import store_model
+from tensorrepo.formats.tensors import TYPES, ArrayTensor
+from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
+from tensorrepo.repo.objects import Kind
+from tests.support.models import MappedObjects, copy_of, flip, payload_start, stored
+from tests.support.objects import MemoryObjects
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.ids import Digest
+
+FRAME = 1 << 19
+NAMES = ["raw", *(name for name, codec in CODECS.items() if codec.bases < 2)]
+SINKS = [MemoryObjects, MappedObjects]
+ONE_BY_ONE = [name for name, element in TYPES.items() if element.block_elements == 1]
+
+
+def pair(name: str, blocks: int, *, few: bool) -> tuple[ArrayTensor, ArrayTensor]:
+    """A tensor and another one near it, of any bits; with `few` values, where palettes fit."""
+    element, random = TYPES[name], np.random.default_rng(blocks)
+    base = random.integers(0, 256, (5 if few else blocks, element.block_bytes), "u1")
+    base = base[random.integers(0, 5, blocks)] if few else base
+    near = base.copy()
+    near[:: 1 + blocks // 9, 0] ^= 1
+    rows = blocks // 8 * element.block_elements
+    shape = (8, rows) if not blocks % 8 else (blocks * element.block_elements,)
+    unit = np.dtype((np.void, element.block_bytes))
+    first, second = (np.ascontiguousarray(one).view(unit)[:, 0] for one in (base, near))
+    return ArrayTensor(first, element, shape), ArrayTensor(second, element, shape)
+
+
+def written(
+    objects: MemoryObjects, codec: str, old: Any, new: Any, **options: Any
+) -> tuple[Model, str]:
+    """A model that is stored by `codec`, as far as that can, and the codec that it was."""
+    base = stored(ModelSource({"x": old}), objects, against=Against(codecs=frozenset()), **options)
+    wanted = frozenset({codec} - {"raw"})
+    made = store_model(
+        objects,
+        ModelSource({"x": new}),
+        against=Against(base.entry, codecs=wanted),
+        **options,
+    )
+    (used,) = made.report.codecs
+    return open_model(objects, made.entry), used
+
+
+def bits(tensor: ArrayTensor) -> bytes:
+    data = bytearray(tensor.type.bytes_of(tensor.shape))
+    tensor.read_into(0, memoryview(data))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize("element", TYPES)
+@pytest.mark.parametrize("codec", NAMES)
+def test_every_bit_of_every_type_comes_back(codec: str, element: str, sink: Any) -> None:
+    old, new = pair(element, 6000, few=True)
+    model, used = written(sink(), codec, old, new)
+    fits = codec == "raw" or CODECS[codec].fits(TYPES[element], new.shape)
+    assert used == codec or not fits
+    assert model.load()["x"].tobytes() == bits(new)
+    assert model["x"].tobytes() == bits(new)
+
+
+@pytest.mark.parametrize("codec", NAMES)
+def test_random_bits_come_back(codec: str) -> None:
+    old, new = pair("F32", 6001, few=False)
+    model, _ = written(MemoryObjects(), codec, old, new)
+    assert model.load()["x"].tobytes() == bits(new)
+
+
+@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize("codec", NAMES)
+def test_a_tensor_of_many_frames_and_groups_comes_back(codec: str, sink: Any) -> None:
+    old, new = pair("F8_E4M3", 18 * FRAME + 800, few=True)
+    model, _ = written(sink(), codec, old, new)
+    flat = np.frombuffer(bits(new), "u1")
+    assert np.array_equal(model.load()["x"].reshape(-1), flat)
+    rows = flat.reshape(8, -1)
+    part = model.slice("x", np.s_[1:7:2, FRAME - 5 : 2 * FRAME : 7])
+    assert np.array_equal(part, rows[1:7:2, FRAME - 5 : 2 * FRAME : 7])
+    assert np.array_equal(model.load(planes=1)["x"].reshape(-1), flat)
+
+
+@pytest.mark.parametrize("codec", NAMES)
+@given(data=st.data())
+def test_every_slice_is_the_slice_of_the_whole(codec: str, data: Any) -> None:
+    old, new = pair("BF16", 6000, few=True)
+    model, _ = MODELS.setdefault(codec, written(MemoryObjects(), codec, old, new))
+    whole = np.frombuffer(bits(new), "u2").reshape(new.shape)
+    low, high, step = data.draw(st.tuples(*[st.integers(0, 750)] * 2, st.integers(1, 9)))
+    index = np.s_[low % 8 :, low:high:step]
+    assert np.array_equal(model.slice("x", index), whole[index])
+
+
+MODELS: dict[str, tuple[Model, str]] = {}
+
+
+@pytest.mark.parametrize("planes", [1, 2, 3])
+@pytest.mark.parametrize("element", ["F32", "BF16", "I64", "C64", "U8"])
+@pytest.mark.parametrize("codec", NAMES)
+def test_planes_are_the_high_bytes_of_numbers(codec: str, element: str, planes: int) -> None:
+    old, new = pair(element, 6000, few=True)
+    model, _ = written(MemoryObjects(), codec, old, new)
+    number_bytes = TYPES[element].block_bytes // (2 if element.startswith("C") else 1)
+    expected = np.frombuffer(bits(new), "u1").reshape(-1, number_bytes).copy()
+    expected[:, : max(0, number_bytes - planes)] = 0
+    assert model.load(planes=planes)["x"].tobytes() == expected.tobytes()
+
+
+def packs(objects: MemoryObjects) -> list[Digest]:
+    return [digest for digest, link in objects.links.items() if link.kind is Kind.PACK]
+
+
+def unnoticed(objects: MemoryObjects, model: Model, expected: bytes) -> list[tuple[Digest, int]]:
+    """Bytes of packs whose damage gives another tensor, or anything but an error of ours."""
+    found = []
+    for pack in packs(objects):
+        for at in range(payload_start(objects, pack), len(objects.stored[pack])):
+            damaged = copy_of(objects)
+            flip(damaged, pack, at)
+            try:
+                data = open_model(damaged, model.entry).load()["x"].tobytes()
+            except CorruptError:
+                continue
+            if data != expected:
+                found.append((pack, at))
+    return found
+
+
+@pytest.mark.parametrize("codec", NAMES)
+def test_no_flipped_byte_of_a_pack_or_a_base_gives_a_wrong_tensor(codec: str) -> None:
+    objects = MemoryObjects()
+    old, new = pair("F32", 1200, few=True)
+    model, _ = written(objects, codec, old, new)
+    assert unnoticed(objects, model, bits(new)) == []
+
+
+@pytest.mark.parametrize("at", range(0, 4800, 480))
+@pytest.mark.parametrize("codec", [name for name in NAMES if name != "raw"])
+def test_planes_of_other_bytes_are_an_error_and_nothing_else(codec: str, at: int) -> None:
+    """Whoever makes a pack can make its tags, too: only the frame's digest is left."""
+    objects = MappedObjects()
+    old, new = pair("F32", 1200, few=False)
+    model, _ = written(objects, codec, old, new)
+    own = decode_placement(
+        objects.get(model.entry.storage or "").payload, model.entry.storage or ""
+    ).packs
+    damaged = MappedObjects()
+    damaged.stored, damaged.links = dict(objects.stored), dict(objects.links)
+    for entry in own:
+        start = payload_start(objects, entry.digest)
+        flip(damaged, entry.digest, start + at % entry.directory_start)
+    with pytest.raises(Error):
+        open_model(damaged, model.entry).load()
+
+
+def test_a_codec_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="'quantum'"):
+        Against(codecs=frozenset({"quantum"}))
