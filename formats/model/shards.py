@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -85,9 +86,7 @@ def store_shards(
     return msgspec.msgpack.encode(_Told(tuple(stored), placement))
 
 
-def piece_name(
-    name: str, shape: Sequence[int], offset: Sequence[int], reader: TensorReader
-) -> str:
+def piece_name(name: str, shape: Sequence[int], offset: Sequence[int], reader: TensorReader) -> str:
     """By which name a piece finds the one before it: the tensor's, when it is all of it."""
     if tuple(reader.shape) == tuple(shape):
         return name
@@ -138,11 +137,19 @@ def _joined(stored: Iterable[_Stored]) -> dict[str, TensorEntry]:
                 f"tensor {shard.name!r}: {shard.type[0]} {shard.shape} in one process, "
                 f"{expected[0][0]} {expected[1]} in another"
             )
-        boxes.setdefault(shard.name, {}).setdefault(shard.piece.offset, shard.piece)
-    return {
-        name: TensorEntry(name, element[0], shape, tuple(found for _, found in sorted(box.items())))
-        for (name, box), (element, shape) in zip(boxes.items(), about.values(), strict=True)
-    }
+        if shard.shape == shard.piece.shape or prod(shard.piece.shape):  # others hold nothing
+            boxes.setdefault(shard.name, {}).setdefault(shard.piece.offset, shard.piece)
+    found = {}
+    for name, (element, shape) in about.items():
+        box = boxes.get(name, {})
+        pieces = tuple(box[offset] for offset in sorted(box)) or (_nothing(shape),)
+        found[name] = TensorEntry(name, element[0], shape, pieces)
+    return found
+
+
+def _nothing(shape: tuple[int, ...]) -> Piece:
+    """The piece of a tensor of which nobody has an element."""
+    return Piece((0,) * len(shape), shape, None, b"")
 
 
 def _merged(placements: Iterable[Placement], named: set[bytes | None]) -> Placement:

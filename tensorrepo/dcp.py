@@ -1,0 +1,378 @@
+"""How does `torch.distributed.checkpoint` store its checkpoints in a repository?
+
+Each rank stores its shards and says what it stored; the coordinator joins that into one model and
+commits it, as the checkpointer does: at ``runs/<run>/<step>``. A checkpoint saved by some ranks is
+loaded by any number of others, or by one process through the checkpointer.
+
+    dcp.save(state, storage_writer=Writer(repo, "exp1", step), planner=SavePlanner())
+    dcp.load(state, storage_reader=Reader(repo, "exp1"), planner=LoadPlanner())
+
+The planners of torch pickle whatever is no tensor, and unpickle it when they load, which is code
+execution from a hostile checkpoint. Ours store it as JSON, and the reader gives it to no other.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+try:
+    import torch
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+    from torch.distributed.checkpoint.metadata import (
+        BytesStorageMetadata,
+        ChunkStorageMetadata,
+        Metadata,
+        TensorProperties,
+        TensorStorageMetadata,
+    )
+    from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
+    from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+    from torch.futures import Future
+except ImportError as error:
+    raise ImportError("tensorrepo.dcp needs torch: `pip install tensorrepo[torch]`") from error
+
+from tensorrepo.checkpoints import (
+    STATE_PATH,
+    check_run,
+    commit_checkpoint,
+    find_step,
+    newest_entry,
+    number,
+    read_history,
+    ref_of,
+    state_entry,
+)
+from tensorrepo.formats.model.bases import RUN_DEPTH, Against
+from tensorrepo.formats.model.read import Model, open_model
+from tensorrepo.formats.model.shards import Shard, join_shards, store_shards
+from tensorrepo.formats.model.training.statetree import put_together, take_apart
+from tensorrepo.formats.tensors import TORCH_NAMES, tensor_of
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.refs import BRANCHES
+from tensorrepo.repo.series import begin_beside
+from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.retention import Keep
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from torch.distributed.checkpoint.metadata import MetadataIndex
+    from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
+    from torch.distributed.checkpoint.planner import LoadPlanner as AnyLoadPlanner
+    from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
+
+    from tensorrepo.repository import Repository
+
+Path = tuple[str | int, ...]
+_KEY: Final = "dcp"  # of a checkpoint's metadata
+_MOST_JSON_BYTES: Final = 64 << 20
+
+
+class SavePlanner(DefaultSavePlanner):
+    """Torch's planner, but what is no tensor is stored as JSON instead of being pickled."""
+
+    def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002  torch's
+        if write_item.type != WriteItemType.BYTE_IO:
+            return object
+        name = write_item.index.fqn
+        apart = take_apart({"value": object})
+        if apart.tensors:
+            raise InvalidInputError(
+                f"{name}: {type(object).__name__} holds tensors that torch does not flatten; put "
+                "them into dicts or lists"
+            )
+        return io.BytesIO(json.dumps(apart.skeleton["value"]).encode())
+
+
+class LoadPlanner(DefaultLoadPlanner):
+    """Torch's planner, but what is no tensor comes from JSON: nothing is unpickled."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        found = put_together(json.loads(value.getvalue()), {})
+        name = read_item.dest_index.fqn
+        if self.flatten_state_dict:
+            path = self.mappings[name]
+            parent: Any = self.original_state_dict
+            for key in path[:-1]:
+                parent = parent[key]
+            parent[path[-1]] = found
+        else:
+            self.state_dict[name] = found
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What a rank says of what it stored: of its own pin, so that the fence covers all."""
+
+    told: bytes
+    generation: int
+    texts: dict[str, Any]
+
+
+class Writer(StorageWriter):  # type: ignore[misc]  # torch's has no types
+    """Stores one checkpoint of a run. Made alike on every rank."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        run: str,
+        step: int,
+        *,
+        keep: Keep | None = None,
+        metrics: Mapping[str, float] | None = None,
+        start: str | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            repository: where to; each rank opens it by itself.
+            run: its name, such as ``"exp1"``.
+            step: of the training.
+            keep: which checkpoints stay; None: the last 3.
+            metrics: numbers of this step.
+            start: the commit that the run began at; None: that of branch main, where there is one.
+        """
+        self._repository = repository
+        self._run, self._step = check_run(run), step
+        self._keep = keep or Keep()
+        self._metrics = {name: number(name, value) for name, value in (metrics or {}).items()}
+        self._start = start
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003
+        """A checkpoint is named by its run and step, never by a path."""
+        return False
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        _refuse_path(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: AnySavePlanner) -> Future[list[WriteResult]]:
+        """Store what this rank holds; durable when the future is done."""
+        if not isinstance(planner, SavePlanner):
+            raise UnsupportedError(
+                f"{type(planner).__name__} pickles: use planner=tensorrepo.dcp.SavePlanner()"
+            )
+        view = self._repository.core.log.refresh()
+        writer = ObjectWriter(self._repository.core.objects, view.state.graves)
+        shards, texts = _resolved(plan, planner)
+        before = newest_entry(self._repository, view, self._run)
+        told = store_shards(
+            writer,
+            shards,
+            known=[] if before is None else [before],
+            against=Against(before, RUN_DEPTH),
+        )
+        writer.flush()
+        rank = _Rank(told, view.generation, texts)
+        # Said once, with the first item.
+        said = [rank, *[None] * len(plan.items)]
+        results = [
+            WriteResult(item.index, 0, one) for item, one in zip(plan.items, said, strict=False)
+        ]
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Join what all ranks stored, and commit it."""
+        ranks = [one.storage_data for told in results for one in told if one.storage_data]
+        paths = {name: list(path) for name, path in (metadata.planner_data or {}).items()}
+        texts = {name: text for rank in ranks for name, text in rank.texts.items()}
+        view = self._repository.core.log.refresh()
+        parent = view.state.refs.get(BRANCHES + "main")
+        if self._start is not None:
+            parent = self._repository.resolve(self._start).digest
+        with begin_beside(self._repository.core, ref_of(self._run, self._step)) as transaction:
+            entry = join_shards(
+                transaction.objects,
+                (rank.told for rank in ranks),
+                metadata={
+                    "run": self._run,
+                    "step": self._step,
+                    "state": _skeleton(metadata, texts),
+                    _KEY: {"paths": paths, "texts": texts},
+                },
+                metrics=self._metrics,
+            )
+            pinned = min((rank.generation for rank in ranks), default=view.generation)
+            transaction.stage(STATE_PATH, entry, since=pinned)
+            commit_checkpoint(
+                transaction,
+                self._run,
+                self._step,
+                metrics=self._metrics,
+                history=read_history(self._repository, self._run),
+                keep=self._keep,
+                parent=parent,
+                author=self._repository.author,
+            )
+
+
+class Reader(StorageReader):  # type: ignore[misc]  # torch's has no types
+    """Loads a checkpoint of a run, on any number of ranks. Only what a rank asks for is read."""
+
+    def __init__(self, repository: Repository, run: str, step: int | None = None) -> None:
+        """Prepare to load `step`; None: the newest, which is found when loading begins."""
+        self._repository = repository
+        self._run, self._step = check_run(run), step
+        self._model: Model | None = None
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003
+        """A checkpoint is named by its run and step, never by a path."""
+        return False
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        _refuse_path(checkpoint_id)
+        self._model = None
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        """What the checkpoint holds."""
+        model = self._opened()
+        flat = _flat(model)
+        found: dict[str, Any] = {name: BytesStorageMetadata() for name in flat.texts}
+        found |= {name: _about(model, tensor) for name, tensor in flat.tensors.items()}
+        return Metadata(state_dict_metadata=found, planner_data=flat.paths)
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *_: Any, **__: Any
+    ) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: AnyLoadPlanner) -> Future[None]:
+        """Read what the plan names into the tensors of the planner."""
+        model = self._opened()
+        flat = _flat(model)
+        for item in plan.items:
+            name = item.storage_index.fqn
+            if item.type == LoadItemType.BYTE_IO:
+                if not isinstance(planner, LoadPlanner):
+                    raise UnsupportedError(
+                        f"{name} is no tensor, and {type(planner).__name__} unpickles: use "
+                        "planner=tensorrepo.dcp.LoadPlanner()"
+                    )
+                planner.load_bytes(item, io.BytesIO(json.dumps(flat.texts[name]).encode()))
+                continue
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(_box(model, flat.tensors[name], item))
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _opened(self) -> Model:
+        if self._model is None:
+            core = self._repository.core
+            commit = find_step(core.log.refresh(), self._run, self._step)
+            self._model = open_model(core.objects, state_entry(self._repository, commit))
+        return self._model
+
+
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """A state as torch flattens it: by flat name the tensor, the JSON, and the path."""
+
+    tensors: dict[str, str]
+    texts: dict[str, Any]
+    paths: dict[str, Path]
+
+
+def _flat(model: Model) -> _Flat:
+    told = model.metadata.get(_KEY)
+    if told is not None:
+        paths = {name: tuple(path) for name, path in told["paths"].items()}
+        return _Flat({name: name for name in model}, dict(told["texts"]), paths)
+    # Saved by a checkpointer, whole: flattened here.
+    marked = {name: _Named(name) for name in model}
+    state = put_together(model.metadata.get("state"), marked)
+    flat, paths = flatten_state_dict(state)
+    tensors = {name: value.name for name, value in flat.items() if isinstance(value, _Named)}
+    texts = {
+        name: take_apart({"value": value}).skeleton["value"]
+        for name, value in flat.items()
+        if name not in tensors
+    }
+    return _Flat(tensors, texts, dict(paths))
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Stands for a tensor while a state is flattened."""
+
+    name: str
+
+
+def _resolved(plan: SavePlan, planner: AnySavePlanner) -> tuple[list[Shard], dict[str, Any]]:
+    shards, texts = [], {}
+    for item in plan.items:
+        name, data = item.index.fqn, planner.resolve_data(item)
+        if isinstance(data, io.BytesIO):
+            if len(data.getvalue()) > _MOST_JSON_BYTES:
+                raise InvalidInputError(
+                    f"{name}: {len(data.getvalue()):,} bytes that are no tensor"
+                )
+            texts[name] = json.loads(data.getvalue())
+            continue
+        shape = tuple(item.tensor_data.size)
+        offset = tuple(item.tensor_data.chunk.offsets)
+        shards.append(Shard(name, shape, offset, tensor_of(name, data.detach().cpu())))
+    return shards, texts
+
+
+def _skeleton(metadata: Metadata, texts: Mapping[str, Any]) -> Any:
+    """The state as the checkpointer describes it, so that one process can load all of it."""
+    flat = {name: texts.get(name, {"$tensor": name}) for name in metadata.state_dict_metadata}
+    return unflatten_state_dict(flat, metadata.planner_data) if metadata.planner_data else flat
+
+
+def _about(model: Model, name: str) -> TensorStorageMetadata:
+    entry = model.tensors[model.aliases.get(name, name)]
+    dtype = getattr(torch, TORCH_NAMES[entry.type])
+    chunks = [
+        ChunkStorageMetadata(torch.Size(piece.offset), torch.Size(piece.shape))
+        for piece in entry.pieces
+    ]
+    return TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(entry.shape), chunks)
+
+
+def _box(model: Model, name: str, item: ReadItem) -> torch.Tensor:
+    """The part of a tensor that an item names."""
+    begin = _begin(item.storage_index, item.storage_offsets)
+    if not begin:
+        return model.load([name], output="torch")[name]
+    box = tuple(slice(at, at + size) for at, size in zip(begin, item.lengths, strict=True))
+    found: torch.Tensor = model.slice(name, box, output="torch")
+    return found
+
+
+def _begin(index: MetadataIndex, within: Sequence[int]) -> tuple[int, ...]:
+    offset = index.offset if index.offset is not None else (0,) * len(within)
+    return tuple(at + inside for at, inside in zip(offset, within, strict=True))
+
+
+def _refuse_path(checkpoint_id: str | os.PathLike[str] | None) -> None:
+    if checkpoint_id is not None:
+        raise InvalidInputError(
+            f"checkpoint_id={checkpoint_id!r}: a checkpoint is named by the run and step given to "
+            "the writer or reader"
+        )

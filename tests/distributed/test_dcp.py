@@ -1,0 +1,147 @@
+"""A state that some ranks save together is loaded by any number of others, and by one process."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tensorrepo as tr
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch", reason="torch is not installed: pip install tensorrepo[torch]")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> tr.Repository:
+    return tr.init(tmp_path / "r", author="Ada <ada@example.org>")
+
+
+def test_four_ranks_save_two_load_and_save_three_load(
+    repository: tr.Repository, tmp_path: Path
+) -> None:
+    from tests.support.shardedranks import run_ranks, whole
+
+    run_ranks(tmp_path, repository.url, 4, "save", 1)
+    run_ranks(tmp_path, repository.url, 2, "load", 1)
+    run_ranks(tmp_path, repository.url, 2, "save", 2)
+    run_ranks(tmp_path, repository.url, 3, "load", 2)
+    checkpointer = repository.checkpointer("exp1")
+    assert checkpointer.steps() == [1, 2]
+    assert checkpointer.metrics() == {1: {"loss": 1.0}, 2: {"loss": 0.5}}
+    alone = checkpointer.load(1)
+    for name, tensor in whole(1).items():
+        assert np.array_equal(alone["model"][name].float(), tensor.float()), name
+    assert alone["scheduler"]["steps"] == [1, 1]
+
+
+def save_alone(repository: tr.Repository, state: dict[str, Any], step: int = 1) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    from tensorrepo.dcp import SavePlanner, Writer
+
+    dcp.save(
+        state,
+        storage_writer=Writer(repository, "exp1", step),
+        planner=SavePlanner(),
+        no_dist=True,
+    )
+
+
+def load_alone(repository: tr.Repository, state: dict[str, Any], planner: Any = None) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    from tensorrepo.dcp import LoadPlanner, Reader
+
+    dcp.load(
+        state,
+        storage_reader=Reader(repository, "exp1"),
+        planner=planner or LoadPlanner(),
+        no_dist=True,
+    )
+
+
+def test_one_process_needs_no_group(repository: tr.Repository) -> None:
+    import torch
+
+    save_alone(repository, {"w": torch.arange(100.0), "step": 7})
+    state = {"w": torch.zeros(100), "step": 0}
+    load_alone(repository, state)
+    assert torch.equal(state["w"], torch.arange(100.0))
+    assert state["step"] == 7
+
+
+def test_what_a_checkpointer_saved_is_loaded_too(repository: tr.Repository) -> None:
+    import torch
+
+    model = torch.nn.Linear(8, 4)
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(3, {"model": model.state_dict(), "step": 3, "betas": (0.9, 0.99)})
+    state = {
+        "model": {name: torch.zeros_like(value) for name, value in model.state_dict().items()},
+        "step": 0,
+        "betas": (0.0, 0.0),
+    }
+    load_alone(repository, state)
+    assert torch.equal(state["model"]["weight"], model.weight)
+    assert (state["step"], state["betas"]) == (3, (0.9, 0.99))
+
+
+def test_the_second_checkpoint_stores_what_changed_alone(repository: tr.Repository) -> None:
+    import torch
+
+    large, small = torch.randn(500_000), torch.randn(20_000)
+    save_alone(repository, {"large": large, "small": small}, 1)
+    before = stored_bytes(repository)
+    save_alone(repository, {"large": large, "small": small + 1}, 2)
+    assert stored_bytes(repository) - before < large.nbytes / 4
+
+
+def stored_bytes(repository: tr.Repository) -> int:
+    from pathlib import Path
+
+    objects = Path(repository.url.removeprefix("file://")) / "objects"
+    return sum(path.stat().st_size for path in objects.rglob("*") if path.is_file())
+
+
+def test_torchs_planners_are_refused_where_they_would_pickle(repository: tr.Repository) -> None:
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    from tensorrepo.dcp import Writer
+
+    with pytest.raises(CheckpointException) as refused:
+        dcp.save({"w": torch.zeros(9)}, storage_writer=Writer(repository, "e", 1), no_dist=True)
+    assert isinstance(refused.value.failures[0][0], tr.UnsupportedError)
+    save_alone(repository, {"w": torch.zeros(100), "step": 7})
+    with pytest.raises(CheckpointException) as refused:
+        load_alone(repository, {"w": torch.zeros(100), "step": 0}, dcp.DefaultLoadPlanner())
+    assert isinstance(refused.value.failures[0][0], tr.UnsupportedError)
+
+
+class _Bomb:
+    def __reduce__(self) -> Any:
+        raise AssertionError("a bomb was built")
+
+
+def test_a_pickle_where_json_is_expected_is_never_unpickled() -> None:
+    from tensorrepo.dcp import LoadPlanner
+
+    planner = LoadPlanner()
+    hostile = pickle.dumps(print)
+    with pytest.raises(ValueError, match="JSON|codec|utf"):
+        planner.load_bytes(None, io.BytesIO(hostile))  # type: ignore[arg-type]  # it never gets there
+
+
+def test_what_cannot_be_stored_is_refused_by_its_name(repository: tr.Repository) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    with pytest.raises(CheckpointException) as refused:
+        save_alone(repository, {"hooks": {"first": _Bomb()}})
+    assert "_Bomb" in str(refused.value.failures[0][0])
