@@ -24,6 +24,7 @@ def contexts(
 def pack_bits(
     frame: NDArray[Any],
     base: NDArray[Any],
+    tokens: NDArray[np.uint8],
     size: int,
     magnitude: bool,
     out: NDArray[np.uint8],

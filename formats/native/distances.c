@@ -32,6 +32,7 @@ enum {
     SYMBOLS = 256,
     CONTEXTS = 256,
     BLOCK = 1024,            /* numbers at a time: what is computed stays in cache */
+    SLACK = 16,              /* bytes: bits are written in words */
     DIRECT = 16,             /* distances below are tokens of their own */
 };
 
@@ -105,14 +106,12 @@ DEFINE(16)
 DEFINE(32)
 DEFINE(64)
 
-/* The distances of one block, widened where `out` is wider than the numbers. */
-INLINE void moved_block(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
-                        uint64_t *out)
+/* The distances of one block of numbers of at most 4 bytes. */
+INLINE void short_moved(const uint8_t *frame, const uint8_t *base, size_t count, kind kind, U32 *out)
 {
     union {
         U8 of8[BLOCK];
         U16 of16[BLOCK];
-        U32 of32[BLOCK];
     } narrow;
     switch (kind.size) {
     case 1:
@@ -125,14 +124,22 @@ INLINE void moved_block(const uint8_t *frame, const uint8_t *base, size_t count,
         for (size_t i = 0; i < count; i++)
             out[i] = narrow.of16[i];
         break;
-    case 4:
-        moved32(frame, base, count, kind.magnitude, narrow.of32);
-        for (size_t i = 0; i < count; i++)
-            out[i] = narrow.of32[i];
-        break;
     default:
-        moved64(frame, base, count, kind.magnitude, out);
+        moved32(frame, base, count, kind.magnitude, out);
     }
+}
+
+/* The distances of one block. */
+INLINE void moved_block(const uint8_t *frame, const uint8_t *base, size_t count, kind kind, U64 *out)
+{
+    U32 narrow[BLOCK];
+    if (kind.size == 8) {
+        moved64(frame, base, count, kind.magnitude, out);
+        return;
+    }
+    short_moved(frame, base, count, kind, narrow);
+    for (size_t i = 0; i < count; i++)
+        out[i] = narrow[i];
 }
 
 INLINE void restored_block(const uint64_t *zigzag, const uint8_t *base, size_t count, kind kind,
@@ -193,18 +200,26 @@ INLINE void contexts_block(const uint8_t *base, size_t count, kind kind, uint8_t
 
 /* Small distances are their own token; larger ones give their length and the two bits below their
  * first, and the bits that are left. */
-INLINE unsigned short_token_of(uint32_t distance)
-{
-    unsigned top = 31u - (unsigned)__builtin_clz(distance | DIRECT);
-    unsigned far = 4 * top + (distance >> (top - 2)) - 4;
-    return distance < DIRECT ? distance : far;
-}
-
 INLINE unsigned token_of(uint64_t distance)
 {
     unsigned top = 63u - (unsigned)__builtin_clzll(distance | DIRECT);
     unsigned far = 4 * top + (unsigned)(distance >> (top - 2)) - 4;
     return distance < DIRECT ? (unsigned)distance : far;
+}
+
+/* The same without a branch or a count of zeros, so that compilers take many at once: the length is
+ * the exponent of the float, with the bit below the first cleared so that nothing is rounded up. */
+INLINE void short_tokens(const U32 *distances, size_t count, uint8_t *tokens)
+{
+    for (size_t i = 0; i < count; i++) {
+        U32 distance = distances[i], half = (distance | DIRECT) >> 1;
+        float rounded = (float)(I32)(half & ~(half >> 1));
+        U32 bits;
+        memcpy(&bits, &rounded, sizeof bits);
+        U32 top = (bits >> 23) - 126;
+        U32 far = 4 * top + (distance >> (top - 2)) - 4;
+        tokens[i] = (uint8_t)(distance < DIRECT ? distance : far);
+    }
 }
 
 INLINE unsigned bits_of(unsigned token)
@@ -222,19 +237,48 @@ static unsigned last_token(int size)
     return (unsigned)(DIRECT + 4 * (8 * size - 5) + 3);
 }
 
+typedef struct {
+    uint64_t least[SYMBOLS];
+    uint8_t bits[SYMBOLS];
+} token_table;
+
+INLINE token_table tokens_known(void)
+{
+    token_table table;
+    for (unsigned token = 0; token < SYMBOLS; token++) {
+        table.least[token] = least_of(token);
+        table.bits[token] = (uint8_t)bits_of(token);
+    }
+    return table;
+}
+
 /* ------------------------------------------------------------------ distances to tokens */
+
+INLINE void tokens_block(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
+                         uint8_t *tokens)
+{
+    union {
+        U32 shorter[BLOCK];
+        U64 longer[BLOCK];
+    } moved;
+    if (kind.size < 8) {
+        short_moved(frame, base, count, kind, moved.shorter);
+        short_tokens(moved.shorter, count, tokens);
+        return;
+    }
+    moved64(frame, base, count, kind.magnitude, moved.longer);
+    for (size_t i = 0; i < count; i++)
+        tokens[i] = (uint8_t)token_of(moved.longer[i]);
+}
 
 INLINE void scan_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
                       uint8_t *tokens, uint32_t *counts, uint32_t *others)
 {
-    uint64_t moved[BLOCK];
     uint8_t contexts[BLOCK];
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
-        moved_block(frame + start, base + start, part, kind, moved);
+        tokens_block(frame + start, base + start, part, kind, tokens + at);
         contexts_block(base + start, part, kind, contexts);
-        for (size_t i = 0; i < part; i++)
-            tokens[at + i] = (uint8_t)token_of(moved[i]);
         size_t i = 0;
         /* Two tables: to count the same token twice in a row would wait for the first. */
         for (; i + 2 <= part; i += 2) {
@@ -286,21 +330,22 @@ static void contexts_portable(const uint8_t *base, size_t count, kind kind, cons
 /* ------------------------------------------------------------------ bits */
 
 /* The bits of all distances, the first in the lowest bits of the first byte. Returns the bytes, or
- * -1 where they do not fit. */
-INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
-                                 uint8_t *out, size_t room)
+ * -1 where they and SLACK do not fit. */
+INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, const uint8_t *tokens,
+                                 size_t count, kind kind, uint8_t *out, size_t room)
 {
+    token_table table = tokens_known();
     uint64_t moved[BLOCK], waiting = 0;
     unsigned held = 0; /* bits of `waiting`, below 8 between numbers */
     size_t used = 0;
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
         moved_block(frame + start, base + start, part, kind, moved);
-        if (room - used < part * (size_t)kind.size + 24)
-            return -1;
         for (size_t i = 0; i < part; i++) {
-            unsigned bits = bits_of(token_of(moved[i]));
+            unsigned bits = table.bits[tokens[at + i]];
             uint64_t value = moved[i] & (((uint64_t)1 << bits) - 1);
+            if (__builtin_expect(room - used < SLACK, 0))
+                return -1;
             if (kind.size == 8 && bits > 32) {
                 waiting |= (value & 0xFFFFFFFFu) << held;
                 store64(out + used, waiting);
@@ -317,18 +362,20 @@ INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, size
             held &= 7;
         }
     }
-    if (held)
+    if (held && used < room)
         out[used++] = (uint8_t)waiting;
     return (Py_ssize_t)used;
 }
 
-typedef Py_ssize_t bit_packer(const uint8_t *, const uint8_t *, size_t, kind, uint8_t *, size_t);
+typedef Py_ssize_t bit_packer(const uint8_t *, const uint8_t *, const uint8_t *, size_t, kind,
+                              uint8_t *, size_t);
 
-static Py_ssize_t pack_bits_portable(const uint8_t *frame, const uint8_t *base, size_t count,
-                                     kind kind, uint8_t *out, size_t room)
+static Py_ssize_t pack_bits_portable(const uint8_t *frame, const uint8_t *base,
+                                     const uint8_t *tokens, size_t count, kind kind, uint8_t *out,
+                                     size_t room)
 {
     Py_ssize_t used;
-    BY_WIDTH(used = pack_bits_body(frame, base, count, kind, out, room))
+    BY_WIDTH(used = pack_bits_body(frame, base, tokens, count, kind, out, room))
     return used;
 }
 
@@ -354,20 +401,11 @@ INLINE uint64_t bits_at(const uint8_t *bits, size_t size, size_t at, bool far)
     return low;
 }
 
-typedef struct {
-    uint64_t least[SYMBOLS];
-    uint8_t bits[SYMBOLS];
-} token_table;
-
 /* Whether all tokens are those of such numbers and use up exactly these bits. */
 INLINE bool apply_body(const uint8_t *tokens, const uint8_t *bits, size_t size, const uint8_t *base,
                        size_t count, kind kind, uint8_t *out)
 {
-    token_table table;
-    for (unsigned token = 0; token < SYMBOLS; token++) {
-        table.least[token] = least_of(token);
-        table.bits[token] = (uint8_t)bits_of(token);
-    }
+    token_table table = tokens_known();
     uint64_t zigzag[BLOCK];
     unsigned last = last_token(kind.size), highest = 0;
     size_t bit = 0;
@@ -422,11 +460,12 @@ WIDE static void contexts_wide(const uint8_t *base, size_t count, kind kind, con
     BY_WIDTH(contexts_body(base, count, kind, map, out))
 }
 
-WIDE static Py_ssize_t pack_bits_wide(const uint8_t *frame, const uint8_t *base, size_t count,
-                                      kind kind, uint8_t *out, size_t room)
+WIDE static Py_ssize_t pack_bits_wide(const uint8_t *frame, const uint8_t *base,
+                                      const uint8_t *tokens, size_t count, kind kind, uint8_t *out,
+                                      size_t room)
 {
     Py_ssize_t used;
-    BY_WIDTH(used = pack_bits_body(frame, base, count, kind, out, room))
+    BY_WIDTH(used = pack_bits_body(frame, base, tokens, count, kind, out, room))
     return used;
 }
 
@@ -551,23 +590,24 @@ static PyObject *contexts(PyObject *module, PyObject *arguments)
 
 static PyObject *pack_bits(PyObject *module, PyObject *arguments)
 {
-    Py_buffer at[3] = {{0}};
+    Py_buffer at[4] = {{0}};
     int size, magnitude;
     kind kind;
     Py_ssize_t count, used = -1;
     PyObject *found = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "y*y*iiw*", &at[0], &at[1], &size, &magnitude, &at[2]))
+    if (!PyArg_ParseTuple(arguments, "y*y*y*iiw*", &at[0], &at[1], &at[2], &size, &magnitude,
+                          &at[3]))
         return NULL;
     if (known_kind(size, magnitude, 0, &kind) && (count = numbers(&at[0], size)) >= 0 &&
-        is_size("base", at[1].len, at[0].len)) {
+        is_size("base", at[1].len, at[0].len) && is_size("tokens", at[2].len, count)) {
         Py_BEGIN_ALLOW_THREADS
-        used = best_pack_bits(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf,
-                              (size_t)at[2].len);
+        used = best_pack_bits(at[0].buf, at[1].buf, at[2].buf, (size_t)count, kind, at[3].buf,
+                              (size_t)at[3].len);
         Py_END_ALLOW_THREADS
         found = PyLong_FromSsize_t(used);
     }
-    release(at, 3);
+    release(at, 4);
     return found;
 }
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONTEXTS: Final = 256
+SLACK_BYTES: Final = 16  # beyond the bits: they are written in words
 _DIRECT: Final = 16  # distances below are tokens of their own
 _EXPONENT_OF_64: Final = 896  # so that contexts mean the same powers of two as those of 32 bits
 
@@ -72,9 +73,21 @@ class Distances(Protocol):
         ...
 
     def pack_bits(
-        self, frame: NDArray[Any], base: NDArray[Any], of: Numbers, tokens: NDArray[np.uint8]
-    ) -> NDArray[np.uint8]:
-        """The bits that the tokens leave, one after the other, lowest first."""
+        self,
+        frame: NDArray[Any],
+        base: NDArray[Any],
+        of: Numbers,
+        tokens: NDArray[np.uint8],
+        out: NDArray[np.uint8],
+    ) -> int:
+        """Write the bits that the tokens leave, one after the other, lowest first.
+
+        Returns:
+            How many bytes they take; `out` has room for SLACK_BYTES more.
+
+        Raises:
+            ValueError: `out` is too small.
+        """
         ...
 
     def apply(
@@ -114,10 +127,13 @@ class NativeDistances:
         frame: NDArray[Any],
         base: NDArray[Any],
         of: Numbers,
-        tokens: NDArray[np.uint8],  # noqa: ARG002 - found anew: that is faster than reading them
-    ) -> NDArray[np.uint8]:
-        out = np.empty(frame.nbytes + 64, np.uint8)
-        return out[: _distances.pack_bits(frame, base, of.size, of.signed_magnitude, out)]
+        tokens: NDArray[np.uint8],
+        out: NDArray[np.uint8],
+    ) -> int:
+        size = _distances.pack_bits(frame, base, tokens, of.size, of.signed_magnitude, out)
+        if size < 0:
+            raise ValueError(f"no room for bits in {out.size} bytes")
+        return size
 
     def apply(
         self,
@@ -150,18 +166,27 @@ class NumpyDistances:
         return found
 
     def pack_bits(
-        self, frame: NDArray[Any], base: NDArray[Any], of: Numbers, tokens: NDArray[np.uint8]
-    ) -> NDArray[np.uint8]:
+        self,
+        frame: NDArray[Any],
+        base: NDArray[Any],
+        of: Numbers,
+        tokens: NDArray[np.uint8],
+        out: NDArray[np.uint8],
+    ) -> int:
         lengths = bits_of(tokens).astype(np.int64)
         values = differences(frame, base, of).astype(np.uint64)
         values &= (np.uint64(1) << lengths.astype(np.uint64)) - np.uint64(1)
         starts = np.cumsum(lengths) - lengths
         total = int(lengths.sum())
+        size = (total + 7) // 8
+        if out.size < size + SLACK_BYTES:
+            raise ValueError(f"no room for bits in {out.size} bytes")
         words = np.zeros(total // 64 + 2, np.uint64)
         place, shift = starts >> 6, (starts & 63).astype(np.uint64)
         np.bitwise_or.at(words, place, values << shift)
         np.bitwise_or.at(words, place + 1, values >> np.uint64(1) >> (np.uint64(63) - shift))
-        return words.astype("<u8").view(np.uint8)[: (total + 7) // 8]
+        out[:size] = words.astype("<u8").view(np.uint8)[:size]
+        return size
 
     def apply(
         self,

@@ -25,9 +25,14 @@ from tensorrepo.formats.model.codecs.planecodec import (
     lanes_for,
     unknown_plane,
 )
-from tensorrepo.formats.model.codecs.tables import decode_tables, encode_tables, tables_of
+from tensorrepo.formats.model.codecs.tables import (
+    Tables,
+    decode_tables,
+    encode_tables,
+    tables_of,
+)
 from tensorrepo.formats.native import coder
-from tensorrepo.formats.native.distances import BEST, bits_of
+from tensorrepo.formats.native.distances import BEST, SLACK_BYTES, bits_of
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -83,21 +88,34 @@ def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> Stor
     tables, groups = tables_of(counts)
     bits = int((groups.sum(0) * bits_of(np.arange(256, dtype=np.uint8))).sum())
     expected = (tables.bits(groups) + bits) / 8
-    if layers.seem_better(frame, base, of, bits):
+    if layers.seem_better(frame, base, of, bits, tables):
         packed = layers.encode(frame, base, of)
         if packed.nbytes < min(expected, frame.nbytes):
             return StoredPlane(PlaneCodec.LAYERS, packed)
     if expected < frame.nbytes:
-        coded = np.empty(0, np.uint8)
-        if not tables.certain:
-            contexts = BEST.contexts(base, of, tables.groups)
-            lanes = lanes_for(frame.size)
-            coded = coder.BEST.pack(tokens, contexts, tables.frequencies, lanes)
-        rest = BEST.pack_bits(frame, base, of, tokens)
-        packed = join_buffers(_HEAD.pack(coded.size), encode_tables(tables), coded, rest)
+        packed = _encode_distances(frame, base, of, tokens, tables, bits)
         if packed.nbytes < frame.nbytes:
             return StoredPlane(PlaneCodec.DISTANCES, packed)
     return StoredPlane(PlaneCodec.RAW, frame.view(np.uint8).data)
+
+
+def _encode_distances(
+    frame: NDArray[Any],
+    base: NDArray[Any],
+    of: Numbers,
+    tokens: NDArray[np.uint8],
+    tables: Tables,
+    bits: int,
+) -> NDArray[np.uint8]:
+    coded = np.empty(0, np.uint8)
+    if not tables.certain:
+        contexts = BEST.contexts(base, of, tables.groups)
+        coded = coder.BEST.pack(tokens, contexts, tables.frequencies, lanes_for(frame.size))
+    head = join_buffers(_HEAD.pack(coded.size), encode_tables(tables), coded)
+    packed = np.empty(head.size + (bits + 7) // 8 + SLACK_BYTES, np.uint8)
+    packed[: head.size] = head
+    BEST.pack_bits(frame, base, of, tokens, packed[head.size :])
+    return packed[:-SLACK_BYTES]
 
 
 def decode_against(stored: StoredPlane, base: NDArray[Any], of: Numbers, out: NDArray[Any]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tensorrepo.formats.model.codecs.planecodec import join_buffers, lanes_for
-from tensorrepo.formats.model.codecs.tables import decode_tables, encode_tables, tables_of
+from tensorrepo.formats.model.codecs.tables import Tables, decode_tables, encode_tables, tables_of
 from tensorrepo.formats.native import coder, planes
 from tensorrepo.formats.native.distances import (
     BEST,
@@ -37,7 +37,9 @@ _RUNS: Final = 4
 _EACH: Final = np.arange(CONTEXTS, dtype=np.uint8)
 
 
-def seem_better(frame: NDArray[Any], base: NDArray[Any], of: Numbers, bits: int) -> bool:
+def seem_better(
+    frame: NDArray[Any], base: NDArray[Any], of: Numbers, bits: int, tables: Tables
+) -> bool:
     """Whether a sample says that the bits below the tokens, which are `bits`, are no noise."""
     if of.size == 1 or bits < 2 * frame.size or frame.size < _SAMPLE:
         return False
@@ -45,13 +47,14 @@ def seem_better(frame: NDArray[Any], base: NDArray[Any], of: Numbers, bits: int)
     starts = sorted({(frame.size - size) * run // (_RUNS - 1) for run in range(_RUNS)})
     where = np.concatenate([np.arange(start, start + size) for start in starts])
     some, some_base = frame[where], base[where]
-    tokens, counts = BEST.scan(some, some_base, of)
+    tokens, _ = BEST.scan(some, some_base, of)
     left = int(bits_of(tokens).sum(dtype=np.int64))
-    contexts = BEST.contexts(some_base, of, _EACH)
+    groups = len(tables.frequencies)
+    contexts = BEST.contexts(some_base, of, tables.groups)
     moved = differences(some, some_base, of)
     each = planes.BEST.split(moved.view(np.uint8), of.size, turn=False)
-    found = sum(_entropy(coder.BEST.count(layer, contexts, CONTEXTS)) for layer in each)
-    return found < 0.9 * (_entropy(counts) + left)
+    found = sum(_entropy(coder.BEST.count(layer, contexts, groups)) for layer in each)
+    return found < 0.9 * (_entropy(coder.BEST.count(tokens, contexts, groups)) + left)
 
 
 def _entropy(counts: NDArray[Any]) -> float:

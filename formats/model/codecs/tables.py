@@ -86,16 +86,20 @@ def _brought_together(
     """The two neighbours that save most merged while they save, or are too many."""
     costs = _costs(np.stack(rows)).tolist()
     merged = [one + other for one, other in pairwise(rows)]
-    saved = [costs[at] + costs[at + 1] - int(_costs(both)) for at, both in enumerate(merged)]
+    joint = _costs(np.stack(merged)).tolist() if merged else []
+    saved = [costs[at] + costs[at + 1] - cost for at, cost in enumerate(joint)]
     while saved and (max(saved) > 0 or len(rows) > MAX_GROUPS):
         at = saved.index(max(saved))
         rows[at], costs[at] = merged[at], costs[at] + costs[at + 1] - saved[at]
         for each in (starts, rows, costs):
             del each[at + 1]
         del merged[at], saved[at]
-        for pair in range(max(at - 1, 0), min(at + 1, len(merged))):
+        pairs = range(max(at - 1, 0), min(at + 1, len(merged)))
+        for pair in pairs:
             merged[pair] = rows[pair] + rows[pair + 1]
-            saved[pair] = costs[pair] + costs[pair + 1] - int(_costs(merged[pair]))
+        joint = _costs(np.stack(merged[pairs.start : pairs.stop])).tolist() if pairs else []
+        for pair, cost in zip(pairs, joint, strict=True):
+            saved[pair] = costs[pair] + costs[pair + 1] - cost
     return starts, np.stack(rows)
 
 
