@@ -1,47 +1,30 @@
 """What differs between two models?
 
 Equal fingerprints need no reading, and of a tensor that changed only the frames that changed are
-read, two at a time: memory is bounded whatever the size of the models.
+read, two at a time: memory is bounded whatever the size of the models. (For cosines and norms all
+frames of a tensor that changed are read, the equal ones once.)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import sqrt
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from tensorrepo.formats.model.graph.source import model_config
+from tensorrepo.formats.model.movement import (
+    TensorChange,
+    measure_change,
+    rank_layers,
+    unmeasured,
+)
 from tensorrepo.formats.model.read import Model, TensorSpec, open_model
-from tensorrepo.formats.model.values import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tensorrepo.formats.model.frameread import StoredFrames
+    from tensorrepo.formats.model.movement import LayerMovement
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
-
-
-@dataclass(frozen=True, slots=True)
-class TensorChange:
-    """A tensor of the same type and shape on both sides, with other content.
-
-    `changed` counts blocks (elements, of most types) whose bits differ; None when nothing was
-    measured. Of those, `incomparable` have no finite difference: a side is NaN or infinite.
-    `max_abs` and `l2` are over all others; None for types that are no numbers.
-    """
-
-    spec: TensorSpec
-    blocks: int
-    changed: int | None = None
-    incomparable: int = 0
-    max_abs: float | None = None
-    l2: float | None = None
-
-    @property
-    def changed_fraction(self) -> float | None:
-        return None if self.changed is None else self.changed / self.blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +32,8 @@ class ModelDiff:
     """Everything is sorted by name. An alias counts as a tensor.
 
     `retyped` tensors have another type or shape. `files` and `metrics` hold what differs, with
-    None where it is missing: a file's SHA-256 in hex, a metric's value.
+    None where it is missing: a file's SHA-256 in hex, a metric's value. `config` likewise, of the
+    settings in ``config.json``.
     """
 
     added: tuple[TensorSpec, ...]
@@ -59,6 +43,12 @@ class ModelDiff:
     unchanged: int
     files: Mapping[str, tuple[str | None, str | None]]
     metrics: Mapping[str, tuple[Any, Any]]
+    config: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> tuple[LayerMovement, ...]:
+        """Layers with tensors that changed, those that moved most first."""
+        return rank_layers(self.changed)
 
     @property
     def same_tensors(self) -> bool:
@@ -95,6 +85,8 @@ class ModelDiff:
             yield f"{'+' if before is None else '-' if after is None else '~'} file {name}"
         for name, values in self.metrics.items():
             yield f"~ metric {name}: {values[0]} -> {values[1]}"
+        for name, values in self.config.items():
+            yield f"~ config {name}: {values[0]!s:.80} -> {values[1]!s:.80}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -108,17 +100,26 @@ class ModelDiff:
                     "incomparable": change.incomparable,
                     "max_abs": change.max_abs,
                     "l2": change.l2,
+                    "norm": change.norm,
+                    "cosine": change.cosine,
                 }
                 for change in self.changed
             ],
             "unchanged": self.unchanged,
             "files": {name: list(sides) for name, sides in self.files.items()},
             "metrics": {name: list(sides) for name, sides in self.metrics.items()},
+            "config": {name: list(sides) for name, sides in self.config.items()},
+            "layers": [asdict(layer) for layer in self.layers],
         }
 
 
 def diff_models(
-    objects: ObjectSource, old: Entry | None, new: Entry | None, *, measure: bool = True
+    objects: ObjectSource,
+    old: Entry | None,
+    new: Entry | None,
+    *,
+    measure: bool = True,
+    whole: bool = False,
 ) -> ModelDiff:
     """Compare two models.
 
@@ -127,6 +128,7 @@ def diff_models(
         old: the entry before; None: there was none.
         new: the entry after; None: there is none.
         measure: read what changed, to say how much; False only says which.
+        whole: read tensors that changed whole, for their norms and cosines.
     """
     before = open_model(objects, old) if old is not None else None
     after = open_model(objects, new) if new is not None else None
@@ -139,11 +141,15 @@ def diff_models(
         removed=tuple(spec for name, spec in left.items() if name not in right),
         retyped=tuple(pair for pair in common if not _alike(*pair)),
         changed=tuple(
-            _change(before, after, right[spec.name], measure=measure) for spec in changed
+            measure_change(before, after, right[spec.name], whole=whole)
+            if measure and before is not None and after is not None
+            else unmeasured(right[spec.name])
+            for spec in changed
         ),
         unchanged=len(alike) - len(changed),
         files=_different(_files(before), _files(after)),
         metrics=_different(_metrics(before), _metrics(after)),
+        config=_different(_config(before), _config(after)),
     )
 
 
@@ -163,6 +169,10 @@ def _metrics(model: Model | None) -> Mapping[str, Any]:
     return model.metrics if model is not None else {}  # a model without tensors is falsy
 
 
+def _config(model: Model | None) -> Mapping[str, Any]:
+    return model_config(model) if model is not None else {}
+
+
 def _files(model: Model | None) -> dict[str, str]:
     """SHA-256 of every file, also of those that are made of tensors."""
     if model is None:
@@ -176,60 +186,6 @@ def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tupl
     return {name: pair for name, pair in sides.items() if pair[0] != pair[1]}
 
 
-def _change(
-    before: Model | None, after: Model | None, spec: TensorSpec, *, measure: bool
-) -> TensorChange:
-    blocks = spec.size_bytes // spec.type.block_bytes
-    if not measure or before is None or after is None:
-        return TensorChange(spec, blocks)
-    changed = incomparable = 0
-    largest: float | None = None
-    squares = 0.0
-    for old, new in _frame_pairs(before.tensor(spec.name), after.tensor(spec.name)):
-        differs = _differs(old, new, spec.type.block_bytes)
-        changed += int(np.count_nonzero(differs))
-        distance = _distance(old, new, spec)
-        if distance is not None:
-            finite = np.isfinite(distance)
-            if spec.type.block_elements == 1:
-                incomparable += int(np.count_nonzero(differs & ~finite))
-            distance = distance[finite]
-            largest = max(largest or 0.0, float(distance.max(initial=0)))
-            squares += float(np.dot(distance, distance))
-    length = None if largest is None else sqrt(squares)
-    return TensorChange(spec, blocks, changed, incomparable, largest, length)
-
-
-def _distance(old: memoryview, new: memoryview, spec: TensorSpec) -> Any:
-    left, right = numbers(old, spec.type), numbers(new, spec.type)
-    if left is None or right is None:
-        return None
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.abs(right - left)
-
-
-def _frame_pairs(old: StoredFrames, new: StoredFrames) -> Iterator[tuple[memoryview, memoryview]]:
-    """The frames that differ, both sides of each. Small tensors are one frame."""
-    if old.value is not None and new.value is not None:
-        yield memoryview(old.value), memoryview(new.value)
-        return
-    for index, (left, right) in enumerate(zip(old.frames, new.frames, strict=True)):
-        if left.frame.digest != right.frame.digest:
-            sides = np.empty((2, left.frame.size_bytes), np.uint8)
-            old.frame_into(index, sides[0].data)
-            new.frame_into(index, sides[1].data)
-            yield sides[0].data, sides[1].data
-
-
-def _differs(old: memoryview, new: memoryview, block_bytes: int) -> Any:
-    """For each block whether its bits differ."""
-    left, right = np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8)
-    if block_bytes in {1, 2, 4, 8}:
-        item = f"u{block_bytes}"
-        return left.view(item) != right.view(item)
-    return (left != right).reshape(-1, block_bytes).any(axis=1)
-
-
 def _text(spec: TensorSpec) -> str:
     return f"{spec.name} {spec.type.name} {list(spec.shape)}"
 
@@ -240,6 +196,8 @@ def _measures(change: TensorChange) -> str:
     text = f": {change.changed_fraction:.2%} changed"
     if change.max_abs is not None and change.l2 is not None:
         text += f", by at most {change.max_abs:.3g}, L2 {change.l2:.3g}"
+    if change.cosine is not None:
+        text += f", cosine {change.cosine:.6f}"
     return text
 
 

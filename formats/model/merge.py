@@ -1,17 +1,22 @@
 """What comes of a model that was changed on both sides?
 
-Never tensors from both: a rebase that nobody looks at would make weights that nobody trained.
-Taking one side whole ("ours", "theirs") is done for every kind before a driver is asked.
+Never tensors from both by a rebase: nobody looks, and it would make weights that nobody trained.
+An explicit merge joins tensors that only one side changed; what both changed is a conflict, or is
+settled by the strategy that was named ("ours", "theirs", or a method that blends).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tensorrepo.formats.model.combine.threeway import Versions, join_models
+from tensorrepo.formats.model.read import open_model
+from tensorrepo.formats.model.write import write_model
 from tensorrepo.repo.merge import Conflict
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
+    from tensorrepo.formats.model.combine.threeway import Contest
     from tensorrepo.repo.merge import MergeContext
     from tensorrepo.repo.objects import ObjectSink
     from tensorrepo.repo.trees import Entry
@@ -22,7 +27,7 @@ class ModelMergeDriver:
 
     def merge(
         self,
-        objects: ObjectSink,  # noqa: ARG002  # the protocol's; nothing is read to refuse
+        objects: ObjectSink,
         path: str,
         base: Entry | None,
         ours: Entry,
@@ -33,20 +38,43 @@ class ModelMergeDriver:
             return ours  # the same content, stored in two ways
         if base is not None and base.digest in {ours.digest, theirs.digest}:
             return theirs if base.digest == ours.digest else ours
-        return Conflict(
-            path,
-            Kind.MODEL,
-            base.digest if base is not None else None,
-            ours.digest,
-            theirs.digest,
-            _reason(context),
+        digests = (base.digest if base is not None else None, ours.digest, theirs.digest)
+        if context.automatic:
+            reason = (
+                "both sides saved another model here, and weights are never combined by "
+                "themselves. Merge the branches: that joins tensors which one side changed, and "
+                "--strategy settles the others"
+            )
+            return Conflict(path, Kind.MODEL, *digests, reason)
+        versions = Versions(
+            None if base is None else open_model(objects, base),
+            open_model(objects, ours),
+            open_model(objects, theirs),
+        )
+        joined = join_models(path, versions, context.strategy)
+        if joined.side is not None:
+            return ours if joined.side == "ours" else theirs
+        if joined.source is None:
+            details = tuple(contest.details for contest in joined.contests)
+            return Conflict(
+                path, Kind.MODEL, *digests, _reason(joined.contests, base is not None), details
+            )
+        return write_model(
+            objects,
+            joined.source,
+            metrics=joined.metrics,
+            lineage=joined.lineage,
+            known=[ours, theirs],
         )
 
 
-def _reason(context: MergeContext) -> str:
-    both = "both sides saved another model here, and weights are never combined by themselves"
-    if context.automatic:
-        return f"{both}. Merge the branches, and choose: --strategy ours or theirs"
-    if context.strategy not in {"fail", "ours", "theirs"}:
-        return f"{both}: strategy {context.strategy!r} is unknown for models. Use ours or theirs"
-    return f"{both}. Choose: --strategy ours or theirs"
+def _reason(contests: list[Contest], has_base: bool) -> str:
+    tensors = sum(1 for contest in contests if contest.what == "tensor")
+    others = len(contests) - tensors
+    parts = [f"{tensors:,} tensors"] if tensors else []
+    parts += [f"{others:,} files or settings"] if others else []
+    made = "changed on both sides" if has_base else "saved on both sides without a common version"
+    return (
+        f"{' and '.join(parts)} {made}. Choose with --strategy: ours, theirs, average, slerp, "
+        "task-arithmetic or ties"
+    )

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from tensorrepo.formats.model.merge import ModelMergeDriver
+from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.write import write_model
+from tensorrepo.repo.errors import ConflictError
 from tensorrepo.repo.merge import Conflict, MergeContext, merge_trees
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import EMPTY_TREE, Entry, lookup, update
+from tensorrepo.sdk import init
 from tests.support.objects import MemoryObjects
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PATH = "models/classifier"
 
@@ -22,17 +30,61 @@ def versions(objects: MemoryObjects) -> tuple[Entry, Entry, Entry]:
     return base, ours, theirs
 
 
-@pytest.mark.parametrize("automatic", [True, False])
 @pytest.mark.parametrize("strategy", ["fail", "average"])
-def test_weights_of_both_sides_are_never_combined(strategy: str, *, automatic: bool) -> None:
+def test_a_rebase_never_combines_weights_not_even_of_different_tensors(strategy: str) -> None:
     objects = MemoryObjects()
-    base, ours, theirs = versions(objects)
+    base, ours, theirs = (
+        write_model(objects, {"a": np.full(100, one), "b": np.full(100, two)})
+        for one, two in ((0, 0), (1, 0), (0, 1))
+    )
     found = ModelMergeDriver().merge(
-        objects, PATH, base, ours, theirs, context(automatic=automatic, strategy=strategy)
+        objects, PATH, base, ours, theirs, context(automatic=True, strategy=strategy)
     )
     assert isinstance(found, Conflict)
     assert (found.base, found.ours, found.theirs) == (base.digest, ours.digest, theirs.digest)
-    assert "ours" in found.reason
+    assert "never combined by themselves" in found.reason
+
+
+def test_a_transaction_whose_branch_moved_does_not_combine_models(tmp_path: Path) -> None:
+    repository = init(tmp_path / "r", author="Ada <ada@example.org>")
+    with repository.transaction("main") as tx:
+        tx.save_model("m", {"a": np.zeros(100), "b": np.zeros(100)})
+    late = repository.transaction("main")
+    late.save_model("m", {"a": np.ones(100), "b": np.zeros(100)})
+    with repository.transaction("main") as tx:
+        tx.save_model("m", {"a": np.zeros(100), "b": np.ones(100)})
+    with pytest.raises(ConflictError, match="moved"), late:
+        pass
+    assert (repository.model("m")["a"] == 0).all()
+
+
+def test_a_merge_that_somebody_asks_for_tells_how_far_each_side_went() -> None:
+    objects = MemoryObjects()
+    base, ours, theirs = versions(objects)
+    found = ModelMergeDriver().merge(
+        objects, PATH, base, ours, theirs, context(automatic=False, strategy="fail")
+    )
+    assert isinstance(found, Conflict)
+    (told,) = found.details
+    assert (told["tensor"], told["ours"]["l2"], told["theirs"]["l2"]) == ("w", 10, 20)
+    assert "moved 100.00% by L2 10" in told["line"]
+    assert "--strategy" in found.reason
+
+
+def test_a_merge_joins_tensors_that_one_side_changed() -> None:
+    objects = MemoryObjects()
+    base, ours, theirs = (
+        write_model(objects, {"a": np.full(100, one), "b": np.full(100, two)})
+        for one, two in ((0, 0), (1, 0), (0, 1))
+    )
+    found = ModelMergeDriver().merge(
+        objects, PATH, base, ours, theirs, context(automatic=False, strategy="fail")
+    )
+    assert isinstance(found, Entry)
+    joined = open_model(objects, found)
+    assert (joined["a"] == 1).all()
+    assert (joined["b"] == 1).all()
+    assert [edge.digest for edge in joined.lineage] == [ours.digest, theirs.digest]
 
 
 def test_a_model_saved_anew_on_both_sides_is_a_conflict() -> None:

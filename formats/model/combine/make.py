@@ -1,0 +1,212 @@
+"""How is a model made of stored ones: blended, made again, cut out?
+
+Each gives the entry to stage. Tensors that a parent holds are not stored again, and what a model
+was made of is in its lineage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tensorrepo.formats.model.combine.blend import Blend, blend
+from tensorrepo.formats.model.combine.recipe import Recipe, with_recipe
+from tensorrepo.formats.model.frames import INLINE_BYTES, fingerprint, frame_bytes, frame_digest
+from tensorrepo.formats.model.graph.cut import between
+from tensorrepo.formats.model.graph.graph import Graph, encode_graph
+from tensorrepo.formats.model.graph.source import model_graph
+from tensorrepo.formats.model.manifest import Edge
+from tensorrepo.formats.model.source import ModelSource
+from tensorrepo.formats.model.write import write_model
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from tensorrepo.formats.model.read import Model
+    from tensorrepo.formats.tensors import TensorReader
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.objects import ObjectSink
+    from tensorrepo.repo.trees import Entry
+
+    Progress = Callable[[int, int], None]
+
+MERGED: Final = "merged_from"
+MERGED_ONTO: Final = "merged_onto"
+SLICED: Final = "sliced_from"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A stored model, and where it was found, for the lineage of what is made of it."""
+
+    model: Model
+    path: str
+    commit: Digest | None = None
+
+    @property
+    def digest(self) -> Digest:
+        return self.model.entry.digest
+
+    def edge(self, relation: str, **details: Any) -> Edge:
+        return Edge(relation, self.path, self.digest, self.commit, details)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An entry to stage; `notes` are for people."""
+
+    entry: Entry
+    notes: tuple[str, ...] = ()
+
+
+def merge_models(
+    objects: ObjectSink,
+    recipe: Recipe,
+    parents: Sequence[Placed],
+    base: Placed | None = None,
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Made:
+    """Blend models by a recipe. Files and metadata are the first parent's, metrics are nobody's.
+
+    Args:
+        objects: where to store.
+        recipe: names them by digest.
+        parents: those models, in its order.
+        base: likewise.
+        metrics: measured of the blend.
+        progress: told the tensors and bytes done so far.
+
+    Raises:
+        InvalidInputError: models whose tensors do not fit together.
+    """
+    _check_named(recipe, parents, base)
+    first = parents[0].model
+    made = blend(recipe, [one.model for one in parents], base.model if base else None)
+    edges = [
+        one.edge(MERGED, weight=weight) for one, weight in zip(parents, recipe.weights, strict=True)
+    ]
+    if base is not None:
+        edges.append(base.edge(MERGED_ONTO))
+    everyone = [*parents, base] if base is not None else list(parents)
+    entry = write_model(
+        objects,
+        ModelSource(
+            made.tensors,
+            made.aliases,
+            files=_files(first),
+            metadata=with_recipe(first.metadata, recipe.to_json()),
+            graph=_stored_graph(first),
+        ),
+        metrics=metrics,
+        lineage=edges,
+        known=[one.model.entry for one in everyone],
+        progress=progress,
+    )
+    return Made(entry, tuple(_notes(made)))
+
+
+def remake(
+    model: Model, recipe: Recipe, parents: Sequence[Placed], base: Placed | None = None
+) -> tuple[str, ...]:
+    """Blend again what a recipe says, and compare with what is stored, tensor by tensor.
+
+    Nothing is stored, and memory is bounded.
+
+    Returns:
+        Names of tensors that come out otherwise than they are stored; none: all are equal.
+    """
+    _check_named(recipe, parents, base)
+    made = blend(recipe, [one.model for one in parents], base.model if base else None)
+    odd = set(made.tensors) ^ set(model.tensors) | set(made.aliases) ^ set(model.aliases)
+    odd |= {
+        name
+        for name, tensor in made.tensors.items()
+        if name in model.tensors and content_of(tensor) != model.content(name)
+    }
+    return tuple(sorted(odd))
+
+
+def content_of(tensor: TensorReader) -> bytes:
+    """What `Model.content` would say of a tensor once it is stored."""
+    size, step = tensor.type.bytes_of(tuple(tensor.shape)), frame_bytes(tensor.type)
+    data = np.empty(min(size, step), np.uint8).data
+    if size <= INLINE_BYTES:
+        tensor.read_into(0, data)
+        return bytes(data)
+    digests = bytearray()
+    for start in range(0, size, step):
+        part = data[: min(step, size - start)]
+        tensor.read_into(start, part)
+        digests += frame_digest(part)
+    return fingerprint(tensor.type, tuple(tensor.shape), digests)
+
+
+def slice_model(objects: ObjectSink, source: Placed, first: str, last: str) -> Made:
+    """The sub-network between two nodes of a model's graph, as a model of its own.
+
+    Args:
+        objects: where to store; the tensors are there already, and are not stored again.
+        source: the model.
+        first: a node, or a module, where it begins.
+        last: where it ends, both included.
+
+    Raises:
+        NotFoundError: no such node.
+        InvalidInputError: no way leads from the one to the other, or no tensor lies on it.
+    """
+    graph = model_graph(source.model)
+    cut = between(graph, first, last)
+    wanted = [name for name in cut.tensors() if name in source.model]
+    if not wanted:
+        raise InvalidInputError(f"no tensor lies between {first!r:.80} and {last!r:.80}")
+    entry = write_model(
+        objects,
+        sliced_source(source.model, wanted, cut),
+        lineage=[source.edge(SLICED, first=first, last=last, graph=graph.source)],
+        known=[source.model.entry],
+    )
+    notes = () if graph.source != "names" else (
+        "the graph is derived from names: it is one chain, and shows no branches",
+    )  # fmt: skip
+    return Made(entry, notes)
+
+
+def sliced_source(model: Model, names: Iterable[str], graph: Graph) -> ModelSource:
+    """Some tensors of a model, tied ones still tied, without its files."""
+    wanted = sorted(names)
+    groups: dict[str, str] = {}
+    aliases: dict[str, str] = {}
+    for name in wanted:
+        keeper = groups.setdefault(model.aliases.get(name, name), name)
+        if keeper != name:
+            aliases[name] = keeper
+    tensors = {name: model.tensor(name) for name in wanted if name not in aliases}
+    return ModelSource(tensors, aliases, metadata=model.metadata, graph=encode_graph(graph))
+
+
+def _check_named(recipe: Recipe, parents: Sequence[Placed], base: Placed | None) -> None:
+    found = tuple(one.digest for one in parents)
+    under = base.digest if base is not None else None
+    if found != recipe.parents or under != recipe.base:
+        raise InvalidInputError("the recipe names other models than those given")
+
+
+def _files(model: Model) -> dict[str, bytes]:
+    return {name: b"".join(bytes(part) for part in model.file_chunks(name)) for name in model.files}
+
+
+def _stored_graph(model: Model) -> bytes | None:
+    if model.manifest.graph is None:
+        return None
+    return encode_graph(model_graph(model))
+
+
+def _notes(made: Blend) -> Iterable[str]:
+    if made.taken:
+        names = ", ".join(made.taken[:5]) + (", ..." if len(made.taken) > 5 else "")
+        yield f"{len(made.taken)} tensors that have no mean are the first model's: {names}"

@@ -1,0 +1,284 @@
+"""What comes of a model that two sides changed since a common version, tensor by tensor?
+
+Only an explicit merge asks. A tensor that one side changed is taken from it; one that both changed
+is contested, unless they changed it alike. A contested tensor is settled by a named strategy, or it
+is a conflict that says how far each side moved it. The model that comes of it was never run: it
+has the metrics of neither side, and its lineage names both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tensorrepo.formats.model.combine.blend import BlendedTensor
+from tensorrepo.formats.model.combine.make import MERGED
+from tensorrepo.formats.model.combine.recipe import KEY, METHODS, WITH_BASE, make_recipe
+from tensorrepo.formats.model.graph.graph import encode_graph
+from tensorrepo.formats.model.graph.source import model_graph
+from tensorrepo.formats.model.manifest import Edge
+from tensorrepo.formats.model.movement import measure_change
+from tensorrepo.formats.model.rounding import ROUNDABLE
+from tensorrepo.formats.model.source import ModelSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensorrepo.formats.model.read import Model
+    from tensorrepo.formats.tensors import TensorReader
+
+SIDES: Final = ("ours", "theirs")
+MEASURED: Final = 20  # contested tensors of which a conflict says how far they moved
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Something that both sides changed; `details` are JSON, "line" is for people."""
+
+    what: str
+    details: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Joined:
+    """The outcome: `source` is what to store; None with `contests`, or where all of one `side` is
+    chosen.
+    """
+
+    source: ModelSource | None
+    side: str | None = None
+    lineage: tuple[Edge, ...] = ()
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    contests: list[Contest] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Three versions of a model at one path; no `base` when both sides made it anew."""
+
+    base: Model | None
+    ours: Model
+    theirs: Model
+
+
+def join_models(path: str, versions: Versions, strategy: str) -> Joined:
+    """Join both sides' changes.
+
+    Args:
+        path: of the model.
+        versions: of it.
+        strategy: for what both changed: "fail", one of `SIDES`, or one of `METHODS`, which blends
+            tensors and takes everything else from ours.
+    """
+    joiner = _Joiner(versions, strategy)
+    tensors = joiner.tensors()
+    metadata = joiner.pick("metadata", *(_metadata(one) for one in joiner.all))
+    files = joiner.pick("file", *(_files(one) for one in joiner.all))
+    aliases = joiner.aliases(tensors)
+    if joiner.contests:
+        return Joined(None, contests=joiner.contests)
+    for side, model in zip(SIDES, (versions.ours, versions.theirs), strict=True):
+        same = files == _files(model) and metadata == _metadata(model)
+        if same and joiner.is_whole(side):
+            return Joined(None, side=side)
+    source = ModelSource(
+        {name: tensor for name, tensor in tensors.items() if name not in aliases},
+        aliases,
+        files={name: _content(name, sha256, versions) for name, sha256 in files.items()},
+        metadata=metadata,
+        graph=joiner.graph(),
+    )
+    edges = tuple(
+        Edge(MERGED, path, one.entry.digest, None, {"side": side, "strategy": strategy})
+        for side, one in zip(SIDES, (versions.ours, versions.theirs), strict=True)
+    )
+    return Joined(source, lineage=edges, metrics=joiner.metrics())
+
+
+class _Joiner:
+    def __init__(self, versions: Versions, strategy: str) -> None:
+        self.all = (versions.base, versions.ours, versions.theirs)
+        self.contests: list[Contest] = []
+        self._versions = versions
+        self._strategy = strategy
+        self._measured = 0
+        self._whole = set(SIDES)  # whose tensors the joined ones are, all of them
+
+    def tensors(self) -> dict[str, TensorReader]:
+        _, ours, theirs = self.all
+        names = sorted({name for one in self.all if one is not None for name in one.keys()})  # noqa: SIM118  # a Model is no dict
+        found: dict[str, TensorReader] = {}
+        for name in names:
+            identities = tuple(_tensor_id(one, name) for one in self.all)
+            side = self._side(identities) or (self._strategy if self._strategy in SIDES else None)
+            if side is None:
+                tensor = self._contested(name)
+                self._whole.clear()
+            else:
+                chosen = ours if side == "ours" else theirs
+                tensor = chosen.tensor(name) if chosen is not None and name in chosen else None
+                if identities[1] != identities[2]:
+                    self._whole &= {side}
+            if tensor is not None:
+                found[name] = tensor
+        return found
+
+    def pick(
+        self, what: str, base: Mapping[str, T], ours: Mapping[str, T], theirs: Mapping[str, T]
+    ) -> dict[str, T]:
+        """Three-way over named values."""
+        found: dict[str, T] = {}
+        for name in sorted({*base, *ours, *theirs}):
+            side = self._side(tuple(one.get(name) for one in (base, ours, theirs)))
+            if side is None and self._strategy == "fail":
+                line = f"{what} {name!r} changed on both sides"
+                self.contests.append(Contest(what, {what: name, "line": line}))
+                continue
+            chosen = theirs if "theirs" in (side, side or self._strategy) else ours
+            if name in chosen:
+                found[name] = chosen[name]
+        return found
+
+    def aliases(self, tensors: Mapping[str, TensorReader]) -> dict[str, str]:
+        """Ties that both sides have, or that one side made and the other left alone."""
+        ours, theirs = self._versions.ours.aliases, self._versions.theirs.aliases
+        return {
+            name: target
+            for name, target in ours.items()
+            if theirs.get(name) == target
+            and name in tensors
+            and target in tensors
+            and self._moved_together(name, target)
+        }
+
+    def graph(self) -> bytes | None:
+        """The graph that one side changed; none when both did: it is derived then."""
+        side = self._side(tuple(one and one.manifest.graph for one in self.all))
+        chosen = self._versions.theirs if side == "theirs" else self._versions.ours
+        if side is None or chosen.manifest.graph is None:
+            return None
+        return encode_graph(model_graph(chosen))
+
+    def metrics(self) -> dict[str, Any]:
+        """Those of the side whose tensors all of these are; none of weights that nobody ran."""
+        sides = zip(SIDES, (self._versions.ours, self._versions.theirs), strict=True)
+        return next((dict(one.metrics) for side, one in sides if side in self._whole), {})
+
+    def is_whole(self, side: str) -> bool:
+        """Whether all tensors are those of one side."""
+        return side in self._whole
+
+    def _moved_together(self, name: str, target: str) -> bool:
+        return self._side(tuple(_tensor_id(one, name) for one in self.all)) == self._side(
+            tuple(_tensor_id(one, target) for one in self.all)
+        )
+
+    def _side(self, identities: tuple[Any, ...]) -> str | None:
+        """Whose version counts; None when both sides changed it, each in another way."""
+        base, ours, theirs = identities
+        if theirs in (ours, base):
+            return "ours"
+        return "theirs" if ours == base else None
+
+    def _contested(self, name: str) -> TensorReader | None:
+        base, ours, theirs = self.all
+        assert ours is not None, "there are two sides"
+        assert theirs is not None, "there are two sides"
+        if self._strategy in METHODS:
+            reason = self._cannot_blend(name)
+            if reason is None:
+                return _blended(self._strategy, name, base, ours, theirs)
+            self._refuse(name, reason)
+        else:
+            self._refuse(name, "")
+        return None
+
+    def _cannot_blend(self, name: str) -> str | None:
+        base, ours, theirs = self.all
+        needed = [ours, theirs, base] if self._strategy in WITH_BASE else [ours, theirs]
+        if any(one is None or name not in one for one in needed):
+            return f"{self._strategy} needs it on each side"
+        specs = [one.spec(name) for one in needed if one is not None]
+        if len({(spec.type, spec.shape) for spec in specs}) > 1:
+            return "its shape or type changed"
+        if specs[0].type.name not in ROUNDABLE:
+            return f"{specs[0].type.name} has no mean"
+        return None
+
+    def _refuse(self, name: str, reason: str) -> None:
+        moves: dict[str, Any] = {}
+        base, ours, theirs = self.all
+        if base is not None and self._measured < MEASURED:
+            self._measured += 1
+            for side, one in zip(SIDES, (ours, theirs), strict=True):
+                moves[side] = _move(base, one, name)
+        told = "; ".join(f"{side} {_move_text(move)}" for side, move in moves.items())
+        line = f"tensor {name!r} changed on both sides"
+        line += f" ({reason})" if reason else ""
+        self.contests.append(
+            Contest(
+                "tensor", {"tensor": name, **moves, "line": f"{line}: {told}" if told else line}
+            )
+        )
+
+
+def _blended(
+    method: str, name: str, base: Model | None, ours: Model, theirs: Model
+) -> BlendedTensor:
+    under = base if method in WITH_BASE else None
+    recipe = make_recipe(
+        method,
+        (ours.entry.digest, theirs.entry.digest),
+        base=under.entry.digest if under is not None else None,
+    )
+    return BlendedTensor(
+        recipe,
+        [ours.tensor(name), theirs.tensor(name)],
+        under.tensor(name) if under is not None else None,
+    )
+
+
+def _move(base: Model, side: Model | None, name: str) -> dict[str, Any]:
+    """How far a side moved a tensor."""
+    if side is None or name not in side:
+        return {"removed": True}
+    if name not in base:
+        return {"added": True}
+    before, after = base.spec(name), side.spec(name)
+    if (before.type, before.shape) != (after.type, after.shape):
+        return {"retyped": [after.type.name, list(after.shape)]}
+    change = measure_change(base, side, after)
+    return {"changed_fraction": change.changed_fraction, "l2": change.l2, "max_abs": change.max_abs}
+
+
+def _move_text(move: Mapping[str, Any]) -> str:
+    if "l2" not in move:
+        return " ".join(key for key in move)
+    length = "" if move["l2"] is None else f" by L2 {move['l2']:.3g}"
+    return f"moved {move['changed_fraction']:.2%}{length}"
+
+
+def _tensor_id(model: Model | None, name: str) -> tuple[Any, ...] | None:
+    if model is None or name not in model:
+        return None
+    spec = model.spec(name)
+    return spec.type.name, spec.shape, model.content(name)
+
+
+def _files(model: Model | None) -> dict[str, str]:
+    if model is None:
+        return {}
+    return {name: file.sha256.hex() for name, file in model.files.items()}
+
+
+def _metadata(model: Model | None) -> dict[str, Any]:
+    """Metadata, but for the recipe: what it made is no more."""
+    if model is None:
+        return {}
+    return {key: value for key, value in model.metadata.items() if key != KEY}
+
+
+def _content(name: str, sha256: str, versions: Versions) -> bytes:
+    model = versions.ours if _files(versions.ours).get(name) == sha256 else versions.theirs
+    return b"".join(bytes(part) for part in model.file_chunks(name))
