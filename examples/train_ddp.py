@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ EPOCHS = 5
 
 
 def main() -> None:
+    set_forkserver_preload(["digits", "torch"])  # imported once, not in every rank again
     where = folder()
     digits(where)  # made once, before the ranks open it
     run(where, ranks=2, stop=30)  # both are stopped after 30 steps, amid an epoch
@@ -29,7 +31,9 @@ def main() -> None:
 
 
 def run(where: Path, *, ranks: int, stop: int | None) -> None:
-    torch.multiprocessing.spawn(train, args=(ranks, where, stop), nprocs=ranks)
+    torch.multiprocessing.start_processes(
+        train, args=(ranks, where, stop), nprocs=ranks, start_method="forkserver"
+    )
 
 
 def train(rank: int, ranks: int, where: Path, stop: int | None) -> None:
