@@ -29,6 +29,7 @@ from tensorrepo.formats.exchange.base import (
     refusals,
 )
 from tensorrepo.formats.exchange.catalogue import FORMATS, OBJECTS
+from tensorrepo.formats.exchange.checkpoints.zipranges import BAD_ZIP
 from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.formats.exchange.imagery.images import is_image
 from tensorrepo.formats.exchange.imagery.imagesout import images_suit, reads_back
@@ -217,8 +218,8 @@ def model_format(path: Path) -> str | None:
         return "gguf"
     if path.suffix.lower() == ".onnx":  # a protobuf message has no mark
         return "onnx"
-    if head.startswith(b"PK") and zipfile.is_zipfile(path):
-        with refusals(path, "zip file", zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+    if head.startswith(b"PK"):
+        with refusals(path, "zip file", *BAD_ZIP), zipfile.ZipFile(path) as archive:
             return "torch" if any(n.endswith("data.pkl") for n in archive.namelist()) else None
     return None
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _U2, _I4, _U4, _U8, _F8 = (Struct(code) for code in ("<H", "<i", "<I", "<Q", ">d"))
 MAX_INT_BYTES: Final = 64  # nothing that we keep is longer than 8
+MAX_STEPS: Final = 1 << 23  # a byte can make an empty dict of 64 bytes; no checkpoint is so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class _Machine:
         self._persistent = persistent
         self._stack: list[Any] = []
         self._memo: dict[int, object] = {}
+        # What functions may be given in all: a few bytes can hand one long list over many times.
+        self._given_left = len(data)
         self._special: dict[int, Callable[[], None]] = {
             ord("("): lambda: self._stack.append(_MARK),
             ord("0"): self._drop,
@@ -109,8 +112,12 @@ class _Machine:
         }
 
     def run(self) -> object:
+        steps = 0
         while (code := self._take(1)[0]) != _STOP:
             self._step(code)
+            steps += 1
+            if steps > MAX_STEPS:
+                raise self._refusal(f"a program of more than {MAX_STEPS} steps")
         if len(self._stack) != 1 or self._stack[0] is _MARK:
             raise self._refusal(f"the program leaves {len(self._stack)} values")
         return self._stack[0]
@@ -223,6 +230,10 @@ class _Machine:
         function, arguments = self._pop(2)
         if not isinstance(function, Function) or not isinstance(arguments, tuple):
             raise self._refusal("calls what is no function")
+        sized = (each for each in arguments if isinstance(each, (str, bytes, list, tuple, dict)))
+        self._given_left -= len(arguments) + sum(map(len, sized))
+        if self._given_left < 0:
+            raise self._refusal("gives functions more than it has bytes")
         try:
             self._stack.append(function.call(*arguments))
         except (TypeError, ValueError, OverflowError) as error:

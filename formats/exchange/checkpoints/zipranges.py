@@ -61,8 +61,7 @@ def data_start(file: RangeFile, member: zipfile.ZipInfo) -> int:
     name_bytes = int.from_bytes(head[26:28], "little")
     start = member.header_offset + _LOCAL_HEADER_BYTES
     name = file.read(start, name_bytes)
-    encoding = "utf-8" if member.flag_bits & 0x800 else "cp437"
-    if name.decode(encoding, "replace") != member.orig_filename:
+    if name.decode(_encoding(member), "replace") != member.orig_filename:
         raise InvalidInputError(
             f"{member.filename!r:.80} is called {name!r:.80} where its bytes are: two readers "
             "would see two files"
@@ -73,6 +72,10 @@ def data_start(file: RangeFile, member: zipfile.ZipInfo) -> int:
     if start + member.compress_size > file.size:
         raise InvalidInputError(f"{member.filename!r:.80} is cut short")
     return start
+
+
+def _encoding(member: zipfile.ZipInfo) -> str:
+    return "utf-8" if member.flag_bits & 0x800 else "cp437"
 
 
 def _check(member: zipfile.ZipInfo, *, compressed: bool) -> None:
@@ -100,6 +103,7 @@ def _check_apart(file: RangeFile, members: list[zipfile.ZipInfo]) -> None:
     for member in sorted(members, key=lambda each: each.header_offset):
         if member.header_offset < at:
             raise InvalidInputError(f"member {member.filename!r:.80} overlaps the one before")
-        at = member.header_offset + _LOCAL_HEADER_BYTES + member.compress_size
+        name_bytes = len(member.orig_filename.encode(_encoding(member), "replace"))
+        at = member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + member.compress_size
         if at > file.size:
             raise InvalidInputError(f"member {member.filename!r:.80} is cut short")

@@ -165,8 +165,11 @@ def matches_npy(candidate: Candidate) -> bool:
 
 def matches_npz(candidate: Candidate) -> bool:
     """A zip whose first member is an npy file."""
-    if not candidate.head.startswith(b"PK") or not zipfile.is_zipfile(candidate.path):
+    if not candidate.head.startswith(b"PK"):
         return False
+    with refusals(candidate.path, "zip file", *_BAD_ZIP):
+        if not zipfile.is_zipfile(candidate.path):
+            return False
     with _open_zip(candidate.path) as archive:
         return any(name.endswith(".npy") for name in archive.namelist()[:1])
 
