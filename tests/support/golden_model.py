@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,11 @@ from tensorrepo.repo.objects import Kind
 from tests.support.models import noise
 from tests.support.objects import MemoryObjects
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.repo.trees import Entry
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "model"
 HEAD = b"\x02\0\0\0\0\0\0\0{}"
 VALUES = {
@@ -25,6 +31,10 @@ VALUES = {
     "scalar": np.array(1.5, "<f4"),
     "empty": np.zeros((0, 3), "<i8"),
 }
+
+
+BASE_WEIGHT = (16_000 + np.arange(70_000) // 41).astype("<u2")
+TUNED_WEIGHT = BASE_WEIGHT + (np.arange(70_000, dtype="<u2") % 11 == 0)
 
 
 def golden_objects() -> dict[str, bytes]:
@@ -53,6 +63,19 @@ def golden_objects() -> dict[str, bytes]:
     }
 
 
+def golden_family() -> tuple[dict[str, bytes], Entry]:
+    """The objects of a model that is stored as the difference from another, and its entry."""
+    objects = MemoryObjects()
+    base = write_model(objects, family_source(BASE_WEIGHT))
+    tuned = write_model(objects, family_source(TUNED_WEIGHT), known=[base])
+    return {f"family-{name:.12}.bin": data for name, data in objects.stored.items()}, tuned
+
+
+def family_source(weight: NDArray[np.uint16]) -> ModelSource:
+    tensor = ArrayTensor(weight, TYPES["BF16"], (700, 100))
+    return ModelSource({"norm": tensor_of("norm", VALUES["norm.bias"]), "weight": tensor})
+
+
 def golden_source() -> ModelSource:
     readers = {name: tensor_of(name, value) for name, value in VALUES.items()}
     half = ArrayTensor(np.arange(100, dtype="<u2"), TYPES["BF16"], (10, 10))
@@ -69,6 +92,10 @@ def write_golden() -> None:
     GOLDEN.mkdir(parents=True, exist_ok=True)
     (GOLDEN / "original.bin").write_bytes(HEAD + VALUES["norm.bias"].tobytes())
     for name, data in golden_objects().items():
+        (GOLDEN / name).write_bytes(data)
+    for old in GOLDEN.glob("family-*.bin"):
+        old.unlink()
+    for name, data in golden_family()[0].items():
         (GOLDEN / name).write_bytes(data)
 
 

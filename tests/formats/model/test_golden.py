@@ -6,16 +6,25 @@ import struct
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
-from blake3 import blake3
-from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.model.manifest import decode_manifest, encode_manifest
 from tensorrepo.formats.model.pack import decode_directory, decode_footer
 from tensorrepo.formats.model.placement import decode_placement, encode_placement
-from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects import decode_object
-from tests.support.golden_model import GOLDEN, VALUES, golden_objects
+from tensorrepo.formats.model.read import open_model
+from tensorrepo.repo.ids import Digest, object_digest
+from tensorrepo.repo.objects import Kind, decode_object
+from tests.support.golden_model import (
+    BASE_WEIGHT,
+    GOLDEN,
+    TUNED_WEIGHT,
+    VALUES,
+    golden_family,
+    golden_objects,
+)
+from tests.support.model_by_spec import SpecPack, derived, fingerprint, read_placement, read_raw
+from tests.support.objects import MemoryObjects
 
 NAMES = ["manifest.bin", "placement.bin", "pack-small.bin", "pack-large-tail.bin"]
 HERE = Digest("0" * 64)
@@ -49,17 +58,6 @@ def test_the_golden_pack_is_read(name: str, tensors: int) -> None:
     assert len(directory.members) == tensors
 
 
-def derived(context: str, data: bytes) -> bytes:
-    return blake3(data, derive_key_context=f"tensorrepo {context} v1").digest()
-
-
-def fingerprint(name: str, block: tuple[int, int], shape: list[int], frames: list[bytes]) -> bytes:
-    head = struct.pack("<B32sIII", len(name), name.encode(), *block, len(shape))
-    dims = b"".join(struct.pack("<Q", dim) for dim in shape)
-    digests = b"".join(derived("frame", frame) for frame in frames)
-    return derived("tensor", head + dims + struct.pack("<Q", len(frames)) + digests)
-
-
 def test_the_golden_manifest_is_read_by_the_spec_alone() -> None:
     """A second reader, written from docs/spec/model.md with msgpack, struct and BLAKE3."""
     read: dict[str, Any] = msgspec.msgpack.decode(payload("manifest.bin"))
@@ -75,36 +73,77 @@ def test_the_golden_manifest_is_read_by_the_spec_alone() -> None:
     assert rows["scalar"] == ("F32", [], [[[], [], None, struct.pack("<f", 1.5)]])
     assert rows["empty"] == ("I64", [0, 3], [[[0, 0], [0, 3], None, b""]])
     frame = VALUES["embed.weight"].tobytes()
-    whole = fingerprint("U32", (1, 4), [600_000], [frame[: 1 << 21], frame[1 << 21 :]])
+    cut = [derived("frame", one) for one in (frame[: 1 << 21], frame[1 << 21 :])]
+    whole = fingerprint("U32", (1, 4), [600_000], cut)
     assert rows["embed.weight"] == ("U32", [600_000], [[[0], [600_000], whole, None]])
-    packed = fingerprint("F4", (2, 1), [2, 100], [bytes(range(100))])
+    packed = fingerprint("F4", (2, 1), [2, 100], [derived("frame", bytes(range(100)))])
     assert rows["four"][2][0][2] == packed
     assert read["aliases"] == [["head.weight", "embed.weight"]]
     assert read["lineage"] == [["trained_on", "datasets/digits", "1" * 64, "2" * 64, {"seed": 7}]]
 
 
 def test_the_golden_packs_are_read_by_the_spec_alone() -> None:
-    placement: dict[str, Any] = msgspec.msgpack.decode(payload("placement.bin"))
     manifest: dict[str, Any] = msgspec.msgpack.decode(payload("manifest.bin"))
     prints = {name: pieces[0][2] for name, _, _, pieces in manifest["tensors"]}
-    where = dict(placement["tensors"])
-    whole = payload("pack-small.bin")
-    ((pack, member, codec, depth, stored, bases),) = where[prints["norm.bias"]]
-    assert (codec, depth, stored, bases) == ("raw", 0, 400, [])
-    _, start, size, tag = placement["packs"][pack]
-    directory = whole[start : start + size]
-    assert derived("content", directory)[:16] == tag
-    assert struct.unpack("<4sIQQQ", whole[start + size :]) == (
-        b"TRPK", 2, start, size, xxh3_64_intdigest(directory)
-    )  # fmt: skip
-    head = struct.unpack_from("<4sIIIQQII", directory)
-    assert head == (b"TRPD", 2, 3, 0, 3, 3, 0, 0)
-    row = struct.unpack_from("<QQQIIIBBBBB7x", directory, 40 + 48 * member)
-    offset = row[0]
-    assert row[1:] == (400, 0, 1, 400, 400, 1, 1, 0, 0, 0)
-    data = VALUES["norm.bias"].tobytes()
-    assert whole[offset : offset + 400] == data
-    digests = 40 + 48 * 3
-    assert directory[digests + 32 * member :][:32] == derived("frame", data)
-    plane = struct.unpack_from("<QIB3xQ16s", directory, digests + 32 * 3 + 40 * member)
-    assert plane == (offset, 400, 0, xxh3_64_intdigest(data), derived("content", data)[:16])
+    large = SpecPack(golden("pack-large-tail.bin"), missing=VALUES["embed.weight"].nbytes)
+    small = SpecPack(payload("pack-small.bin"))
+    packs = {
+        row[0]: small if row[1] == small.start else large
+        for row in msgspec.msgpack.decode(payload("placement.bin"))["packs"]
+    }
+    found = read_placement(payload("placement.bin"), packs)
+    (bias,), (embed,) = found[prints["norm.bias"]], found[prints["embed.weight"]]
+    assert read_raw(bias) == VALUES["norm.bias"].tobytes()
+    frame = VALUES["embed.weight"].tobytes()
+    cut = frame[: 1 << 21], frame[1 << 21 :]
+    assert [one.digest for one in embed.frames] == [derived("frame", one) for one in cut]
+    values = VALUES["embed.weight"]
+    assert large.signatures == {0: tuple(values[:: 600_000 // 256][:256] >> 16)}
+
+
+def family() -> MemoryObjects:
+    """The objects of the golden files."""
+    objects = MemoryObjects()
+    for path in GOLDEN.glob("family-*.bin"):
+        data = path.read_bytes()
+        envelope = decode_object(data)
+        digest = object_digest((data,))
+        objects.stored[digest], objects.links[digest] = data, envelope.link(digest)
+    return objects
+
+
+def test_the_golden_family_is_what_is_written_today() -> None:
+    written, _ = golden_family()
+    assert {path.name: path.read_bytes() for path in GOLDEN.glob("family-*.bin")} == written
+
+
+def test_the_golden_family_is_read() -> None:
+    _, entry = golden_family()
+    model = open_model(family(), entry)
+    assert np.array_equal(model["weight"].reshape(-1), TUNED_WEIGHT)
+    assert np.array_equal(model["norm"], VALUES["norm.bias"])
+
+
+def test_the_golden_family_is_read_by_the_spec_alone() -> None:
+    objects, (_, entry) = family(), golden_family()
+    packs = {
+        bytes.fromhex(digest): SpecPack(bytes(objects.get(digest).payload))
+        for digest, link in objects.links.items()
+        if link.kind is Kind.PACK
+    }
+    assert entry.storage is not None
+    found = read_placement(bytes(objects.get(entry.storage).payload), packs)
+    digest = derived("frame", TUNED_WEIGHT.tobytes())
+    name = fingerprint("BF16", (1, 2), [700, 100], [digest])
+    (tuned,) = found[name]
+    ((pack, number),) = tuned.bases
+    base = packs[pack].members[number]
+    assert (tuned.codec, tuned.depth, base.codec, base.depth) == ("delta", 1, "planes", 0)
+    assert base.frames[0].digest == derived("frame", BASE_WEIGHT.tobytes())
+    assert packs[pack].signatures == {number: tuple(BASE_WEIGHT[:: 70_000 // 256][:256])}
+    norm = fingerprint("F64", (1, 8), [50], [derived("frame", VALUES["norm.bias"].tobytes())])
+    assert read_raw(found[norm][0]) == VALUES["norm.bias"].tobytes()
+    placement: dict[str, Any] = msgspec.msgpack.decode(objects.get(entry.storage).payload)
+    ((_, why, tensors, bits),) = placement["chosen"]
+    assert (why, tensors) == ("similar", 1)
+    assert 0 < bits < 1
