@@ -22,6 +22,7 @@ import pyarrow.csv as pc
 from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.exchange.base import Candidate, Damage, damage, refusals
 from tensorrepo.formats.exchange.tabular.csvskip import RowsOfOtherWidth, skip_misfits
+from tensorrepo.formats.exchange.tabular.lent import LentReader
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
     TableFile,
@@ -33,6 +34,7 @@ from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.exchange.base import Reading
+    from tensorrepo.formats.exchange.tabular.lent import Handler, LentStream
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 BLOCK_BYTES = 4 << 20  # of one batch, of the part that types are inferred from, and of one row
@@ -140,10 +142,10 @@ class Dialect:
 def _open(path: Path, dialect: Dialect, known: pa.Schema | None, met: Damage) -> TableFile:
     with refusals(path, "CSV file", *ARROW_ERRORS):
         dialect = replace(dialect, delimiter=dialect.delimiter or _guess_delimiter(path))
-        with open_text(path) as stream:
-            # What is passed over here is met again, and told, when rows are read.
-            ignored = RowsOfOtherWidth(path, Damage(skip=True), header=dialect.header)
-            inferred = _reader(stream, dialect, {}, ignored if met.skip else None).schema
+        # What is passed over here is met again, and told, when rows are read.
+        ignored = RowsOfOtherWidth(path, Damage(skip=True), header=dialect.header)
+        with _reading(path, dialect, {}, ignored if met.skip else None) as reader:
+            inferred = reader.schema
         types = _types(path, inferred, dialect, known)
     names = _column_names(types)
     schema = pa.schema(list(zip(names, types.values(), strict=True)))
@@ -182,11 +184,25 @@ def _has_type(inferred: pa.DataType) -> bool:
     return not (pa.types.is_null(inferred) or pa.types.is_time(inferred))
 
 
-def _reader(
-    stream: IO[bytes],
+@contextmanager
+def _reading(
+    path: Path,
     dialect: Dialect,
     types: Mapping[str, pa.DataType],
     passed: RowsOfOtherWidth | None = None,
+) -> Iterator[LentReader]:
+    def opened(stream: LentStream, handler: Handler | None) -> pc.CSVStreamingReader:
+        return _reader(stream, dialect, types, handler)
+
+    with open_text(path) as stream, LentReader(stream, opened, passed) as reader:
+        yield reader
+
+
+def _reader(
+    stream: LentStream,
+    dialect: Dialect,
+    types: Mapping[str, pa.DataType],
+    passed: Handler | None,
 ) -> pc.CSVStreamingReader:
     return pc.open_csv(
         stream,
@@ -213,8 +229,8 @@ def _batches(
     path: Path, dialect: Dialect, types: Mapping[str, pa.DataType], names: list[str]
 ) -> Iterator[pa.RecordBatch]:
     try:
-        with open_text(path) as stream:
-            for batch in _reader(stream, dialect, types):
+        with _reading(path, dialect, types) as reader:
+            for batch in reader:
                 yield batch.rename_columns(names)
     except pa.ArrowException as problem:
         raise _explained(path, names, str(problem)) from problem
@@ -226,8 +242,7 @@ def _fitting(
     """Batches without the rows that do not fit."""
     passed = RowsOfOtherWidth(path, met, header=dialect.header)
     try:
-        with open_text(path) as stream:
-            texts = _reader(stream, dialect, dict.fromkeys(types, pa.string()), passed)
+        with _reading(path, dialect, dict.fromkeys(types, pa.string()), passed) as texts:
             for batch in skip_misfits(path, texts, types, passed, met):
                 yield batch.rename_columns(names)
     except pa.ArrowException as problem:
