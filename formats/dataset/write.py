@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tensorrepo.formats.codecs.buffers import Codec
+from tensorrepo.formats.dataset.columns.encoded import LastingBatch
 from tensorrepo.formats.dataset.columns.lenient import Misfits, coerce_leniently
 from tensorrepo.formats.dataset.columns.schema import Column, Schema, type_to_json
 from tensorrepo.formats.dataset.editing.fragmentwrite import FragmentWriter, WriteOptions
@@ -57,7 +58,7 @@ def write_dataset(
         batches: of any size; each is columns, an Arrow batch or table, or a list of rows. A batch
             may be reused by its owner once the next one is asked for.
         base: append to this dataset, whose chunks and leaves are linked, not rewritten.
-        budget_bytes: bound of the memory used, beside one batch and one row.
+        budget_bytes: bound of the memory used, beside one batch (two lasting ones) and one row.
         page_bytes: size of a full page; None: 1 MiB, or 256 KiB where rows are under 4 KiB.
         codec: tried on every page and tile, kept where it saves a quarter; "auto" tries a sample.
         rng: gives fragments their uids.
@@ -87,7 +88,8 @@ def write_dataset(
         try:
             for batch in batches:
                 for part in _parts(batch):
-                    writer.add(coerce_leniently(columns, part, misfits))
+                    values = coerce_leniently(columns, part, misfits)
+                    writer.add(values, lasting=isinstance(part, LastingBatch))
                 if progress is not None:
                     progress(writer.rows, writer.bytes)
             finished = writer.finish()

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.values import BinaryValues
     from tensorrepo.formats.imagebytes import ImageHeader
+
+
+class LastingBatch(dict[str, Any]):
+    """Columns whose memory nobody writes to again.
+
+    The writer stores rows from where they lie while the next ones come. Of any other batch it has
+    read everything before it asks for the next one, as its owner may use the memory again.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -126,13 +126,22 @@ class FragmentWriter:
         self._fragment_rows = 0
         self._runs: list[NDArray[Any]] = []
         self._filling: _Filling | None = None
+        self._encoding: list[Future[EncodedPage]] = []  # of the last rows that were `lasting`
 
-    def add(self, values: Sequence[ColumnValues], ids: NDArray[Any] | None = None) -> None:
-        """Take in rows; nothing refers to `values` afterwards.
+    def add(
+        self,
+        values: Sequence[ColumnValues],
+        ids: NDArray[Any] | None = None,
+        *,
+        lasting: bool = False,
+    ) -> None:
+        """Take in rows; nothing refers to `values` afterwards, unless they are `lasting`.
 
         Args:
             values: of every column, all of as many rows.
             ids: ROW_ID of the rows, where they were written elsewhere; of all or of none.
+            lasting: nobody writes to their memory again: pages are encoded from it while the next
+                rows are taken in, but not those after them.
         """
         rows = values[0].rows
         if not rows:
@@ -144,9 +153,11 @@ class FragmentWriter:
             if ids is not None and step.stop > step.start:
                 self._runs.append(runs_of_ids(ids[step.start : step.stop]))
             self._take(self._filling, step, values, borrowed)
-        wait(borrowed)
+        wait(self._encoding if lasting else borrowed)
+        self._encoding = borrowed if lasting else []
         for place, pieces in enumerate(self._pieces):
-            self._pieces[place] = _owned(pieces, self._owned[place])
+            if not lasting:
+                self._pieces[place] = _owned(pieces, self._owned[place])
             self._owned[place] = len(self._pieces[place])
         self.rows += rows
         self.bytes += sum(column.nbytes for column in values)

@@ -35,7 +35,7 @@ PORTION_FILES, PORTION_BYTES = 4096, BATCH_BYTES  # so many files, or bytes, are
 AHEAD = 4  # portions
 # Files are chosen to take less than there is room: sizes differ, and a rest is a portion too.
 _CHOSEN_BYTES = PORTION_BYTES * 7 // 8
-_TAKEN = 3  # portions that the taker holds on to: rows being stored, and those before and behind
+_TAKEN = 4  # portions that the taker holds on to: rows being stored, and those around them
 _JPEG = CODECS.index("jpeg")
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.dataset.columns.encoded import EncodedImages
+from tensorrepo.formats.dataset.columns.encoded import EncodedImages, LastingBatch
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Schema, Text
 from tensorrepo.formats.dataset.columns.values import BinaryValues
 from tensorrepo.formats.exchange.base import (
@@ -274,7 +274,7 @@ def _batch(
         "split": [split for _, split in found],
         "file": [file.relative for file in portion.files],
     }
-    return {name: columns[name] for name in names}
+    return LastingBatch({name: columns[name] for name in names})
 
 
 def _wanted(

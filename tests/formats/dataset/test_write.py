@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensorrepo.formats.dataset.columns.encoded import LastingBatch
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     ClassLabel,
@@ -241,6 +242,23 @@ def test_a_batch_may_be_reused_by_its_owner() -> None:
             yield {"x": buffer}
 
     found = stored(MemoryObjects(), schema, batches(), page_bytes=1 << 14)["x"][:]
+    assert isinstance(found, np.ndarray)
+    assert found[:, 0].tolist() == [at for at in range(20) for _ in range(30)]
+
+
+def test_batches_that_last_and_others_may_take_turns() -> None:
+    schema = Schema.of({"x": Tensor("int32", (100,)), "n": "int8"})
+    buffer = np.zeros((30, 100), np.int32)
+
+    def batches() -> Any:
+        for at in range(0, 20, 2):
+            buffer[:] = at
+            yield {"x": buffer, "n": np.full(30, at, np.int8)}
+            lasting = np.full((30, 100), at + 1, np.int32)
+            yield LastingBatch(x=lasting, n=np.full(30, at + 1, np.int8))
+
+    dataset = stored(MemoryObjects(), schema, batches(), page_bytes=1 << 14)
+    found = dataset["x"][:]
     assert isinstance(found, np.ndarray)
     assert found[:, 0].tolist() == [at for at in range(20) for _ in range(30)]
 
