@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.values import ColumnValues
     from tensorrepo.formats.dataset.pages.pool import Pool
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm
+    from tensorrepo.formats.dataset.streaming.batching.packed import PackedValues
     from tensorrepo.formats.dataset.streaming.ordering.explain import Explanation
     from tensorrepo.formats.dataset.streaming.ordering.items import Items
     from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, Stretch
@@ -466,24 +467,29 @@ class _MixForm:
     def pool(self) -> Pool:
         return self.base.pool
 
-    def batch(
+    def batches(
         self,
-        columns: Iterable[tuple[Column, ColumnValues]],
+        columns: Iterable[tuple[Column, ColumnValues | PackedValues]],
+        bounds: Sequence[int],
         *,
-        position: int,
+        ends: Sequence[int],
         rows: NDArray[np.int64],
-    ) -> Batch:
-        """The batch of these values; `rows` counts those of all sources."""
+    ) -> list[Batch]:
+        """The batches of these values; `rows` counts those of all sources."""
         form = replace(self.base, identify=partial(_identify, self.forms))
-        batch = form.batch(columns, position=position, rows=rows)
+        found = form.batches(columns, bounds, ends=ends, rows=rows)
+        for batch in found:
+            self._tell_sources(batch)
+        return found
+
+    def _tell_sources(self, batch: Batch) -> None:
         # A packed batch has found its rows by itself.
         batch.source = np.searchsorted(self.bounds, batch.rows, side="right") - 1
         batch.rows = batch.rows - self.bounds[batch.source]
         # A source that comes round again in an epoch is not cut and flipped as before.
-        passes = self.passes(position)[batch.source]
+        passes = self.passes(batch.position)[batch.source]
         own = numbers(passes.view(np.uint64), batch.source.astype(np.uint64))
         batch.draws = numbers(own, batch.rows.view(np.uint64))
-        return batch
 
 
 def _passes(

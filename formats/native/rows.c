@@ -24,7 +24,7 @@ enum {
     AHEAD_BYTES = 4096,            /* how far ahead rows are asked for while others are copied */
     MOST_AHEAD = 16,               /* rows */
     MOST_THREADS = 16,
-    LOCKED_BYTES = 256 << 10,      /* less is copied sooner than the lock would come back */
+    LOCKED_BYTES = 512 << 10,      /* less is copied sooner than the lock would come back */
     STREAMED_BYTES = 1 << 20,      /* results from here on leave no room in a cache: go around it */
     THREAD_BYTES = 1 << 20,        /* what pays for starting a thread */
     PART_BYTES = 128 << 10,        /* what a thread takes at a time */

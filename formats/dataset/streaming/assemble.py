@@ -271,14 +271,9 @@ class _Walk:
             for column, place in self._assembler.columns
         ]
         ends = current.stretch.ends[start:stop].tolist()
-        batches = [
-            form.batch(
-                [(column, values.slice(low - first, high - first)) for column, values in found],
-                position=end,
-                rows=current.numbers[low:high],
-            )
-            for low, high, end in zip(bounds[:-1], bounds[1:], ends, strict=True)
-        ]
+        batches = form.batches(
+            found, [at - first for at in bounds], ends=ends, rows=current.numbers[first:last]
+        )
         if stop == current.stretch.steps:
             batches[-1].repeated = current.stretch.repeated
         if self._lost:

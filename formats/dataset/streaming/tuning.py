@@ -13,7 +13,7 @@ AHEAD_BATCHES = 4
 _LEAST_AHEAD = 2
 _AHEAD_BYTES = 256 << 20  # of batches that wait: what a pool keeps
 _MOST_WORK_THREADS = 8
-_AT_ONCE_BYTES = 8 << 20  # of steps that are gathered together, at most
+_AT_ONCE_BYTES = 16 << 20  # of steps that are gathered together, at most
 _AT_ONCE_ROWS = 16384
 
 

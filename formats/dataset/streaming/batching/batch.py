@@ -8,8 +8,9 @@ padded array when asked for; bytes and text are lists.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from tensorrepo.formats.dataset.streaming.batching.outputs import Output, as_jax
 from tensorrepo.formats.dataset.streaming.batching.packed import PackedValues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -142,33 +143,60 @@ class BatchForm:
     identify: Identify
     encoded: frozenset[str] = frozenset()
 
-    def batch(
+    def batches(
         self,
         columns: Iterable[tuple[Column, ColumnValues | PackedValues]],
+        bounds: Sequence[int],
         *,
-        position: int,
+        ends: Sequence[int],
         rows: NDArray[np.int64],
-    ) -> Batch:
-        """The batch of these values."""
-        batch = Batch({}, position=position, rows=rows, identify=self.identify)
+    ) -> list[Batch]:
+        """The batches of consecutive steps.
+
+        Args:
+            columns: their values, of all steps together.
+            bounds: step i has the rows ``[bounds[i], bounds[i + 1])`` of them.
+            ends: the position after each step.
+            rows: number of each row.
+        """
+        parts = list(pairwise(bounds))
+        made = [
+            Batch({}, position=end, rows=rows[low:high], identify=self.identify)
+            for (low, high), end in zip(parts, ends, strict=True)
+        ]
         for column, values in columns:
-            name = column.name
-            if not isinstance(values, PackedValues) and values.valid is not None:
-                batch.valid[name] = self._array(values.valid)
-            if name in self.encoded:
-                batch[name] = values
-            elif isinstance(values, PackedValues):
-                batch.rows = values.rows
-                batch[name] = self._array(values.values, name)
-                batch.segments[name] = self._array(values.segments)
-                batch.lengths[name] = self._array(values.lengths)
-            elif isinstance(values, RaggedValues) and self.pad is not None:
-                padded, true_lengths = pad_rows(values, self.pad, self.pool)
-                batch[name] = self._array(padded, name)
-                batch.lengths[name] = self._array(true_lengths)
+            if self._is_plain(values, column):
+                for batch, (low, high) in zip(made, parts, strict=True):
+                    batch[column.name] = self._array(values.values[low:high], column.name)
             else:
-                batch[name] = self._values(column, values)
-        return batch
+                for batch, (low, high) in zip(made, parts, strict=True):
+                    self._put(batch, column, values.slice(low, high))
+        return made
+
+    def _is_plain(
+        self, values: ColumnValues | PackedValues, column: Column
+    ) -> TypeGuard[FixedValues]:
+        """Whether each batch is handed out its part of one array: then this takes little Python."""
+        fixed = isinstance(values, FixedValues) and values.valid is None
+        return fixed and self.output in ("torch", "jax") and column.name not in self.encoded
+
+    def _put(self, batch: Batch, column: Column, values: ColumnValues | PackedValues) -> None:
+        name = column.name
+        if not isinstance(values, PackedValues) and values.valid is not None:
+            batch.valid[name] = self._array(values.valid)
+        if name in self.encoded:
+            batch[name] = values
+        elif isinstance(values, PackedValues):
+            batch.rows = values.rows
+            batch[name] = self._array(values.values, name)
+            batch.segments[name] = self._array(values.segments)
+            batch.lengths[name] = self._array(values.lengths)
+        elif isinstance(values, RaggedValues) and self.pad is not None:
+            padded, true_lengths = pad_rows(values, self.pad, self.pool)
+            batch[name] = self._array(padded, name)
+            batch.lengths[name] = self._array(true_lengths)
+        else:
+            batch[name] = self._values(column, values)
 
     def _values(self, column: Column, values: ColumnValues) -> Any:
         if self.output == "arrow":

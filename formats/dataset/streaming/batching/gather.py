@@ -10,8 +10,7 @@ point into, and because every row asked for is checked to be one of an open run.
 
 from __future__ import annotations
 
-from itertools import count, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -120,8 +119,7 @@ class RunValues:
         self._nullable = nullable
         self._row_bytes, self._row_shape = storage.row_bytes, storage.row_shape
         self._element = storage.element
-        # What keeps the memory of each open run alive; who proves it, and by which number.
-        self._owners: dict[int, tuple[Sequence[Any], Callable[[int, int], None] | None, int]] = {}
+        self._where: dict[int, InMemory] = {}  # keeps the memory of each open run alive
         self._values_at = np.full(live.size, _CLOSED, dtype=np.int64)
         self._items_at = np.zeros(live.size, dtype=np.int64)
         self._dims_at = np.full(live.size, _CLOSED, dtype=np.int64)
@@ -135,8 +133,7 @@ class RunValues:
             raise AssertionError("a run was loaded with other rows than planned")
         if self._nullable and where.valid_at is None:
             raise AssertionError("a run of a nullable column was loaded without its validity")
-        owners = zip(where.owners, repeat(where.prove), count(), strict=False)
-        self._owners.update(zip(runs.tolist(), owners, strict=True))
+        self._where.update(dict.fromkeys(runs.tolist(), where))
         self._values_at[runs] = where.values_at
         if where.items_at is not None:
             self._items_at[runs] = where.items_at
@@ -159,7 +156,7 @@ class RunValues:
         if self._sums_at is not None:
             self._sums_at[runs] = _CLOSED
         for run in runs.tolist():
-            del self._owners[run]
+            del self._where[run]
 
     def gather(self, wanted: Wanted, pool: Pool) -> ColumnValues:
         """These rows, in that order, copied into arrays of `pool`.
@@ -198,11 +195,14 @@ class RunValues:
         row_bytes = self._row_bytes
         wrong = self._take(self._values_at, row_bytes, wanted, row_bytes, out, self._sums_at)
         if wrong >= 0:
-            _, prove, number = self._owners[wanted.run.item(wrong)]
-            assert prove is not None, "runs with sums can be proved"
-            prove(number, wanted.row.item(wrong))
-            raise AssertionError("whoever proves a damaged row raises")
+            self._blame(wanted.run.item(wrong), wanted.row.item(wrong))
         return out
+
+    def _blame(self, run: int, row: int) -> NoReturn:
+        where = self._where[run]
+        assert where.prove is not None, "runs with sums can be proved"
+        where.prove(where.runs.tolist().index(run), row)
+        raise AssertionError("whoever proves a damaged row raises")
 
     def _bounds(self, wanted: Wanted) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where each row's items start and end in its run's items."""

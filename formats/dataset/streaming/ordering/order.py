@@ -308,8 +308,10 @@ class RowOrder:
     def locate(self, start: int, stop: int, bands: range | None = None) -> Located:  # noqa: ARG002 there is one band
         """The rows at positions ``[start, stop)``."""
         position = np.arange(start, min(stop, self.rows))
-        row = self._rows_at(position) if position.size else position
-        return Located(position, np.zeros_like(position), *BEST.find(self.start, row))
+        if not position.size:
+            return _NOTHING
+        found = BEST.find(self.start, self._rows_at(position))
+        return Located(position, np.zeros_like(position), *found)
 
     def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: ARG002 there is one band
         """Nothing is known of the rows that follow."""

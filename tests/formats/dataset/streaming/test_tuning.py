@@ -34,7 +34,7 @@ def test_a_thread_a_core_works_on_batches_up_to_eight(cores: int | None, expecte
 
 @pytest.mark.parametrize(
     ("own_rows", "item_bytes", "expected"),
-    [(256, 3072, 10), (256, 150_000, 1), (0, 0, 16384), (32768, 1, 1)],
+    [(256, 3072, 21), (256, 150_000, 1), (0, 0, 16384), (32768, 1, 1)],
 )
 def test_small_steps_are_gathered_together(own_rows: int, item_bytes: int, expected: int) -> None:
     assert steps_at_once(own_rows, item_bytes) == expected
