@@ -1,0 +1,209 @@
+"""What codecs make of models that were really trained, beside BitX's and ZipNN's methods.
+
+Sizes are of all weights of a model: ours frame by frame, with all that is stored of a frame; BitX's
+method (XOR with the base, byte planes, zstd) frame by frame too; ZipNN gets everything in one
+piece. Speeds are of one frame after the other of a large tensor, by processor time, since other
+processes may be about; `encode` and `decode` are GB/s of tensor on one core, the best round.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zstandard
+from harness import Peer
+from model_cases import pairs
+
+from tensorrepo.formats.model.codecs.adam import AdamParams
+from tensorrepo.formats.model.codecs.framecodec import FrameCodec, FrameShape
+from tensorrepo.formats.model.codecs.registry import ADAM, DELTA, PLANES
+from tensorrepo.formats.tensors import TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from harness import Case, Options
+
+FRAME_ELEMENTS = 1 << 19
+KINDS = ("transformer", "cnn")
+DTYPES = {"F32": "float32", "BF16": "bfloat16"}
+ZSTD_LEVELS = (1, 3)  # the better one counts
+
+
+@cache
+def trained() -> Path:
+    """Where the trained models of this run lie; training takes a minute."""
+    folder = Path(mkdtemp(prefix="model-pairs-"))
+    pairs.make(folder)
+    return folder
+
+
+def weights(kind: str, step: int, dtype: str) -> list[Any]:
+    """The bytes of each weight tensor."""
+    arrays = pairs.load(trained(), kind, step)
+    named = [array for name, array in arrays.items() if not name.startswith(("m/", "v/"))]
+    bits = named if dtype == "F32" else [pairs.bf16(array) for array in named]
+    return [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in bits]
+
+
+def frames(tensor: Any, dtype: str) -> Iterator[Any]:
+    size = FRAME_ELEMENTS * TYPES[dtype].block_bytes
+    return (tensor[at : at + size] for at in range(0, tensor.size, size))
+
+
+class Ours:
+    """Encodes, decodes and compares; sums up bytes and seconds."""
+
+    def __init__(self, codec: FrameCodec, params: bytes = b"") -> None:
+        self.codec, self.params = codec, params
+        self.raw = self.stored = 0
+        self.encode = self.decode = 0.0
+
+    def add(self, frame: Any, bases: Sequence[Any], dtype: str) -> None:
+        about = FrameShape(TYPES[dtype], frame.size, params=self.params)
+        views, out = [base.data for base in bases], np.empty_like(frame)
+        begun = time.process_time()
+        planes = self.codec.encode(frame.data, views, about)
+        between = time.process_time()
+        assert planes is not None
+        self.codec.decode(planes, views, about, out.data)
+        ended = time.process_time()
+        assert np.array_equal(out, frame)
+        self.raw += frame.size
+        self.stored += sum(plane.size_bytes for plane in planes)
+        self.encode += between - begun
+        self.decode += ended - between
+
+    def add_all(self, tensors: Sequence[Any], bases: Sequence[Sequence[Any]], dtype: str) -> Ours:
+        for each in zip(tensors, *bases, strict=True):
+            for frame, *under in zip(*(frames(one, dtype) for one in each), strict=True):
+                self.add(frame, under, dtype)
+        return self
+
+
+def bitx(tensors: Sequence[Any], bases: Sequence[Any], dtype: str) -> int:
+    """Stored bytes: XOR, byte planes, zstd, each plane of each frame by itself."""
+    found = []
+    for level in ZSTD_LEVELS:
+        packer, size = zstandard.ZstdCompressor(level=level), TYPES[dtype].block_bytes
+        total = 0
+        for tensor, base in zip(tensors, bases, strict=True):
+            for frame, under in zip(frames(tensor, dtype), frames(base, dtype), strict=True):
+                planes = np.ascontiguousarray((frame ^ under).reshape(-1, size).T)
+                total += sum(min(len(packer.compress(plane)), plane.size) for plane in planes)
+        found.append(total)
+    return min(found)
+
+
+def zipnn(options: Options, folder: Path, data: Any, dtype: str) -> dict[str, float]:
+    """What ZipNN makes of these bytes: the best of the rounds."""
+    (folder / "data").write_bytes(data.tobytes())
+    with closing(Peer(options, "model_cases/peer_zipnn.py", folder)) as peer:
+        asked = {"file": str(folder / "data"), "dtype": DTYPES[dtype]}
+        found = [peer.ask("both", **asked) for _ in range(options.rounds)]
+    return {key: min(each[key] for each in found) for key in ("bytes", "encode", "decode")}
+
+
+def size_of_pair(kind: str, dtype: str, steps: tuple[int, int]) -> Case:
+    def case(folder: Path, options: Options) -> dict[str, Any]:
+        base, new = (weights(kind, step, dtype) for step in steps)
+        ours = Ours(DELTA).add_all(new, [base], dtype)
+        whole, under = np.concatenate(new), np.concatenate(base)
+        theirs = zipnn(options, folder, whole ^ under, dtype)["bytes"]
+        planes = bitx(new, base, dtype)
+        return {
+            "share_of_raw": round(ours.stored / ours.raw, 4),
+            "bitx_share": round(planes / ours.raw, 4),
+            "zipnn_xor_share": round(theirs / ours.raw, 4),
+            "to_bitx": round(ours.stored / planes, 3),
+            "to_zipnn_xor": round(ours.stored / theirs, 3),
+        }
+
+    return case
+
+
+def solo(kind: str, dtype: str) -> Case:
+    def case(folder: Path, options: Options) -> dict[str, Any]:
+        tensors = weights(kind, 200, dtype)
+        ours = Ours(PLANES).add_all(tensors, [], dtype)
+        theirs = zipnn(options, folder, np.concatenate(tensors), dtype)["bytes"]
+        return {
+            "share_of_raw": round(ours.stored / ours.raw, 4),
+            "zipnn_share": round(theirs / ours.raw, 4),
+            "to_zipnn": round(ours.stored / theirs, 3),
+        }
+
+    return case
+
+
+def speed(codec: FrameCodec, dtype: str, steps: tuple[int, int]) -> Case:
+    """GB/s a core; ZipNN's, of the XOR with the base where there is one, in the same run."""
+
+    def case(folder: Path, options: Options) -> dict[str, Any]:
+        base, new = (np.concatenate(weights("transformer", step, dtype)) for step in steps)
+        bases = [[base]] * codec.bases
+        data = new ^ base if codec.bases else new
+        theirs = zipnn(options, folder, data, dtype)
+        rounds = [Ours(codec).add_all([new], bases, dtype) for _ in range(options.rounds)]
+        best = {key: min(getattr(each, key) for each in rounds) for key in ("encode", "decode")}
+        return {
+            **{f"{key}_gb": round(new.size / 1e9 / best[key], 2) for key in best},
+            **{f"zipnn_{key}_gb": round(new.size / 1e9 / theirs[key], 2) for key in best},
+        }
+
+    return case
+
+
+def adam_step(kind: str) -> Case:
+    """A whole checkpoint one step after its base: weights and both moments, over their raw size."""
+
+    def case(folder: Path, options: Options) -> dict[str, Any]:  # noqa: ARG001
+        old, new = (pairs.load(trained(), kind, step) for step in (200, 201))
+        names = [name for name in new if not name.startswith(("m/", "v/"))]
+        step = {"step": 201, "rate": pairs.TUNE_RATE, "betas": pairs.BETAS, "eps": pairs.EPS}
+        rest: Any = {"decay": pairs.DECAY, "decoupled": True}
+        second = Ours(ADAM, AdamParams("second-moment", **step, **rest).pack())
+        weight = Ours(ADAM, AdamParams("weight", **step, **rest).pack())
+        first, plain = Ours(DELTA), Ours(DELTA)
+        for name in names:
+            was, now = (
+                [
+                    np.ascontiguousarray(arrays[part + name]).reshape(-1).view(np.uint8)
+                    for part in parts
+                ]
+                for arrays, parts in ((old, ("", "m/", "v/")), (new, ("", "m/", "v/")))
+            )
+            first.add_all(now[1:2], [was[1:2]], "F32")
+            second.add_all(now[2:], [was[2:], was[1:2], now[1:2]], "F32")
+            weight.add_all(now[:1], [was[:1], now[1:2], now[2:]], "F32")
+            plain.add_all(now, [was], "F32")
+        parts = first, second, weight
+        return {
+            "share_of_raw": round(sum(each.stored for each in parts) / plain.raw, 4),
+            "with_deltas_alone": round(plain.stored / plain.raw, 4),
+            "first_moment": round(first.stored / first.raw, 4),
+            "second_moment": round(second.stored / second.raw, 4),
+            "weights": round(weight.stored / weight.raw, 4),
+        }
+
+    return case
+
+
+CASES: dict[str, Case] = {
+    **{
+        f"delta_{kind}_{dtype}_{old}_{new}": size_of_pair(kind, dtype, (old, new))
+        for kind in KINDS
+        for dtype in DTYPES
+        for old, new in pairs.PAIRS
+    },
+    **{f"solo_{kind}_{dtype}": solo(kind, dtype) for kind in KINDS for dtype in DTYPES},
+    **{f"speed_delta_{dtype}": speed(DELTA, dtype, (200, 201)) for dtype in DTYPES},
+    **{f"speed_planes_{dtype}": speed(PLANES, dtype, (200, 200)) for dtype in DTYPES},
+    **{f"adam_{kind}": adam_step(kind) for kind in KINDS},
+}
