@@ -1,0 +1,177 @@
+"""Which tensors of a training's state are those of one step of Adam?
+
+Found in the state dicts of torch: an optimizer's state names both moments of each parameter by a
+number or by its name, and the parameters are tensors elsewhere in the state. What is found is a
+guess that costs nothing when it is wrong: a prediction that does not come true is not used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.tensors import is_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Json = Any
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_BUFFERS = ("running_mean", "running_var")  # of normalisation: no parameters, but shaped like them
+
+
+@dataclass(frozen=True, slots=True)
+class AdamStep:
+    """A parameter, its moments, and the step that led to them.
+
+    Attributes:
+        weight: name of the parameter's tensor; None where it was not found.
+        first: name of the first moment.
+        second: name of the second moment.
+        step: number of the step, from 1.
+        rates: learning rates that the step may have had.
+        betas: of the moments.
+        eps: added to the denominator.
+        decay: of weights.
+        decoupled: whether the decay is AdamW's.
+    """
+
+    weight: str | None
+    first: str
+    second: str
+    step: int
+    rates: tuple[float, ...]
+    betas: tuple[float, float]
+    eps: float
+    decay: float
+    decoupled: bool
+
+
+def adam_steps(
+    skeleton: Json, tensors: Mapping[str, Any], before: Json = None
+) -> tuple[AdamStep, ...]:
+    """The steps of every optimizer in a state.
+
+    Args:
+        skeleton: of `take_apart`.
+        tensors: by name.
+        before: the skeleton of the checkpoint before: a scheduler may have changed the rate since
+            the step was made.
+    """
+    earlier = dict(_optimizers(before, ())) if before is not None else {}
+    found: list[AdamStep] = []
+    for path, optimizer in _optimizers(skeleton, ()):
+        try:
+            found += _steps_of(optimizer, skeleton, tensors, earlier.get(path))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            continue  # it looked like one, and is none: nothing is predicted
+    return tuple(found)
+
+
+def _optimizers(node: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
+    if not isinstance(node, dict):
+        return
+    if {"state", "param_groups"} <= node.keys():
+        yield path, node
+        return
+    for key, item in node.items():
+        yield from _optimizers(item, (*path, key))
+
+
+def _steps_of(
+    optimizer: Json, skeleton: Json, tensors: Mapping[str, Any], before: Json
+) -> list[AdamStep]:
+    states = _pairs(optimizer["state"])
+    own = {name for _, state in states.items() for name in _tensors_in(state)}
+    free = [
+        name for name in _tensors_in(skeleton) if name not in own and not name.endswith(_BUFFERS)
+    ]
+    groups = optimizer["param_groups"]
+    rates_before = [group["lr"] for group in before["param_groups"]] if before else []
+    found = []
+    for at, group in enumerate(groups):
+        rates = dict.fromkeys([*rates_before[at : at + 1], group["lr"]])
+        numbers = [float(rate) for rate in rates if isinstance(rate, float | int)]
+        keys = [key for key in group["params"] if key in states]
+        weights = _matched(keys, states, tensors, free)
+        free = [name for name in free if name not in weights]
+        for key, weight in zip(keys, weights, strict=True):
+            step = _adam_step(weight, states[key], group, tensors, tuple(numbers))
+            if step is not None:
+                found.append(step)
+    return found
+
+
+def _adam_step(
+    weight: str | None,
+    state: Mapping[str, Json],
+    group: Mapping[str, Json],
+    tensors: Mapping[str, Any],
+    rates: tuple[float, ...],
+) -> AdamStep | None:
+    first, second = (_name(state.get(moment)) for moment in _MOMENTS)
+    if first is None or second is None or group.get("amsgrad"):
+        return None
+    one, two = group["betas"]["$tuple"] if isinstance(group["betas"], dict) else group["betas"]
+    counted = state["step"]
+    named = _name(counted)
+    step = int(_scalar(tensors[named]) if named is not None else counted)
+    decoupled = bool(group.get("decoupled_weight_decay", False))
+    decay = float(group["weight_decay"])
+    return AdamStep(
+        weight, first, second, step, rates, (one, two), float(group["eps"]), decay, decoupled
+    )
+
+
+def _matched(
+    keys: Sequence[Json],
+    states: Mapping[Json, Mapping[str, Json]],
+    tensors: Mapping[str, Any],
+    free: Sequence[str],
+) -> list[str | None]:
+    """For each parameter the tensor that it probably is: by its name, or by order and shape."""
+    left = list(free)
+    found: list[str | None] = []
+    for key in keys:
+        moment = tensors[_name(states[key]["exp_avg"]) or ""]
+        alike = [name for name in left if _same_form(tensors[name], moment)]
+        if isinstance(key, str):
+            alike = [name for name in alike if name == key or name.endswith(f".{key}")]
+        found.append(alike[0] if alike else None)
+        if alike:
+            # Parameters of a group come in the order of the module's.
+            left = left[left.index(alike[0]) + 1 :] if not isinstance(key, str) else left
+    return found
+
+
+def _same_form(one: Any, other: Any) -> bool:
+    return tuple(one.shape) == tuple(other.shape) and one.dtype == other.dtype
+
+
+def _pairs(node: Json) -> dict[Json, Json]:
+    return dict(node["$dict"]) if "$dict" in node else dict(node)
+
+
+def _tensors_in(node: Json) -> Iterator[str]:
+    """Names of the tensors below a node of a skeleton, in its order."""
+    name = _name(node)
+    if name is not None:
+        yield name
+    elif isinstance(node, dict):
+        for item in node.values():
+            yield from _tensors_in(item)
+    elif isinstance(node, list):
+        for item in node:
+            yield from _tensors_in(item)
+
+
+def _name(node: Json) -> str | None:
+    if isinstance(node, dict) and len(node) == 1:
+        found = node.get("$tensor", node.get("$array"))
+        return found if isinstance(found, str) else None
+    return None
+
+
+def _scalar(value: Any) -> float:
+    return float(value.item() if is_torch(value) else value)
