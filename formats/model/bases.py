@@ -8,14 +8,15 @@ tensor by tensor, on samples.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tensorrepo.formats.model.codecs.registry import CODECS
 from tensorrepo.formats.model.encode import LEAST_BYTES
-from tensorrepo.formats.model.frames import frame_digest
-from tensorrepo.formats.model.manifest import Manifest, decode_manifest
+from tensorrepo.formats.model.frames import frame_bytes, frame_digest
+from tensorrepo.formats.model.manifest import Manifest, decode_manifest, piece_name
 from tensorrepo.formats.model.memberread import MemberReader
 from tensorrepo.formats.model.pack import MAX_DEPTH
 from tensorrepo.formats.model.placement import Placement, decode_placement
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.model.chunks import Part
     from tensorrepo.formats.model.codecs.framecodec import FrameShape
-    from tensorrepo.formats.model.manifest import TensorEntry
     from tensorrepo.formats.model.memberread import Place
+    from tensorrepo.formats.model.packing import Slot
     from tensorrepo.formats.model.placement import MemberEntry
     from tensorrepo.formats.tensors import TensorReader
     from tensorrepo.repo.objects import ObjectSource
@@ -45,6 +46,23 @@ _ALIKE_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """How a tensor follows from others, by a codec that takes several bases.
+
+    Attributes:
+        codec: its name, such as "adam".
+        params: of the codec.
+        before: tensors of the base model, the one that this tensor was first.
+        now: tensors of the model being written; they follow those of `before` as bases.
+    """
+
+    codec: str
+    params: bytes
+    before: tuple[str, ...]
+    now: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Against:
     """What a new model may be encoded against.
 
@@ -53,11 +71,13 @@ class Against:
         depth: how many bases a read of a tensor may pass through, at most MAX_DEPTH.
         codecs: only these, whether they save anything or not, wherever they can; None: all, each
             where it is smallest. An empty one stores everything as it is.
+        predictions: by name of a tensor of the new model, those to try; `base` is one step before.
     """
 
     base: Entry | None = None
     depth: int = DEPTH
     codecs: frozenset[str] | None = None
+    predictions: Mapping[str, tuple[Prediction, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= MAX_DEPTH:
@@ -84,12 +104,26 @@ class BaseModel:
     bits: float | None = None
     _located: dict[Place, Location] = field(default_factory=dict)
 
-    def tensors(self) -> dict[str, TensorEntry]:
-        return {tensor.name: tensor for tensor in self.manifest.tensors}
+    def tensors(self) -> dict[str, tuple[str, tuple[int, ...], bytes | None]]:
+        """Type, shape and fingerprint by name; of a tensor of several pieces, those of each."""
+        return {
+            piece_name(tensor.name, tensor.shape, piece.offset, piece.shape): (
+                tensor.type,
+                piece.shape,
+                piece.fingerprint,
+            )
+            for tensor in self.manifest.tensors
+            for piece in tensor.pieces
+        }
 
     @property
     def digest(self) -> bytes:
         return digest_bytes(self.entry.digest)
+
+    @cached_property
+    def stored(self) -> dict[bytes, tuple[MemberEntry, ...]]:
+        """The members of every tensor, by fingerprint."""
+        return {tensor.fingerprint: tensor.members for tensor in self.placement.tensors}
 
     def location(self, place: Place) -> Location:
         if not self._located:
@@ -118,27 +152,36 @@ class StoredBase:
         return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenBase:
+    """A tensor of the model being written as a base, see `encode.BaseFrames`."""
+
+    reader: TensorReader
+    location: Location | Slot
+
+    def frame(self, index: int, about: FrameShape) -> memoryview:
+        room = np.empty(about.size_bytes, np.uint8).data
+        self.reader.read_into(index * frame_bytes(self.reader.type), room)
+        return room
+
+
 class Bases:
     """The base models of one write."""
 
     def __init__(self, models: Sequence[BaseModel], against: Against) -> None:
         self.models = models
         self.codecs = against.codecs
+        self.predictions = against.predictions if against.base is not None and models else {}
         self._depth = against.depth
         self._tensors = [model.tensors() for model in models]
-        self._stored = [
-            {tensor.fingerprint: tensor.members for tensor in model.placement.tensors}
-            for model in models
-        ]
+        self._stored = [model.stored for model in models]
 
     def members(self, name: str, reader: TensorReader, source: int) -> tuple[MemberEntry, ...]:
         """The members of the tensor of that name in model `source`, when it fits."""
-        entry = self._tensors[source].get(name)
-        if entry is None or (entry.type, entry.shape) != (reader.type.name, tuple(reader.shape)):
+        element, shape, found = self._tensors[source].get(name, ("", (), None))
+        if (element, shape) != (reader.type.name, tuple(reader.shape)):
             return ()
-        if len(entry.pieces) != 1 or entry.pieces[0].fingerprint is None:
-            return ()
-        return self._stored[source].get(entry.pieces[0].fingerprint, ())
+        return self._stored[source].get(found or b"", ())
 
     def cuts(self, name: str, reader: TensorReader) -> set[int]:
         """Frames at which members of bases begin: a member has bases that hold all its frames."""
@@ -153,14 +196,22 @@ class Bases:
         """Members that a part can be encoded against, and the model of each."""
         if part.size_bytes < LEAST_BYTES or not self._depth:
             return
-        frames = part.frames
         for source, model in enumerate(self.models):
             for entry in self.members(part.name, part.reader, source):
-                member = model.members.member(entry.place)
-                stop = member.first_frame + len(member.frames)
-                if member.first_frame <= frames.start and frames.stop <= stop:
+                if _holds(model, entry, part):
                     place = self._shallow(model, entry).place
                     yield source, StoredBase(model.members, place, model.location(place))
+
+    def predicting(self, part: Part, prediction: Prediction) -> list[StoredBase] | None:
+        """The members of the first model that a prediction is made from; None: one does not fit."""
+        model, found = self.models[0], []
+        for name in prediction.before:
+            members = self.members(name, part.reader, 0)
+            entry = next((one for one in members if _holds(model, one, part)), None)
+            if entry is None or entry.depth > self._depth:
+                return None
+            found.append(StoredBase(model.members, entry.place, model.location(entry.place)))
+        return found
 
     def _shallow(self, model: BaseModel, entry: MemberEntry) -> MemberEntry:
         """The member, or when it is too deep to be a base what its chain of bases begins with.
@@ -172,6 +223,13 @@ class Bases:
         while entry.bases:
             entry = model.members.entries[entry.bases[0]]
         return entry
+
+
+def _holds(model: BaseModel, entry: MemberEntry, part: Part) -> bool:
+    """Whether a member has all frames of a part."""
+    member = model.members.member(entry.place)
+    stop = member.first_frame + len(member.frames)
+    return member.first_frame <= part.frames.start and part.frames.stop <= stop
 
 
 def open_base(
@@ -222,37 +280,34 @@ def rank(
         if sum(sizes[name] for name in alike) * 2 < total:
             continue
         compared = [name for name in largest if name in alike][:_COMPARED]
-        bits = [
-            bit
-            for name in compared
-            if (bit := _bits(model, alike[name], tensors[name], own)) is not None
-        ]
+        found = (_bits(model, alike[name], name, tensors[name], own) for name in compared)
+        bits = [one for one in found if one is not None]
         if bits:
             ranked.append((float(np.mean(bits)), model))
     return sorted(ranked, key=lambda one: (one[0], one[1].entry.digest))
 
 
-def _alike(model: BaseModel, tensors: Mapping[str, TensorReader]) -> dict[str, TensorEntry]:
+def _alike(model: BaseModel, tensors: Mapping[str, TensorReader]) -> dict[str, bytes]:
+    """The fingerprints of the model's tensors (or pieces) of equal name, type and shape."""
     return {
-        entry.name: entry
-        for entry in model.manifest.tensors
-        if (reader := tensors.get(entry.name)) is not None
-        and (entry.type, entry.shape) == (reader.type.name, tuple(reader.shape))
+        name: found or b""
+        for name, (element, shape, found) in model.tensors().items()
+        if (reader := tensors.get(name)) is not None
+        and (element, shape) == (reader.type.name, tuple(reader.shape))
     }
 
 
 def _bits(
-    model: BaseModel, entry: TensorEntry, reader: TensorReader, own: dict[str, object]
+    model: BaseModel, found: bytes, name: str, reader: TensorReader, own: dict[str, object]
 ) -> float | None:
     """How far the signatures of two tensors are; None where either has none."""
-    stored = {tensor.fingerprint: tensor.members for tensor in model.placement.tensors}
-    members = stored.get(entry.pieces[0].fingerprint or b"")
+    members = model.stored.get(found)
     if not members:
         return None
     theirs = model.members.directory(members[0].pack).signatures.get(members[0].member)
     if theirs is None:
         return None
-    if entry.name not in own:
-        own[entry.name] = signature(reader)
-    mine = own[entry.name]
+    if name not in own:
+        own[name] = signature(reader)
+    mine = own[name]
     return None if not isinstance(mine, np.ndarray) else distance(mine, theirs)

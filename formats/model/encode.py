@@ -81,6 +81,16 @@ def ways_with_base(chunk: Chunk, base: BaseFrames, source: int) -> list[Way]:
     ]
 
 
+def ways_by_prediction(
+    chunk: Chunk, name: str, bases: Sequence[BaseFrames], params: bytes
+) -> list[Way]:
+    """The codec that a prediction is made by, when it is there, fits and has all its bases."""
+    codec, reader = CODECS.get(name), chunk.part.reader
+    if codec is None or codec.bases != len(bases) or not codec.fits(reader.type, reader.shape):
+        return []
+    return [Way(codec, tuple(bases), params, source=0)]
+
+
 def choose_way(
     chunk: Chunk, ways: Sequence[Way], *, least_saved: int | None = LEAST_SAVED_BYTES
 ) -> Way | None:

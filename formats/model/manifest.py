@@ -23,7 +23,7 @@ from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_from_bytes, parse_d
 from tensorrepo.repo.names import check_file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tensorrepo.repo.ids import Buffer
 
@@ -193,6 +193,13 @@ def check_tensor_name(name: str) -> str:
             f"tensor name {name!r:.80}: {size} bytes, expected 1 to {MAX_NAME_BYTES}"
         )
     return name
+
+
+def piece_name(name: str, shape: Sequence[int], offset: Sequence[int], piece: Sequence[int]) -> str:
+    """By which name a piece of that shape finds the one before it: the tensor's, if it is all."""
+    if tuple(piece) == tuple(shape):
+        return name
+    return f"{name}@{','.join(map(str, offset))}"
 
 
 def check_json(value: object, where: str, depth: int = 0) -> None:

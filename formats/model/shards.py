@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tensorrepo.formats.model.bases import SIMILAR, Against
-from tensorrepo.formats.model.manifest import Manifest, Piece, TensorEntry, encode_manifest
+from tensorrepo.formats.model.manifest import (
+    Manifest,
+    Piece,
+    TensorEntry,
+    encode_manifest,
+    piece_name,
+)
 from tensorrepo.formats.model.placement import Placement, encode_placement
 from tensorrepo.formats.model.reuse import Locations, build_placement, known_tensors
 from tensorrepo.formats.model.write import DEFAULT_BUDGET_BYTES, store_tensors, type_entries
@@ -27,7 +33,7 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from tensorrepo.formats.model.frames import Fingerprint
     from tensorrepo.formats.tensors import TensorReader
@@ -72,7 +78,7 @@ def store_shards(
     Returns:
         What `join_shards` needs to know of them.
     """
-    given = {piece_name(one.name, one.shape, one.offset, one.reader): one for one in shards}
+    given = {piece_name(one.name, one.shape, one.offset, one.reader.shape): one for one in shards}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         readers = {name: one.reader for name, one in given.items()}
         entries, placement, _ = store_tensors(objects, readers, pool, known, against, budget_bytes)
@@ -84,13 +90,6 @@ def store_shards(
         told = element.name, element.block_elements, element.block_bytes
         stored.append(_Stored(one.name, told, tuple(one.shape), piece))
     return msgspec.msgpack.encode(_Told(tuple(stored), placement))
-
-
-def piece_name(name: str, shape: Sequence[int], offset: Sequence[int], reader: TensorReader) -> str:
-    """By which name a piece finds the one before it: the tensor's, when it is all of it."""
-    if tuple(reader.shape) == tuple(shape):
-        return name
-    return f"{name}@{','.join(map(str, offset))}"
 
 
 def join_shards(

@@ -7,14 +7,17 @@ its frames on all cores, and put them into packs, which are stored meanwhile.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from tensorrepo.formats.model.bases import WrittenBase
+from tensorrepo.formats.model.batches import batches
 from tensorrepo.formats.model.chunks import Chunk, Part, each, hash_frames, read_chunks
 from tensorrepo.formats.model.encode import (
     Way,
     choose_way,
     encode_frame,
     fallback,
+    ways_by_prediction,
     ways_with_base,
     ways_without_base,
 )
@@ -25,7 +28,7 @@ from tensorrepo.formats.model.frames import (
     frame_bytes,
 )
 from tensorrepo.formats.model.manifest import Piece, TensorEntry
-from tensorrepo.formats.model.pack import LARGE_BYTES, RAW
+from tensorrepo.formats.model.pack import LARGE_BYTES, MAX_DEPTH, RAW
 from tensorrepo.formats.model.packing import Draft, Packer, SealedFrame, Slot
 from tensorrepo.formats.model.placement import ChosenBase, Placement
 from tensorrepo.formats.model.report import INLINE, SAME, BaseUse, Tally, WriteReport
@@ -52,12 +55,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.model.bases import Bases
+    from tensorrepo.formats.model.encode import BaseFrames
     from tensorrepo.formats.tensors import TensorReader
     from tensorrepo.repo.ids import Buffer, Digest
 
     Progress = Callable[[int, int], None]
-
-BATCH_TENSORS: Final = 4096
 
 
 class TensorWriter:
@@ -84,6 +86,8 @@ class TensorWriter:
         self._shapes: set[tuple[str, tuple[int, ...]]] = set()
         self._tally = Tally()
         self._uses: Counter[int] = Counter()
+        self._readers: Mapping[str, TensorReader] = {}
+        self._names: dict[str, Fingerprint] = {}
 
     def store_all(
         self, tensors: Mapping[str, TensorReader], progress: Progress | None
@@ -91,7 +95,12 @@ class TensorWriter:
         """Store tensors; their entries for the manifest, in the order of `tensors`."""
         entries: dict[str, TensorEntry] = {}
         done = 0
-        for batch in _batches(tensors, self._pack_bytes):
+        self._readers = tensors
+        later = {
+            name: {other for one in given for other in one.now}
+            for name, given in self._bases.predictions.items()
+        }
+        for batch in batches(tensors, self._pack_bytes, later):
             found = self._store_batch(batch)
             for name, (print_, value) in found.items():
                 entries[name] = _entry(name, tensors[name], print_, value)
@@ -149,6 +158,7 @@ class TensorWriter:
                 continue
             name = _fingerprint(part.reader, chunk.digests)
             found[part.name] = name, None
+            self._names[part.name] = name
             if self._is_new(name, part):
                 new.append((name, chunk))
         self._keep(new)
@@ -250,16 +260,44 @@ class TensorWriter:
     def _choose(self, chunk: Chunk) -> Way | None:
         ways = ways_without_base(chunk)
         for source, base in self._bases.of(chunk.part):
-            try:
-                base.frame(chunk.part.frames.start, chunk.about(chunk.part.frames.start))
-            except (CorruptError, NotFoundError, UnsupportedError) as error:
-                self._tally.notes[f"a base could not be used: {error}"] = None
-                continue
             ways += ways_with_base(chunk, base, source)
+        ways += self._predicted(chunk)
+        ways = [way for way in ways if all(self._is_whole(base, chunk) for base in way.bases)]
         if self._bases.codecs is not None:
             wanted = [way for way in ways if way.codec.name in self._bases.codecs]
             return choose_way(chunk, wanted, least_saved=None)
         return choose_way(chunk, ways)
+
+    def _is_whole(self, base: BaseFrames, chunk: Chunk) -> bool:
+        first = chunk.part.frames.start
+        try:
+            base.frame(first, chunk.about(first))
+        except (CorruptError, NotFoundError, UnsupportedError) as error:
+            self._tally.notes[f"a base could not be used: {error}"] = None
+            return False
+        return True
+
+    def _predicted(self, chunk: Chunk) -> Iterator[Way]:
+        """The codecs of several bases that predictions ask for, where all bases are there."""
+        for prediction in self._bases.predictions.get(chunk.part.name, ()):
+            before = self._bases.predicting(chunk.part, prediction)
+            now = [self._written(name, chunk.part) for name in prediction.now]
+            bases = [*(before or ()), *(one for one in now if one is not None)]
+            whole = before is not None and None not in now
+            if whole and max(base.location.depth for base in bases) < MAX_DEPTH:
+                yield from ways_by_prediction(chunk, prediction.codec, bases, prediction.params)
+
+    def _written(self, name: str, part: Part) -> WrittenBase | None:
+        """What was just stored of another tensor, as a base of the same frames.
+
+        Only what lies in one member: a tensor larger than a pack is not predicted.
+        """
+        reader, found = self._readers.get(name), self._names.get(name)
+        if reader is None or found is None:
+            return None
+        alike = (reader.type, tuple(reader.shape)) == (part.reader.type, tuple(part.reader.shape))
+        slots = self._stored.get(found) or self._reused.get(found) or ()
+        return WrittenBase(reader, slots[0]) if alike and len(slots) == 1 else None
 
     def _encode(self, task: tuple[Chunk, Way | None, int]) -> SealedFrame | None:
         try:
@@ -268,28 +306,6 @@ class TensorWriter:
             # A base is damaged: the tensor is stored without it.
             self._tally.notes[f"a base could not be used: {error}"] = None
             return None
-
-
-def _batches(tensors: Mapping[str, TensorReader], most_bytes: int) -> Iterator[list[Part]]:
-    """Tensors in their order, so many at a time as fit; larger ones alone."""
-    batch: list[Part] = []
-    size = 0
-    for name, reader in tensors.items():
-        part = Part(name, reader, 0, _bytes_of(name, reader))
-        if batch and (size + part.size_bytes > most_bytes or len(batch) == BATCH_TENSORS):
-            yield batch
-            batch, size = [], 0
-        batch.append(part)
-        size += part.size_bytes
-    if batch:
-        yield batch
-
-
-def _bytes_of(name: str, reader: TensorReader) -> int:
-    try:
-        return reader.type.bytes_of(tuple(reader.shape))
-    except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {name!r}: {error}") from error
 
 
 def _fingerprint(reader: TensorReader, digests: Iterable[bytes]) -> Fingerprint:
