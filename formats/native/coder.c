@@ -26,6 +26,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define WIDE __attribute__((target("avx2,popcnt")))
+#define WIDEST __attribute__((target("avx512f,avx2,popcnt")))
 #endif
 #define INLINE __attribute__((always_inline)) static inline
 
@@ -175,6 +176,48 @@ static bool unpack_symbols(const uint8_t *data, size_t size, const uint32_t *slo
 
 #if defined(__x86_64__)
 
+/* Sixteen coders at a time, on machines that have 512 bits. */
+WIDEST INLINE __m512i unpack_sixteen(__m512i state, const uint32_t *slots, const uint8_t *contexts,
+                                     reading *from, uint8_t *out)
+{
+    __m512i slot = _mm512_and_si512(state, _mm512_set1_epi32(TABLE - 1));
+    if (contexts) {
+        __m512i of = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)contexts));
+        slot = _mm512_or_si512(slot, _mm512_slli_epi32(of, TABLE_BITS));
+    }
+    __m512i entry = _mm512_i32gather_epi32(slot, slots, 4);
+    __m512i frequency = _mm512_add_epi32(
+        _mm512_and_si512(_mm512_srli_epi32(entry, 8), _mm512_set1_epi32(0xFFF)),
+        _mm512_set1_epi32(1));
+    _mm_storeu_si128((__m128i *)out, _mm512_cvtepi32_epi8(entry));
+    state = _mm512_add_epi32(_mm512_mullo_epi32(frequency, _mm512_srli_epi32(state, TABLE_BITS)),
+                             _mm512_srli_epi32(entry, 20));
+    __mmask16 low = _mm512_cmplt_epu32_mask(state, _mm512_set1_epi32(LOWEST));
+    __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from->words));
+    words = _mm512_maskz_expand_epi32(low, words);
+    size_t taken = (size_t)__builtin_popcount(low);
+    from->words += 2 * taken;
+    from->left -= taken;
+    return _mm512_mask_or_epi32(state, low, _mm512_slli_epi32(state, 16), words);
+}
+
+WIDEST static size_t rounds_widest(const uint32_t *slots, const uint8_t *contexts, size_t count,
+                                   uint32_t *states, reading *from, uint8_t *out)
+{
+    __m512i one = _mm512_loadu_si512(states), other = _mm512_loadu_si512(states + 16);
+    reading local = *from;
+    size_t at = 0;
+    for (; at + LANES <= count && local.left >= LANES; at += LANES) {
+        const uint8_t *of = contexts ? contexts + at : NULL;
+        one = unpack_sixteen(one, slots, of, &local, out + at);
+        other = unpack_sixteen(other, slots, of ? of + 16 : NULL, &local, out + at + 16);
+    }
+    _mm512_storeu_si512(states, one);
+    _mm512_storeu_si512(states + 16, other);
+    *from = local;
+    return at;
+}
+
 enum { WIDTH = 8 };
 static __m256i spread[256]; /* for each mask of lanes: which of the next words each lane gets */
 
@@ -245,6 +288,8 @@ static void choose(void)
         return;
     fill_spread();
     best_rounds = rounds_wide;
+    if (__builtin_cpu_supports("avx512f"))
+        best_rounds = rounds_widest;
 }
 
 #else
