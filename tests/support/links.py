@@ -62,3 +62,37 @@ def simulate(
             refused += is_refused
             limits.append(concurrency.limit)
     return Simulated(arrived * size_bytes / (seconds / 2), sum(limits) / len(limits), refused)
+
+
+def shared_goodput(
+    link: Link, concurrency: Concurrency, *, total_bytes: int, size_bytes: int
+) -> float:
+    """Bytes a second of a cold start to the end, when answers share the link evenly."""
+    chance = random.Random(7)
+    waiting: list[tuple[float, int]] = []  # when the first byte of which answer comes
+    missing: dict[int, float] = {}  # bytes of answers that have begun
+    began: list[float] = []
+    now, requests, answers = 0.0, total_bytes // size_bytes, 0
+    while answers < requests:
+        paced = concurrency.pace(now)
+        while len(began) < requests and len(began) - answers < concurrency.limit:
+            delay = link.latency_seconds * (1 + link.noise * chance.random())
+            heapq.heappush(waiting, (now + delay, len(began)))
+            began.append(now)
+            concurrency.sent(now)
+        nexts = [waiting[0][0]] if waiting else []
+        if missing:
+            nexts.append(now + min(missing.values()) * len(missing) / link.bytes_per_second)
+        if paced is not None:
+            nexts.append(now + paced + 1e-9)
+        until = min(nexts)
+        for one in missing:
+            missing[one] -= (until - now) * link.bytes_per_second / len(missing)
+        now = until
+        while waiting and waiting[0][0] <= now:
+            missing[heapq.heappop(waiting)[1]] = size_bytes
+        for one in [one for one, left in missing.items() if left < 1e-3]:
+            del missing[one]
+            answers += 1
+            concurrency.answered(size_bytes, began[one], now, binding=len(began) < requests)
+    return requests * size_bytes / now

@@ -6,6 +6,10 @@ provoke the store to refuse some. Nobody knows the link beforehand, so `Concurre
 doubles while that pays, then looks now and then whether a few more or a few less do as well. An
 answer of "slow down" takes effect at once.
 
+Requests that are sent at one moment share the link, so they are answered at one moment as well, and
+until the next ones are the link is idle. Therefore some more follow the first ones, one by one,
+while nothing was answered yet: from then on answers are spread over time.
+
 Pure: time comes in with every answer.
 """
 
@@ -21,6 +25,8 @@ _SLOWER = 0.6  # of the limit is left after "slow down",
 _REFUSED = 0.9  # and so much of it is the most for a while
 _CALM_ROUNDS = 4  # between two attempts
 _WARY_ROUNDS = 100  # after "slow down" the limit stays below the one that was refused
+_PACE_SECONDS = 0.002  # between two of those that follow the first ones,
+_PACED_SECONDS = 0.1  # for so long: a slow link has enough to do
 _LEAST_ANSWERS = 8  # of a round: goodput over fewer is noise
 
 
@@ -69,9 +75,26 @@ class Concurrency:
     _wary: int = 0
     _moved: float = float("-inf")  # when the limit changed last
     _round: _Round = field(default_factory=_Round)
+    _first: float | None = None  # when the first request was sent
+    _heard: bool = False  # of any
 
     def __post_init__(self) -> None:
         self.limit = self.reached = self.limit or self.bounds.start
+
+    def sent(self, now: float) -> None:
+        """A request was sent."""
+        if self._first is None:
+            self._first = now
+
+    def pace(self, now: float) -> float | None:
+        """Let one more follow the first ones, if it is time; seconds until the next, if any."""
+        if self._heard or self._first is None or self.limit >= self.bounds.most:
+            return None
+        since = now - self._first
+        paced = self.bounds.start + int(min(since, _PACED_SECONDS) / _PACE_SECONDS)
+        self.limit = max(self.limit, min(paced, self.bounds.most))
+        self.reached = max(self.reached, self.limit)
+        return None if since >= _PACED_SECONDS else _PACE_SECONDS - since % _PACE_SECONDS
 
     def answered(self, size_bytes: int, began: float, now: float, *, binding: bool) -> None:
         """A request of `size_bytes`, sent at `began`, was answered in full.
@@ -79,6 +102,7 @@ class Concurrency:
         `binding` says whether further requests waited for the limit: only then goodput tells
         anything about it.
         """
+        self._heard = True
         if not binding:
             self._round = _Round()
             return
@@ -96,6 +120,7 @@ class Concurrency:
 
     def slowed_down(self, began: float, now: float) -> None:
         """A request, sent at `began`, was refused because there were too many."""
+        self._heard = True
         # Those that were on their way when the limit was lowered say nothing new.
         if self._slowed is not None and began <= self._slowed:
             return

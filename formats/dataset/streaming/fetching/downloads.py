@@ -104,6 +104,7 @@ class Downloads(Generic[T]):
         self._concurrency, self._hedging = Concurrency(means.bounds), Hedging()
         self._expected: deque[int] = deque()
         self._order = 0
+        self._hurried: int | None = None  # so many runs are waited for at the very beginning
         self._outstanding_bytes = 0
         self._asked: dict[tuple[int, ...], list[_Run]] = {}  # who waits for a piece
         self._results: dict[int, tuple[T | BaseException, int]] = {}
@@ -133,6 +134,8 @@ class Downloads(Generic[T]):
         """The runs expected first. Raises what loading them raised."""
         found = []
         with self._arrived:
+            if self._hurried is None and runs:
+                self._hurried = len(runs)
             for run in runs:
                 self._awaited = run
                 while run not in self._results:
@@ -147,6 +150,9 @@ class Downloads(Generic[T]):
                 if isinstance(result, BaseException):
                     raise result
                 found.append(result)
+            if self._hurried:
+                self._hurried = 0
+                self._wake()
         return found
 
     def stop(self) -> None:
@@ -271,12 +277,13 @@ class Downloads(Generic[T]):
             return heapq.heappop(self._local)[2]
         while self._later and self._later[0][0] <= now:
             self._push(self._reads, heapq.heappop(self._later)[2])
+        self._concurrency.pace(now)
         if self._reading >= self._concurrency.limit:
             return None
         late = self._late(now)
         if late is not None:
             return self._sent(late, now)
-        while self._reads:
+        while self._reads and not self._is_held_back(self._reads[0][0]):
             job = heapq.heappop(self._reads)[2]
             if not isinstance(job, _Read):
                 self._fly(now)
@@ -284,6 +291,14 @@ class Downloads(Generic[T]):
             if not job.answered:
                 return self._sent(job, now)
         return None
+
+    def _is_held_back(self, order: int) -> bool:
+        """Whether a read would only take bandwidth from those of the first step.
+
+        Some follow all the same, lest the link be idle when the last of these are answered.
+        """
+        later = self._hurried is not None and order >= self._hurried > 0
+        return later and self._reading >= self._means.bounds.start
 
     def _sent(self, read: _Read, now: float) -> _Read:
         size_bytes = read.span.size_bytes
@@ -296,6 +311,7 @@ class Downloads(Generic[T]):
             self._flying.append(read)
         read.flying += 1
         read.began = now
+        self._concurrency.sent(now)
         self._stats.requests += 1
         self._fly(now)
         self._watch()
@@ -313,6 +329,9 @@ class Downloads(Generic[T]):
     def _until_next(self, now: float) -> float | None:
         """Seconds until something can be begun that nobody will call for."""
         times = [self._later[0][0]] if self._later else []
+        paced = self._concurrency.pace(now)
+        if self._reads and paced is not None:
+            times.append(now + paced)
         if self._reading < self._concurrency.limit:
             times += [self._hedge_at(read) for read in self._flying]
         soonest = min(times, default=float("inf"))

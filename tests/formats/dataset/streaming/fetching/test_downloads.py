@@ -206,7 +206,7 @@ def test_a_busy_store_gets_fewer_requests_at_once() -> None:
     clock = Clock()
     refused = StorageError("503", transient=True, busy=True)
     runs = ScriptedRuns(fails(dict.fromkeys(range(10), 1), refused))
-    with downloads(runs, clock=clock, bounds=Bounds(10, 2, 64)) as (found, stats), ticking(clock):
+    with downloads(runs, clock=clock, bounds=Bounds(10, 2, 10)) as (found, stats), ticking(clock):
         assert taken(found, 10) == expected(runs, 10)
     assert stats.refused_requests == 10
     assert stats.concurrency < 10
