@@ -1,0 +1,140 @@
+"""What is this model: how large, of what layers, of which architecture, out of what?
+
+Nothing of a tensor is read for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.model.architecture import architecture_fingerprint
+from tensorrepo.formats.model.graph.derived import natural_key
+from tensorrepo.formats.model.graph.graph import INPUT
+from tensorrepo.formats.model.graph.hashes import graph_hash, prefix_hashes
+from tensorrepo.formats.model.graph.source import model_graph
+from tensorrepo.formats.model.movement import layer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tensorrepo.formats.model.graph.graph import Graph
+    from tensorrepo.formats.model.manifest import Edge
+    from tensorrepo.formats.model.read import Model
+
+SHOWN_OPERATIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Tensors that belong together by their names; tied ones count once, at their first name."""
+
+    name: str
+    tensors: int
+    parameters: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What is known of a model without reading a tensor.
+
+    `parameters` are the elements of all tensors, buffers among them; `types` the same by element
+    type. `operations` counts the graph's nodes, inputs left out; `graph` is where the graph is
+    from. `files` are sizes in bytes.
+    """
+
+    digest: str
+    architecture: str
+    tensors: int
+    aliases: Mapping[str, str]
+    parameters: int
+    bytes: int
+    types: Mapping[str, int]
+    layers: tuple[Layer, ...]
+    graph: str
+    graph_hash: str
+    operations: Mapping[str, int]
+    files: Mapping[str, int]
+    metrics: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    lineage: tuple[Edge, ...]
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        types = ", ".join(f"{name} {count:,}" for name, count in self.types.items())
+        yield f"{self.tensors:,} tensors, {self.parameters:,} parameters ({types})"
+        yield f"architecture {self.architecture:.12}, graph {self.graph_hash:.12} ({self.graph})"
+        shown = list(self.operations.items())[:SHOWN_OPERATIONS]
+        more = ", ..." if len(self.operations) > SHOWN_OPERATIONS else ""
+        yield "operations: " + ", ".join(f"{count} {name}" for name, count in shown) + more
+        for name, target in self.aliases.items():
+            yield f"tied {name} = {target}"
+        for name, size in self.files.items():
+            yield f"file {name} ({size:,} bytes)"
+        for name, value in self.metrics.items():
+            yield f"metric {name} = {value}"
+        for edge in self.lineage:
+            at = f" in commit {edge.commit:.12}" if edge.commit else ""
+            yield f"{edge.relation.replace('_', ' ')} {edge.path} ({edge.digest:.12}){at}"
+
+    def to_json(self) -> dict[str, Any]:
+        layers = [asdict(layer) for layer in self.layers]
+        lineage = [
+            {
+                "relation": edge.relation,
+                "path": edge.path,
+                "digest": edge.digest,
+                "commit": edge.commit,
+                "details": edge.details,
+            }
+            for edge in self.lineage
+        ]
+        told = {name: getattr(self, name) for name in Description.__dataclass_fields__}
+        return told | {"layers": layers, "lineage": lineage}
+
+
+def describe_model(model: Model) -> Description:
+    """Describe a stored model."""
+    graph = model_graph(model)
+    specs = [model.spec(name) for name in model.tensors]
+    types: Counter[str] = Counter()
+    for spec in specs:
+        types[spec.type.name] += prod(spec.shape)
+    own = {name: file.size_bytes for name, file in model.files.items()}
+    given_back = {name: file.size_bytes for name, file in model.originals.items()}
+    return Description(
+        digest=model.entry.digest,
+        architecture=architecture_fingerprint(model.spec(name) for name in model),
+        tensors=len(specs),
+        aliases=dict(model.aliases),
+        parameters=sum(types.values()),
+        bytes=model.size_bytes,
+        types=dict(types.most_common()),
+        layers=_layers(model),
+        graph=graph.source,
+        graph_hash=graph_hash(prefix_hashes(graph).values()),
+        operations=_operations(graph),
+        files=dict(sorted({**own, **given_back}.items())),
+        metrics=dict(model.metrics),
+        metadata=dict(model.metadata),
+        lineage=model.lineage,
+    )
+
+
+def _layers(model: Model) -> tuple[Layer, ...]:
+    grouped: dict[str, list[tuple[int, int]]] = {}
+    for name in model.tensors:
+        spec = model.spec(name)
+        grouped.setdefault(layer_of(name), []).append((prod(spec.shape), spec.size_bytes))
+    return tuple(
+        Layer(name, len(sizes), sum(one for one, _ in sizes), sum(size for _, size in sizes))
+        for name, sizes in sorted(grouped.items(), key=lambda item: natural_key(item[0]))
+    )
+
+
+def _operations(graph: Graph) -> dict[str, int]:
+    counts = Counter(node.op for node in graph.nodes if node.op != INPUT)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

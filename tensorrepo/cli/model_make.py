@@ -1,0 +1,216 @@
+"""`model add`, `slice`, `merge`: commands that make models."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, place, session_of
+from tensorrepo.cli.complete import complete_entry, complete_place
+from tensorrepo.cli.model import ModelArgument
+from tensorrepo.formats.model.combine.make import merge_models, remake, slice_model
+from tensorrepo.formats.model.combine.recipe import METHODS, make_recipe
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.workspace.add import add
+from tensorrepo.workspace.models import (
+    find_model,
+    make_model,
+    named_in,
+    recipe_named,
+)
+from tensorrepo.workspace.request import Mode, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorrepo.formats.model.combine.make import Made
+    from tensorrepo.repo.writer import ObjectWriter
+    from tensorrepo.workspace.models import Staged
+    from tensorrepo.workspace.session import Session
+
+AsOption = Annotated[str, typer.Option("--as", metavar="NAME", help="Of the new model.")]
+ReplaceOption = Annotated[bool, typer.Option("--replace", help="NAME may be taken.")]
+
+
+def model_add_command(
+    context: typer.Context,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A file or folder.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Of the model.", autocompletion=complete_entry)
+    ],
+    replace: ReplaceOption = False,
+    format_name: Annotated[
+        str | None, typer.Option("--format", help="Its format; else told by suffix and content.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a model from a file or folder, and stage it: the same as `add PATH --model NAME`.
+
+    Examples:
+        tensorrepo model add model.safetensors classifier
+        tensorrepo model add snapshot/ bert --replace
+        tensorrepo model add epoch3.pt classifier --replace --format torch
+    """
+    session = session_of(context)
+    mode = Mode.REPLACE if replace else Mode.NEW
+    source = place(context, path)
+    request = Request(source, "models", name.removeprefix("models/"), mode, format_name)
+    with session.here.locked(), output.progress(f"adding {request.path}", None) as told:
+        (added,) = add(session, request, told)
+    for note in added.notes:
+        output.note(f"note: {note}")
+    size = output.bytes_text(added.bytes)
+    line = f"staged {added.path} ({size} read)" if added.changed else f"{added.path} is unchanged"
+    output.answer(asdict(added), line, as_json=as_json)
+
+
+def model_slice_command(
+    context: typer.Context,
+    name: ModelArgument,
+    first: Annotated[str, typer.Option("--from", metavar="NODE", help="Where it begins.")],
+    last: Annotated[str, typer.Option("--to", metavar="NODE", help="Where it ends, included.")],
+    new: AsOption,
+    replace: ReplaceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Stage the sub-network between two nodes of a model as a model of its own.
+
+    NODE is a node of the graph (`model desc NAME --graph` lists them) or a module of the model:
+    all nodes in it. Tensors are shared with the model, nothing is stored twice.
+
+    Examples:
+        tensorrepo model slice resnet --from layer1 --to layer3 --as backbone
+        tensorrepo model slice v1:bert --from encoder.layer.0 --to encoder.layer.5 --as half
+    """
+    session = session_of(context)
+    source = find_model(session, name)
+
+    def make(writer: ObjectWriter) -> Made:
+        return slice_model(writer, source, first, last)
+
+    _stage(session, new, make, f"slice of {source.path}", replace=replace, as_json=as_json)
+
+
+def model_merge_command(
+    context: typer.Context,
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="[REF:]NAME...", help="Models.", autocompletion=complete_place),
+    ],
+    method: Annotated[
+        str, typer.Option("--method", help=f"One of {', '.join(METHODS)}.")
+    ] = "average",
+    new: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Of the new model.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="[REF:]NAME",
+            help="What they were tuned from; for ties and task-arithmetic.",
+            autocompletion=complete_place,
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option("--weights", metavar="W,W", help="One for each model.")
+    ] = None,
+    density: Annotated[
+        float, typer.Option("--density", help="Of ties: the share of changes that is kept.")
+    ] = 0.2,
+    scale: Annotated[
+        float, typer.Option("--scale", help="Of ties and task-arithmetic: of the joint change.")
+    ] = 1.0,
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="Tensors that do not fit are the first model's.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--remake", help="Make a merged model again, and compare it.")
+    ] = False,
+    replace: ReplaceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Blend the weights of models of one architecture, and stage what comes of it.
+
+    average: the weighted mean. slerp: of two, a place on the arc between them (--weights 0.7,0.3).
+    task-arithmetic: the base plus what each changed. ties: likewise, of the largest changes and
+    where their signs agree. How it was made is kept with the model: --remake makes it again and
+    compares every tensor. For branches see `tensorrepo merge`.
+
+    Examples:
+        tensorrepo model merge run1 run2 run3 --as soup
+        tensorrepo model merge a b --method slerp --weights 0.7,0.3 --as mix
+        tensorrepo model merge math code --method ties --base v1:llm --density 0.3 --as both
+        tensorrepo model merge --remake soup
+    """
+    session = session_of(context)
+    if again:
+        if len(names) != 1 or new is not None:
+            raise InvalidInputError("--remake takes one model, and makes no new one")
+        _remake(session, names[0], as_json=as_json)
+        return
+    if new is None:
+        raise InvalidInputError("say what the new model is called: --as NAME")
+    parents = [find_model(session, name) for name in names]
+    under = None if base is None else find_model(session, base)
+    recipe = make_recipe(
+        method,
+        tuple(one.digest for one in parents),
+        base=None if under is None else under.digest,
+        weights=None if weights is None else _numbers(weights),
+        density=density,
+        scale=scale,
+        strict=not lenient,
+    )
+    total = parents[0].model.size_bytes
+    with output.progress(f"merging into {new}", total) as told:
+
+        def make(writer: ObjectWriter) -> Made:
+            return merge_models(writer, recipe, parents, under, progress=lambda _, done: told(done))
+
+        what = f"{method} of {', '.join(one.path for one in parents)}"
+        _stage(session, new, make, what, replace=replace, as_json=as_json)
+
+
+def _remake(session: Session, name: str, *, as_json: bool) -> None:
+    source = find_model(session, name)
+    recipe = recipe_named(source)
+    with output.working(f"making {name} again"):
+        odd = remake(source.model, recipe, *named_in(session, recipe, source))
+    if odd:
+        listed = ", ".join(odd[:5]) + (", ..." if len(odd) > 5 else "")
+        raise CorruptError(
+            f"{source.path}: {len(odd)} tensors come out otherwise than they are stored: {listed}"
+        )
+    told = {"path": source.path, "tensors": len(source.model.tensors), "equal": True}
+    line = f"{source.path}: made again by {recipe.method}, all tensors are equal"
+    output.answer(told, line, as_json=as_json)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise InvalidInputError(f"--weights {text!r}: expected numbers with commas") from error
+
+
+def _stage(
+    session: Session,
+    name: str,
+    make: Callable[[ObjectWriter], Made],
+    what: str,
+    *,
+    replace: bool,
+    as_json: bool,
+) -> None:
+    with session.here.locked():
+        staged: Staged = make_model(session, name, make, what, replace=replace)
+    for note in staged.notes:
+        output.note(f"note: {note}")
+    size = output.bytes_text(staged.bytes)
+    line = f"staged {staged.path} ({staged.tensors:,} tensors, {size})"
+    told = line if staged.changed else f"{staged.path} is that already"
+    output.answer(asdict(staged), told, as_json=as_json)

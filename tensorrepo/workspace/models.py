@@ -1,0 +1,153 @@
+"""How does a verb that makes models of models become a staged entry?
+
+What is made is stored first and staged then: nothing of a workspace changes before all of it is
+stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensorrepo.formats.model.combine.make import Made, Placed
+from tensorrepo.formats.model.combine.recipe import recipe_of
+from tensorrepo.formats.model.read import open_model
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.names import check_path
+from tensorrepo.repo.objects import Kind
+from tensorrepo.workspace.commit import forget_committed
+from tensorrepo.workspace.request import new_writer
+from tensorrepo.workspace.session import entry_at, find_staged
+from tensorrepo.workspace.staging import change, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tensorrepo.formats.model.combine.recipe import Recipe
+    from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.trees import Entry
+    from tensorrepo.repo.writer import ObjectWriter
+    from tensorrepo.workspace.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A model that was made and staged; `changed` False: the name held exactly that already."""
+
+    path: str
+    digest: str
+    tensors: int
+    bytes: int
+    changed: bool
+    notes: tuple[str, ...]
+
+
+def find_model(
+    session: Session, text: str, objects: ObjectSource | None = None, *, staged: bool = False
+) -> Placed:
+    """The model that ``[REF:]NAME`` names, with where it is.
+
+    Args:
+        session: of the command.
+        text: what was typed.
+        objects: reads it; None: the repository's.
+        staged: as it is staged.
+
+    Raises:
+        NotFoundError: no such commit, or no such entry in it.
+        InvalidInputError: the entry is no model.
+    """
+    if staged:
+        commit, (path, entry) = None, find_staged(session, text)
+    else:
+        revision, path, entry = session.find(text)
+        commit = revision.digest
+    if entry.kind is not Kind.MODEL:
+        raise InvalidInputError(f"{path} is a {entry.kind.label}, not a model")
+    return Placed(open_model(objects or session.repository.objects, entry), path, commit)
+
+
+def make_model(
+    session: Session, name: str, make: Callable[[ObjectWriter], Made], what: str, *, replace: bool
+) -> Staged:
+    """Make a model and stage it.
+
+    Args:
+        session: of the command.
+        name: of the new model.
+        make: stores it, and gives its entry.
+        what: is shown beside it by `status`.
+        replace: the name may be taken.
+
+    Raises:
+        ConflictError: the name is taken. Nothing was staged.
+    """
+    forget_committed(session)  # what a command that was cut off had committed
+    path = check_path(name if name.startswith("models/") else f"models/{name}")
+    existing = entry_at(session, path)
+    if existing is not None and not replace:
+        raise ConflictError(f"{path} exists: choose another name, or give --replace")
+    writer = new_writer(session)
+    try:
+        made = make(writer)
+        model = open_model(writer, made.entry)
+        size, tensors = model.size_bytes, len(model)
+        writer.flush()
+    except BaseException:
+        writer.abort()
+        raise
+    changed = existing is None or existing.digest != made.entry.digest
+    if changed:
+        stage(session, {path: change(made.entry, size_bytes=size, source=what)})
+    return Staged(path, made.entry.digest, tensors, size, changed, made.notes)
+
+
+def named_in(
+    session: Session, recipe: Recipe, source: Placed
+) -> tuple[list[Placed], Placed | None]:
+    """The models that a recipe names: parents in its order, and the base.
+
+    Each is looked for where the lineage of `source` says, then at all paths of HEAD.
+
+    Raises:
+        NotFoundError: one is in neither.
+    """
+    digests = [*recipe.parents, *([recipe.base] if recipe.base is not None else [])]
+    found = [_by_digest(session, digest, source) for digest in digests]
+    return found[: len(recipe.parents)], found[-1] if recipe.base is not None else None
+
+
+def recipe_named(source: Placed) -> Recipe:
+    """The recipe of a model. Raises InvalidInputError for one that was not blended."""
+    recipe = recipe_of(source.model.manifest)
+    if recipe is None:
+        raise InvalidInputError(f"{source.path} was not made by `model merge`: it has no recipe")
+    return recipe
+
+
+def _by_digest(session: Session, digest: str, source: Placed) -> Placed:
+    objects = session.repository.objects
+    for path, entry, commit in _places(session, digest, source):
+        if entry is not None and entry.digest == digest:
+            return Placed(open_model(objects, entry), path, commit)
+    raise NotFoundError(
+        f"model {digest:.12}, of which {source.path} was made, is in no commit that its lineage "
+        "names, nor in HEAD"
+    )
+
+
+def _places(
+    session: Session, digest: str, source: Placed
+) -> Iterable[tuple[str, Entry | None, str | None]]:
+    """Where a model may be, the likeliest first."""
+    repository = session.repository
+    for edge in source.model.lineage:
+        if edge.digest == digest and edge.commit is not None:
+            try:
+                tree = session.resolve(edge.commit).commit.tree
+            except NotFoundError:
+                continue
+            yield edge.path, repository.entry(tree, edge.path), edge.commit
+    revision = session.resolve(None)
+    for path, entry in repository.entries(revision.commit.tree, "models/"):
+        yield path, entry, revision.digest

@@ -1,0 +1,142 @@
+"""The commands about models, as somebody types them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
+from tests.support.damage import flipped
+from tests.support.models import stored
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.shell import Shell
+
+
+def tensors(value: float) -> dict[str, Any]:
+    layers = {f"layers.{at}.weight": np.full((40, 40), value, "f4") for at in range(3)}
+    return {**layers, "steps": np.array([int(value)])}
+
+
+def damage_packs(store: Path) -> None:
+    """Flip the last byte before the directory's footer in every pack."""
+    for file in store.rglob("*"):
+        data = file.read_bytes() if file.is_file() else b""
+        if data[-32:-28] == b"TRPK":
+            file.chmod(0o644)
+            file.write_bytes(flipped(data, len(data) - 40, 0xFF))
+
+
+@pytest.fixture
+def models(shell: Shell) -> Shell:
+    """A workspace with models a, b and base, full of 1, 3 and 0."""
+    for name, value in {"a": 1, "b": 3, "base": 0}.items():
+        write_safetensors(stored(tensors(value)), shell.folder / f"{name}.safetensors")
+        shell("model", "add", f"{name}.safetensors", name)
+    shell("commit", "-m", "Models")
+    return shell
+
+
+def test_models_are_listed_and_described(models: Shell) -> None:
+    assert [one["path"] for one in models.json("model", "ls")] == [
+        "models/a", "models/b", "models/base",
+    ]  # fmt: skip
+    shown = models("model", "desc", "a")
+    assert "4 tensors, 4,801 parameters (F32 4,800, I64 1)" in shown
+    assert "layers.1" in shown
+    described = models.json("model", "desc", "a")
+    assert described["layers"][0] == {
+        "name": "layers.0", "tensors": 1, "parameters": 1600, "bytes": 6400,
+    }  # fmt: skip
+    assert "linear" in models("model", "desc", "a", "--graph")
+    graph = models.json("model", "desc", "a", "--graph")
+    assert (graph["source"], len(graph["nodes"])) == ("names", 5)
+
+
+def test_a_diff_tells_how_far_layers_moved(models: Shell) -> None:
+    shown = models("model", "diff", "a", "b")
+    assert "4 tensors changed" in shown
+    assert "cosine 1.000000" in shown
+    assert "layers by movement:" in shown
+    found = models.json("model", "diff", "base", "a")
+    assert found["layers"][0]["l2"] == 40
+    assert models.run("model", "diff", "a", "b", "--exit-code").exit_code == 1
+    assert models.run("model", "diff", "a", "a", "--exit-code").exit_code == 0
+    assert "cosine" not in models("model", "diff", "a", "b", "--names-only")
+
+
+def test_a_model_is_cut_and_committed(models: Shell) -> None:
+    words = ("model", "slice", "a", "--from", "layers.0", "--to", "layers.1")
+    assert "2 tensors" in models(*words, "--as", "half")
+    assert "exists" in models.fails(4, *words, "--as", "half")
+    assert "is that already" in models(*words, "--as", "half", "--replace")
+    assert models.json("model", "desc", "half", "--staged")["tensors"] == 2
+    models("commit", "-m", "Half")
+    (edge,) = models.json("model", "desc", "half")["lineage"]
+    assert (edge["relation"], edge["path"]) == ("sliced_from", "models/a")
+    assert "no node 'layers.9'" in models.fails(
+        3, "model", "slice", "a", "--from", "layers.9", "--to", "layers.1", "--as", "x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (("a", "b"), 2),
+        (("a", "b", "--weights", "3,1"), 1.5),
+        (("a", "b", "--method", "slerp"), 2),
+        (("a", "b", "--method", "ties", "--base", "base", "--density", "1"), 2),
+        (("a", "b", "--method", "task-arithmetic", "--base", "base", "--scale", "0.5"), 2),
+    ],
+)
+def test_models_are_merged_and_made_again(
+    models: Shell, words: tuple[str, ...], value: float
+) -> None:
+    told = models.run("model", "merge", *words, "--as", "mix")
+    assert told.exit_code == 0
+    assert "1 tensors that have no mean are the first model's: steps" in told.stderr
+    models("commit", "-m", "Mix")
+    mix = models.repository().model("mix")
+    assert mix["layers.0.weight"][0, 0] == value
+    assert mix["steps"][0] == 1
+    assert "all tensors are equal" in models("model", "merge", "--remake", "mix")
+    assert models.json("model", "merge", "--remake", "mix")["equal"] is True
+
+
+def test_a_merge_is_made_again_after_its_parents_are_gone_from_the_branch(models: Shell) -> None:
+    models("model", "merge", "a", "b", "--as", "mix")
+    models("commit", "-m", "Mix")
+    models("rm", "a")
+    models("commit", "-m", "Less")
+    assert "equal" in models("model", "merge", "--remake", "mix")
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "told"),
+    [
+        (2, ("a", "b"), "--as NAME"),
+        (2, ("a", "b", "--as", "x", "--weights", "1;2"), "numbers with commas"),
+        (2, ("a", "--as", "x"), "2 or more"),
+        (2, ("a", "b", "--as", "x", "--method", "median"), "no method"),
+        (2, ("a", "points", "--as", "x"), "not a model"),
+        (3, ("a", "gone", "--as", "x"), "no entry 'gone'"),
+        (2, ("--remake", "a"), "no recipe"),
+        (2, ("--remake", "a", "--as", "x"), "makes no new one"),
+    ],
+)
+def test_a_merge_that_cannot_be_says_why(
+    models: Shell, code: int, words: tuple[str, ...], told: str
+) -> None:
+    models("add", "points.npz", "--dataset", "points")
+    models("commit", "-m", "Points")
+    assert told in models.fails(code, "model", "merge", *words)
+
+
+def test_a_whole_model_is_verified_and_a_damaged_one_is_told_apart(models: Shell) -> None:
+    assert "is whole: 4 tensors, 1 files" in models("model", "verify", "a")
+    damage_packs(models.folder / ".tensorrepo/store")
+    assert "damaged" in models.fails(5, "model", "verify", "a")
