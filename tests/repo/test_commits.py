@@ -29,7 +29,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import path_key
 from tensorrepo.repo.objects import Kind, Link, decode_object, encode_object
 from tensorrepo.repo.trees import EMPTY_TREE, Change, Entry, update
-from tests.support.damage import FLIPS, flipped
+from tests.support.damage import FLIPS, flipped, survivors
 from tests.support.objects import MemoryObjects
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "commits"
@@ -104,12 +104,10 @@ def test_metadata_comes_back_and_its_order_does_not_matter(metadata, rng) -> Non
     assert decode_commit(encoded).metadata == metadata
 
 
-@pytest.mark.parametrize("at", range(len(BYTES)))
 @pytest.mark.parametrize("mask", FLIPS)
-def test_a_flipped_byte_is_refused_or_says_something_else_canonically(at: int, mask: int) -> None:
-    damaged = flipped(BYTES, at, mask)
-    with suppress(CorruptError, UnsupportedError):
-        assert encode_commit(decode_commit(damaged)) == damaged
+def test_a_flipped_byte_is_refused_or_says_something_else_canonically(mask: int) -> None:
+    found = survivors(BYTES, mask, lambda damaged: encode_commit(decode_commit(damaged)))
+    assert found == {at: flipped(BYTES, at, mask) for at in found}
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda tail: BYTES[:90] + tail))
@@ -268,10 +266,12 @@ STORED = encode_object(
 STORED_BYTES = b"".join(STORED.parts)
 
 
-@pytest.mark.parametrize("at", range(len(STORED_BYTES)))
-def test_no_flipped_byte_of_a_stored_commit_goes_unnoticed(at: int) -> None:
-    with pytest.raises(CorruptError):
-        decode_object(flipped(STORED_BYTES, at, 0x04), STORED.link.digest)
+def test_no_flipped_byte_of_a_stored_commit_goes_unnoticed() -> None:
+    name = STORED.link.digest
+    found = survivors(
+        STORED_BYTES, 0x04, lambda damaged: decode_object(damaged, name), (CorruptError,)
+    )
+    assert found == {}
 
 
 def test_the_next_generation_follows_the_largest_parent() -> None:

@@ -27,7 +27,7 @@ from tensorrepo.repo.treepages import (
     shared_length,
 )
 from tensorrepo.repo.trees import EMPTY_TREE
-from tests.support.damage import FLIPS, flipped
+from tests.support.damage import FLIPS, flipped, survivors
 from tests.support.objects import MemoryObjects
 from tests.support.reference_tree import page as reference_page
 from tests.support.reference_tree import reference_root
@@ -97,12 +97,10 @@ def test_the_empty_tree_is_a_header_alone() -> None:
     assert EMPTY_TREE == b"\x01\x00\x00\x00"
 
 
-@pytest.mark.parametrize("at", range(len(ENTRIES)))
 @pytest.mark.parametrize("mask", FLIPS)
-def test_a_flipped_byte_is_refused_or_says_something_else_canonically(at: int, mask: int) -> None:
-    damaged = flipped(ENTRIES, at, mask)
-    with suppress(CorruptError, UnsupportedError):
-        assert encode_page(decode_page(damaged, "page")) == damaged
+def test_a_flipped_byte_is_refused_or_says_something_else_canonically(mask: int) -> None:
+    found = survivors(ENTRIES, mask, lambda damaged: encode_page(decode_page(damaged, "page")))
+    assert found == {at: flipped(ENTRIES, at, mask) for at in found}
 
 
 def stored_page() -> tuple[Digest, bytes]:
@@ -116,10 +114,11 @@ def stored_page() -> tuple[Digest, bytes]:
 STORED_NAME, STORED = stored_page()
 
 
-@pytest.mark.parametrize("at", range(len(STORED)))
-def test_no_flipped_byte_of_a_stored_page_goes_unnoticed(at: int) -> None:
-    with pytest.raises(CorruptError):
-        decode_object(flipped(STORED, at, 0x10), STORED_NAME)
+def test_no_flipped_byte_of_a_stored_page_goes_unnoticed() -> None:
+    found = survivors(
+        STORED, 0x10, lambda damaged: decode_object(damaged, STORED_NAME), (CorruptError,)
+    )
+    assert found == {}
 
 
 @pytest.mark.parametrize("stop", range(len(ENTRIES)))
