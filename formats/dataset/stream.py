@@ -240,7 +240,7 @@ class Stream:
         return self._length(self._seed, self._epoch)
 
     def __len__(self) -> int:
-        """Batches that the next iteration gives."""
+        """Batches that the next iteration gives; one that has begun changes nothing of it."""
         return self.options.share(self._start).steps(self.rows)
 
     def __iter__(self) -> StreamIterator:

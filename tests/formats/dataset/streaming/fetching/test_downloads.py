@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,31 @@ def test_one_request_after_another_asks_in_the_order_of_need() -> None:
     with downloads(runs, bounds=Bounds(1, 1, 1)) as (found, _):
         taken(found, 50)
     assert runs.order == list(range(50))
+
+
+def test_what_the_first_step_waits_for_has_the_link_nearly_alone() -> None:
+    let_go, clock = threading.Event(), Clock()
+    early: list[int] = []
+
+    def script(piece: int, _before: int) -> None:
+        if not let_go.is_set():
+            early.append(piece)
+            let_go.wait(30)
+
+    runs = ScriptedRuns(script)
+    with downloads(runs, clock=clock, bounds=Bounds(3, 1, 64)) as (found, _):
+        first = threading.Thread(target=found.take, args=(range(2),))
+        found.expect(range(40))
+        first.start()
+        while found._hurried is None:
+            time.sleep(0.001)
+        with ticking(clock):
+            while clock.now < 102:
+                time.sleep(0.001)
+        let_go.set()
+        first.join()
+        found.take(range(2, 40))
+    assert sorted(early) == [0, 1, 2]
 
 
 def test_all_pieces_of_a_run_are_asked_for_side_by_side() -> None:
