@@ -277,7 +277,8 @@ class NumpyOrder:
         at = slot[run] + place
         if not ((at >= 0) & (at < shuffled.size)).all():
             raise ValueError("a place is not one of a run")
-        return shuffled[at].astype(np.int64)
+        found: NDArray[np.int64] = shuffled[at].astype(np.int64)
+        return found
 
     def walk(self, rings: Rings, blocks: range, bands: range) -> Walked:
         full = int(rings.cut[-1] - rings.cut[0]) // rings.lanes
@@ -290,8 +291,9 @@ class NumpyOrder:
 
     def opened(self, run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
         _check_runs(run, is_open)
-        first = np.sort(np.unique(run, return_index=True)[1])
-        new = first[~is_open[run[first]]]
+        every, newest = np.arange(run.size), np.empty(is_open.size, np.int64)
+        newest[run[::-1]] = every[::-1]  # of equal runs the last assignment stays
+        new = np.flatnonzero((newest[run] == every) & ~is_open[run])
         is_open[run] = True
         return new
 
@@ -305,9 +307,10 @@ class NumpyOrder:
     ) -> NDArray[np.int64]:
         _check_runs(run, is_open)
         _check_runs(following, is_open)
+        every, newest = np.arange(run.size), np.empty(is_open.size, np.int64)
+        newest[run] = every
         marks[following] = 1
-        last = np.sort(run.size - 1 - np.unique(run[::-1], return_index=True)[1])
-        done = last[(marks[run[last]] == 0) & ~busy[last]]
+        done = np.flatnonzero((newest[run] == every) & (marks[run] == 0) & ~busy)
         marks[following] = 0
         is_open[run[done]] = False
         return done
