@@ -243,8 +243,8 @@ class _Proto:
             chunks = self.fields.get(number, [])
             if element.name in names and len(chunks) == 1 and chunks[0].wire is Wire.BYTES:
                 return self._at(element, shape, chunks[0], size)
-        for number, names in _VARINTS.items():
-            if element.name in names and number in self.fields:
+        for number, kinds in _VARINTS.items():
+            if element.name in kinds and number in self.fields:
                 return Initializer(self.name, element, shape, varints=tuple(self.fields[number]))
         if not size:
             return Initializer(self.name, element, shape)

@@ -256,7 +256,7 @@ class _Parser:
             return np.frombuffer(content[: len(content) // 4 * 4], "<f4").tolist()
         if wire is Wire.VARINT:
             return [signed(number)]
-        return read_varints(content, self.where).tolist() if content else []
+        return list(read_varints(content, self.where).tolist()) if content else []
 
     def _constant(self, message: memoryview) -> OnnxTensor:
         dims: list[int] = []
