@@ -146,11 +146,13 @@ class TensorWriter:
         self, parts: Sequence[Part]
     ) -> dict[str, tuple[Fingerprint | None, bytes | None]]:
         """The fingerprint of each tensor, or its value when that stands in the manifest."""
-        if len(parts) == 1 and parts[0].size_bytes > self._pack_bytes:
-            return {parts[0].name: (self._store_huge(parts[0]), None)}
         found: dict[str, tuple[Fingerprint | None, bytes | None]] = {}
+        cut = [part for part in parts if self._is_cut(part)]
+        for part in cut:
+            found[part.name] = self._store_cut(part), None
         new: list[tuple[Fingerprint, Chunk]] = []
-        for chunk in read_chunks(parts, self._pool):
+        whole = [part for part in parts if part.name not in found]
+        for chunk in read_chunks(whole, self._pool):
             part = chunk.part
             if part.size_bytes <= INLINE_BYTES:
                 found[part.name] = None, chunk.data.tobytes()
@@ -177,8 +179,14 @@ class TensorWriter:
         self._tally.add(SAME, part.size_bytes, 0)
         return False
 
-    def _store_huge(self, part: Part) -> Fingerprint:
-        """A tensor larger than a pack: several members.
+    def _is_cut(self, part: Part) -> bool:
+        """Whether a tensor is several members: larger than a pack, or its base is several."""
+        if part.size_bytes > self._pack_bytes:
+            return True
+        return len(part.frames) > 1 and len(self._bases.cuts(part.name, part.reader)) > 1
+
+    def _store_cut(self, part: Part) -> Fingerprint:
+        """A tensor of several members.
 
         When it may be known, it is hashed first: its packs would be gone before the end is seen.
         """
