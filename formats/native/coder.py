@@ -101,7 +101,9 @@ class NativeCoder:
     ) -> NDArray[np.uint8]:
         # A symbol takes 12 bits at most. Written from the end: what is not needed costs nothing.
         out = np.empty(2 * symbols.size + 4 * MANY_LANES + 2 * MANY_LANES, np.uint8)
-        return out[_coder.pack(symbols, contexts, frequencies, lanes, out) :]
+        start = _coder.pack(symbols, contexts, frequencies, lanes, out)
+        assert start >= 0, "there is room for the longest symbols"
+        return out[start:]
 
     def unpack(
         self,

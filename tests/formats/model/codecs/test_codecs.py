@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tensorrepo.formats.model.codecs.adam import AdamParams
 from tensorrepo.formats.model.codecs.framecodec import FrameShape
 from tensorrepo.formats.model.codecs.planecodec import StoredPlane
-from tensorrepo.formats.model.codecs.registry import ADAM, BY_NUMBER, CODECS, PALETTE
+from tensorrepo.formats.model.codecs.registry import ADAM, CODECS
 from tensorrepo.formats.tensors import TYPES, TensorType
-from tensorrepo.repo.errors import CorruptError, UnsupportedError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.model.codecs.framecodec import FrameCodec
@@ -29,7 +28,7 @@ FITTING = [
     if codec.fits(element, (40, element.block_elements))
 ]
 EVERY = pytest.mark.parametrize(("codec", "element"), FITTING)
-CHEAP = settings(max_examples=15, deadline=None)
+CHEAP = settings(max_examples=8, deadline=None)
 
 
 def about(codec: FrameCodec, element: TensorType, size: int, first_byte: int = 0) -> FrameShape:
@@ -79,7 +78,7 @@ def near(element: TensorType, size: int, bases: int, seed: int) -> tuple[bytes, 
 
 
 @EVERY
-@pytest.mark.parametrize("blocks", [1, 2, 4095, 4096, 4097, 20_001])
+@pytest.mark.parametrize("blocks", [1, 4095, 4097])
 def test_frames_of_every_size_come_back(
     codec: FrameCodec, element: TensorType, blocks: int
 ) -> None:

@@ -1,0 +1,98 @@
+"""Damaged planes: an error, or other bytes; never a crash, never more memory than the frame's."""
+
+from __future__ import annotations
+
+import tracemalloc
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorrepo.formats.model.codecs.planecodec import PlaneCodec, StoredPlane, unpack_plane
+from tensorrepo.formats.model.codecs.registry import CODECS, DELTA, PALETTE, PLANES
+from tensorrepo.formats.tensors import TYPES
+from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tests.formats.model.codecs.test_codecs import about, decoded, encoded, near
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.model.codecs.framecodec import FrameCodec
+
+EVERY = pytest.mark.parametrize("codec", CODECS.values(), ids=lambda codec: codec.name)
+CHEAP = settings(max_examples=60, deadline=None)
+F32, BF16 = TYPES["F32"], TYPES["BF16"]
+
+
+@EVERY
+@CHEAP
+@given(
+    data=st.lists(st.binary(max_size=200), min_size=1, max_size=4),
+    codecs=st.lists(st.sampled_from(sorted(PlaneCodec)), min_size=4, max_size=4),
+    blocks=st.integers(1, 50),
+)
+def test_any_planes_decode_or_are_refused(
+    codec: FrameCodec, data: list[bytes], codecs: list[int], blocks: int
+) -> None:
+    planes = [StoredPlane(*each) for each in zip(codecs, data, strict=False)]
+    frame, bases = near(F32, 4 * blocks, codec.bases, 1)
+    with suppress(CorruptError, UnsupportedError):
+        assert len(decoded(codec, planes, bases, about(codec, F32, 4 * blocks))) == len(frame)
+
+
+def few_values(size: int) -> bytes:
+    return np.random.default_rng(0).choice(np.arange(9, dtype="<f4"), size // 4).tobytes()
+
+
+@EVERY
+@CHEAP
+@given(where=st.floats(0, 0.999), bit=st.integers(0, 7), count=st.sampled_from([60, 5000]))
+def test_a_flipped_bit_decodes_or_is_refused(
+    codec: FrameCodec, where: float, bit: int, count: int
+) -> None:
+    frame, bases = near(F32, 4 * count, codec.bases, 2)
+    shape = about(codec, F32, 4 * count)
+    planes = encoded(codec, few_values(4 * count) if codec is PALETTE else frame, bases, shape)
+    place = int(where * len(planes))
+    damaged = bytearray(planes[place].data)
+    damaged[int(where * len(planes) % 1 * len(damaged))] ^= 1 << bit
+    planes[place] = StoredPlane(planes[place].codec, bytes(damaged))
+    with suppress(CorruptError, UnsupportedError):
+        decoded(codec, planes, bases, shape)
+
+
+@EVERY
+@pytest.mark.parametrize("cut", [1, 3, 50])
+def test_planes_cut_short_are_refused(codec: FrameCodec, cut: int) -> None:
+    frame, bases = near(F32, 20_000, codec.bases, 3)
+    shape = about(codec, F32, 20_000)
+    planes = encoded(codec, few_values(20_000) if codec is PALETTE else frame, bases, shape)
+    short = bytes(planes[-1].data)[:-cut]
+    planes[-1] = StoredPlane(planes[-1].codec, short)
+    with pytest.raises(CorruptError):
+        decoded(codec, planes, bases, shape)
+
+
+@EVERY
+def test_another_number_of_planes_is_refused(codec: FrameCodec) -> None:
+    planes = [StoredPlane(PlaneCodec.CONSTANT, b"\0")] * 9
+    with pytest.raises(CorruptError, match="planes"):
+        decoded(codec, planes, [bytes(8)] * codec.bases, about(codec, F32, 8))
+
+
+@pytest.mark.parametrize("codec", [PLANES, DELTA], ids=lambda codec: codec.name)
+def test_an_unknown_plane_codec_asks_for_an_update(codec: FrameCodec) -> None:
+    planes = [StoredPlane(99, b"\0")] * codec.planes(BF16)
+    with pytest.raises(UnsupportedError, match="plane codec 99 is unknown here"):
+        decoded(codec, planes, [bytes(8)] * codec.bases, about(codec, BF16, 8))
+
+
+@pytest.mark.parametrize("codec", sorted(PlaneCodec)[:4])
+def test_a_plane_that_claims_much_costs_no_memory(codec: int) -> None:
+    bomb = StoredPlane(codec, b"\x28\xb5\x2f\xfd\xa0\xff\xff\xff\x7f" + bytes(20))
+    tracemalloc.start()
+    with pytest.raises(CorruptError):
+        unpack_plane(bomb, np.empty(100, np.uint8))
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()

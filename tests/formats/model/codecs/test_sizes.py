@@ -1,0 +1,161 @@
+"""Each codec stores in little what it is made for."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tensorrepo.formats.model.codecs.adam import AdamParams, predict, unpack_params
+from tensorrepo.formats.model.codecs.delta import encode_against
+from tensorrepo.formats.model.codecs.estimate import Sample, stored_share
+from tensorrepo.formats.model.codecs.framecodec import FrameShape
+from tensorrepo.formats.model.codecs.numbers import numbers_of
+from tensorrepo.formats.model.codecs.planecodec import PlaneCodec, pack_plane, unpack_plane
+from tensorrepo.formats.model.codecs.registry import ADAM, DELTA, PALETTE, PLANES, ROWS
+from tensorrepo.formats.tensors import TYPES
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+
+F32, BF16 = TYPES["F32"], TYPES["BF16"]
+RNG = np.random.default_rng(7)
+WEIGHTS = RNG.normal(0, 0.03, 50_000).astype("<f4")
+STEP = AdamParams("weight", 200, 1e-3, (0.9, 0.999), 1e-8, 0.01, decoupled=True)
+
+
+def share(
+    codec: object, frame: object, *bases: object, row_bytes: int = 0, params: bytes = b""
+) -> float:
+    views = [memoryview(np.ascontiguousarray(each)).cast("B") for each in (frame, *bases)]
+    about = FrameShape(F32, views[0].nbytes, row_bytes, 0, params)
+    found = stored_share(codec, [Sample(views[0], views[1:], about)])
+    assert found is not None
+    return found
+
+
+def test_an_unchanged_frame_takes_a_few_bytes() -> None:
+    assert share(DELTA, WEIGHTS, WEIGHTS) * WEIGHTS.nbytes < 64
+
+
+def test_a_sparse_update_takes_little_more_than_its_numbers() -> None:
+    moved = WEIGHTS.copy()
+    moved[::1000] += 1.0
+    assert share(DELTA, moved, WEIGHTS) * WEIGHTS.nbytes < 50 * 12 + 300
+
+
+def test_rows_that_did_not_move_take_a_bit_each() -> None:
+    table = WEIGHTS.reshape(-1, 50)
+    moved = table.copy()
+    moved[::100] += np.float32(0.01)
+    assert share(ROWS, moved, table, row_bytes=200) < share(DELTA, moved, table)
+
+
+def test_a_frame_of_few_values_is_a_palette() -> None:
+    assert share(PALETTE, np.sign(WEIGHTS)) < 1.1 / 32
+
+
+def test_a_frame_of_many_values_is_no_palette() -> None:
+    assert PALETTE.encode(WEIGHTS.view("u1").data, [], FrameShape(F32, WEIGHTS.nbytes)) is None
+
+
+def test_many_values_late_in_a_frame_are_no_palette_either() -> None:
+    late = np.concatenate([np.zeros(5000, "<f4"), WEIGHTS[:300]])
+    assert PALETTE.encode(late.view("u1").data, [], FrameShape(F32, late.nbytes)) is None
+
+
+def test_steps_of_one_length_are_coded_byte_by_byte() -> None:
+    of = numbers_of(F32)
+    moved = (WEIGHTS + np.float32(2e-5) * np.sign(RNG.normal(size=WEIGHTS.size))).astype("<f4")
+    stored = encode_against(moved.view("<u4"), WEIGHTS.view("<u4"), of)
+    assert stored.codec == PlaneCodec.LAYERS
+    assert stored.size_bytes < 0.3 * WEIGHTS.nbytes
+
+
+def test_two_planes_of_f32_are_its_bf16_truncation() -> None:
+    raw = WEIGHTS.view("u1").data
+    about = FrameShape(F32, raw.nbytes)
+    out = np.empty_like(WEIGHTS)
+    PLANES.truncated(PLANES.encode(raw, [], about)[:2], about, out.view("u1").data)
+    assert np.array_equal(out.view("<u4"), WEIGHTS.view("<u4") & 0xFFFF0000)
+
+
+@pytest.mark.parametrize(
+    ("plane", "codec"),
+    [
+        (np.zeros(5000, np.uint8), PlaneCodec.CONSTANT),
+        (RNG.integers(0, 256, 5000).astype(np.uint8), PlaneCodec.RAW),
+        (RNG.integers(0, 9, 5000).astype(np.uint8), PlaneCodec.CODED),
+        (np.tile(np.arange(250, dtype=np.uint8), 40), PlaneCodec.ZSTD),
+        (np.arange(1, dtype=np.uint8), PlaneCodec.RAW),
+    ],
+    ids=["constant", "noise", "few", "repeating", "one"],
+)
+def test_a_plane_gets_the_codec_that_suits_it(plane: np.ndarray, codec: PlaneCodec) -> None:
+    stored = pack_plane(plane)
+    out = np.empty_like(plane)
+    unpack_plane(stored, out)
+    assert stored.codec == codec
+    assert stored.size_bytes <= plane.size
+    assert np.array_equal(out, plane)
+
+
+# ------------------------------------------------------------------------------ Adam
+
+
+def adam_step(old: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """One step of AdamW in 32-bit floats, as torch does it."""
+    one, two = 1 - 0.9**STEP.step, 1 - 0.999**STEP.step
+    decayed = old * np.float32(1 - STEP.rate * STEP.decay)
+    below = np.sqrt(second) / np.float32(two**0.5) + np.float32(STEP.eps)
+    return (decayed - np.float32(STEP.rate / one) * (first / below)).astype("<f4")
+
+
+def test_a_step_of_adam_takes_a_bit_or_two_a_number() -> None:
+    first = RNG.normal(0, 1e-3, WEIGHTS.size).astype("<f4")
+    second = (RNG.normal(0, 1e-3, WEIGHTS.size) ** 2).astype("<f4")
+    new = adam_step(WEIGHTS, first, second)
+    assert share(ADAM, new, WEIGHTS, first, second, params=STEP.pack()) < 2 / 32
+    assert share(DELTA, new, WEIGHTS) > 10 / 32
+
+
+PREDICTED = {
+    "F32": ("<f4", [0x3F7FE370, 0x3B031219, 0x7FC12345, 0]),
+    "BF16": (ml_dtypes.bfloat16, [0x3F80, 0x3B03, 0x7FC1, 0]),
+}
+
+
+@pytest.mark.parametrize("name", PREDICTED)
+def test_a_prediction_is_the_same_on_every_machine(name: str) -> None:
+    """Numbers, NaN with a payload and a subnormal; were this to change, nothing would decode."""
+    kind, expected = PREDICTED[name]
+    size = TYPES[name].block_bytes
+    old = np.array([1.0, 0.002, 0.0, 0.0]).astype(kind).view(f"<u{size}")
+    old[2:] = [0x7FC12345 >> 32 - 8 * size, 1]
+    first = np.array([0.01, 0.0, 0.01, 0.0]).astype(kind).view(f"<u{size}")
+    second = np.array([0.0001, 0.01, 0.01, 0.0]).astype(kind).view(f"<u{size}")
+    about = FrameShape(TYPES[name], 4 * size, params=STEP.pack())
+    found = predict([each.view("u1").data for each in (old, first, second)], about)
+    assert found.tolist() == expected
+
+
+def test_parameters_come_back() -> None:
+    assert unpack_params(STEP.pack()) == STEP
+
+
+@pytest.mark.parametrize(
+    ("params", "error"),
+    [
+        (b"", CorruptError),
+        (STEP.pack()[:-1], CorruptError),
+        (b"\x09" + STEP.pack()[1:], UnsupportedError),
+        (STEP.pack()[:4] + bytes(4) + STEP.pack()[8:], CorruptError),
+    ],
+    ids=["none", "short", "unknown role", "step 0"],
+)
+def test_other_parameters_are_refused(params: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        unpack_params(params)
+
+
+def test_steps_count_from_1() -> None:
+    with pytest.raises(InvalidInputError):
+        AdamParams("weight", 0, 1e-3, (0.9, 0.999), 1e-8, 0.0, decoupled=True)

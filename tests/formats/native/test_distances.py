@@ -1,0 +1,137 @@
+"""Distances of numbers from a base: in C and in numpy, with identical results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorrepo.formats.native.distances import (
+    NATIVE,
+    NUMPY,
+    SLACK_BYTES,
+    Numbers,
+    bits_of,
+    differences,
+)
+from tests.support.native import needs_native
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.native.distances import Distances
+
+IMPLEMENTATIONS: list[Any] = [
+    pytest.param(NUMPY, id="numpy"),
+    pytest.param(NATIVE, id="native", marks=needs_native),
+]
+EVERY = pytest.mark.parametrize("distances", IMPLEMENTATIONS)
+KINDS = pytest.mark.parametrize(
+    "of",
+    [
+        Numbers(1, signed_magnitude=False, exponent_bits=0),
+        Numbers(1, signed_magnitude=True, exponent_bits=0),
+        Numbers(2, signed_magnitude=False, exponent_bits=0),
+        Numbers(2, signed_magnitude=True, exponent_bits=5),
+        Numbers(2, signed_magnitude=True, exponent_bits=8),
+        Numbers(4, signed_magnitude=False, exponent_bits=0),
+        Numbers(4, signed_magnitude=True, exponent_bits=8),
+        Numbers(8, signed_magnitude=False, exponent_bits=0),
+        Numbers(8, signed_magnitude=True, exponent_bits=11),
+    ],
+    ids=lambda of: f"{of.size}-{of.signed_magnitude:d}-{of.exponent_bits}",
+)
+CHEAP = settings(max_examples=40, deadline=None)
+SEEDS = st.integers(0, 1 << 16)
+
+
+def pair(of: Numbers, count: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Numbers and bases of any bits: near ones, far ones, equal ones."""
+    rng = np.random.default_rng(seed)
+    base = rng.integers(0, 256, count * of.size, np.uint8).view(of.dtype)
+    steps = rng.integers(0, 1 << 62, count) >> rng.integers(0, 63, count)
+    return base + steps.astype(of.dtype), base
+
+
+def packed(
+    distances: Distances, frame: NDArray[Any], base: NDArray[Any], of: Numbers
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    tokens, _ = distances.scan(frame, base, of)
+    room = (int(bits_of(tokens).sum(dtype=np.int64)) + 7) // 8 + SLACK_BYTES
+    out = np.empty(room, np.uint8)
+    return tokens, out[: distances.pack_bits(frame, base, of, tokens, out)]
+
+
+@EVERY
+@KINDS
+@CHEAP
+@given(count=st.integers(1, 300), seed=SEEDS)
+def test_numbers_come_back(distances: Distances, of: Numbers, count: int, seed: int) -> None:
+    frame, base = pair(of, count, seed)
+    tokens, bits = packed(distances, frame, base, of)
+    out = np.zeros_like(base)
+    assert distances.apply(tokens, bits, base, of, out)
+    assert np.array_equal(out, frame)
+
+
+@needs_native
+@KINDS
+@CHEAP
+@given(count=st.integers(1, 3000), seed=SEEDS)
+def test_both_find_the_same(of: Numbers, count: int, seed: int) -> None:
+    assert NATIVE is not None
+    frame, base = pair(of, count, seed)
+    groups = np.random.default_rng(seed).integers(0, 16, 256, np.uint8)
+    found = [
+        (*each.scan(frame, base, of), *packed(each, frame, base, of)) for each in (NATIVE, NUMPY)
+    ]
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+    assert np.array_equal(*(each.contexts(base, of, groups) for each in (NATIVE, NUMPY)))
+
+
+@needs_native
+@KINDS
+@CHEAP
+@given(count=st.integers(1, 200), data=st.binary(max_size=300), seed=SEEDS)
+def test_both_make_the_same_of_any_tokens_and_bits(
+    of: Numbers, count: int, data: bytes, seed: int
+) -> None:
+    assert NATIVE is not None
+    _, base = pair(of, count, seed)
+    tokens = np.random.default_rng(seed).integers(0, of.last_token + 2, count).astype(np.uint8)
+    bits = np.frombuffer(data, np.uint8)
+    outs = [np.zeros(count + 8, of.dtype) for _ in range(2)]
+    fine = [
+        each.apply(tokens, bits, base, of, out[:count])
+        for each, out in zip((NATIVE, NUMPY), outs, strict=True)
+    ]
+    assert fine[0] == fine[1]
+    assert not outs[0][count:].any(), "nothing is written beyond the end"
+
+
+@EVERY
+@KINDS
+def test_one_step_up_and_one_down_are_1_and_2_or_2_and_1(distances: Distances, of: Numbers) -> None:
+    base = np.full(2, 9, of.dtype)
+    frame = base + np.array([1, -1]).astype(of.dtype)
+    assert distances.scan(frame, base, of)[0].tolist() == differences(frame, base, of).tolist()
+    assert sorted(differences(frame, base, of).tolist()) == [1, 2]
+
+
+@EVERY
+def test_neighbours_on_both_sides_of_zero_are_near(distances: Distances) -> None:
+    of = Numbers(4, signed_magnitude=True, exponent_bits=8)
+    frame, base = np.array([1e-45], "<f4").view("<u4"), np.array([-1e-45], "<f4").view("<u4")
+    assert distances.scan(frame, base, of)[0][0] < 8
+
+
+@EVERY
+def test_bits_need_room(distances: Distances) -> None:
+    of = Numbers(4, signed_magnitude=True, exponent_bits=8)
+    frame, base = pair(of, 100, 1)
+    tokens, bits = packed(distances, frame, base, of)
+    with pytest.raises(ValueError, match="no room"):
+        distances.pack_bits(frame, base, of, tokens, np.empty(bits.size - 8, np.uint8))

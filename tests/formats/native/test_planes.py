@@ -1,0 +1,56 @@
+"""Byte planes of numbers: in C and in numpy, with identical results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.native.planes import NATIVE, NUMPY
+from tests.support.native import needs_native
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.native.planes import PlaneSplitter
+
+SPLITTERS: list[Any] = [
+    pytest.param(NUMPY, id="numpy"),
+    pytest.param(NATIVE, id="native", marks=needs_native),
+]
+EVERY = pytest.mark.parametrize("splitter", SPLITTERS)
+SIZES = pytest.mark.parametrize(
+    ("size", "turn"),
+    [(1, False), (2, False), (2, True), (4, False), (4, True), (8, False), (8, True)],
+)
+COUNTS = pytest.mark.parametrize("count", [0, 1, 7, 1023, 1024, 1025, 5000])
+
+
+@EVERY
+@SIZES
+@COUNTS
+def test_planes_joined_are_the_numbers(
+    splitter: PlaneSplitter, size: int, turn: bool, count: int
+) -> None:
+    frame = np.random.default_rng(size).integers(0, 256, count * size, np.uint8)
+    planes = splitter.split(frame, size, turn=turn)
+    out = np.zeros_like(frame)
+    splitter.join(list(planes), out, turn=turn)
+    assert planes.shape == (size, count)
+    assert np.array_equal(out, frame)
+
+
+@needs_native
+@SIZES
+@COUNTS
+def test_both_split_alike(size: int, turn: bool, count: int) -> None:
+    assert NATIVE is not None
+    frame = np.random.default_rng(size).integers(0, 256, count * size, np.uint8)
+    split = [each.split(frame, size, turn=turn) for each in (NATIVE, NUMPY)]
+    assert np.array_equal(*split)
+
+
+@EVERY
+def test_the_first_plane_of_a_float_is_its_exponent(splitter: PlaneSplitter) -> None:
+    planes = splitter.split(np.array([-1.5, 0.25], "<f4").view(np.uint8), 4, turn=True)
+    assert planes[0].tolist() == [127, 125]
+    assert planes[1].tolist() == [0x80 | 0x40, 0]
