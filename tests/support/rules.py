@@ -43,6 +43,7 @@ TOUCH_STORAGE = (
     "formats/dataset/tree/treeedit.py",
     "formats/dataset/tree/fragments.py",  # reads the metadata of fragments, for writers
     "formats/exchange/*.py",
+    "formats/native/files.py",  # what an importer of many files reads them with
 )
 STORAGE_NAMES = ("ObjectSource", "ObjectSink", "Backend", "DiskCache", "ObjectStore", "Repository")
 STORAGE_MODULES = ("fsspec", "obstore", "mmap", "socket", "urllib", "shutil", "tempfile")
