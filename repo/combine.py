@@ -26,7 +26,7 @@ from tensorrepo.repo.records import LogEntry, Update
 from tensorrepo.repo.transaction import Transaction, begin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
@@ -50,6 +50,7 @@ def merge(
     message: str,
     called: str | None = None,
     strategy: str = "fail",
+    by_path: Mapping[str, str] | None = None,
     fast_forward: bool = True,
     clock: Callable[[], int] = time.time_ns,
 ) -> MergeOutcome:
@@ -63,6 +64,7 @@ def merge(
         message: of the merge commit.
         called: what people call `other`, for messages: the branch that was named.
         strategy: "fail", "ours", "theirs", or one that a kind's merge driver knows.
+        by_path: other strategies, for single paths.
         fast_forward: only move the branch where it has no commit that `other` lacks.
         clock: UTC in ns.
 
@@ -83,7 +85,7 @@ def merge(
             return MergeOutcome(forwarded=other)
 
         def compose(onto: Digest | None) -> bytes:
-            return _merged_tree(transaction, onto, other, strategy, called)
+            return _merged_tree(transaction, onto, other, strategy, dict(by_path or {}), called)
 
         attempt = Attempt(transaction, compose, message, author, clock(), others=(other,))
         return MergeOutcome(committed=attempt.run())
@@ -94,6 +96,7 @@ def _merged_tree(
     tip: Digest | None,
     other: Digest,
     strategy: str,
+    by_path: Mapping[str, str],
     called: str | None,
 ) -> bytes:
     objects, drivers = transaction.objects, transaction.repository.drivers
@@ -105,7 +108,7 @@ def _merged_tree(
         tree_of(objects, tip),
         tree_of(objects, other),
         drivers=drivers,
-        context=MergeContext(False, strategy, generations),
+        context=MergeContext(False, strategy, generations, by_path),
     )
     raise_conflicts(
         merged.conflicts,

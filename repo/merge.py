@@ -14,7 +14,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorrepo.repo.commits import read_commit
@@ -67,12 +67,17 @@ class MergeContext:
 
     `automatic` says that nobody looks (a rebase of a transaction); `strategy` is "fail", "ours",
     "theirs" or one that only the drivers know; `generations` are those of ours' and theirs'
-    commits.
+    commits. `by_path` has other strategies for some paths.
     """
 
     automatic: bool
     strategy: str
     generations: tuple[int, int]
+    by_path: Mapping[str, str] = field(default_factory=dict)
+
+    def at(self, path: str) -> MergeContext:
+        """The context for one path: with its own strategy, if it has one."""
+        return replace(self, strategy=self.by_path.get(path, self.strategy), by_path={})
 
 
 class MergeDriver(Protocol):
@@ -180,6 +185,7 @@ def _merge_path(
     context: MergeContext,
 ) -> Entry | Conflict | None:
     base, ours, theirs = versions
+    context = context.at(path)
     if same_content(ours, theirs):
         # Only the storage differs, if anything: keep what ours did, else take what theirs did.
         return theirs if ours == base else ours

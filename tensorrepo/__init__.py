@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from tensorrepo.formats.dataset.editing.where import col
     from tensorrepo.formats.dataset.streaming.batching.decode import Decode
+    from tensorrepo.formats.model.graph.trace import trace_module as graph
     from tensorrepo.mix import Mix
     from tensorrepo.model import Model
     from tensorrepo.repo.errors import (
@@ -94,6 +95,7 @@ _HOMES = {
     "col": ("tensorrepo.formats.dataset.editing.where", "col"),
     "decode_image": ("tensorrepo.formats.dataset.columns.present", "decode_image"),
     "export": ("tensorrepo.sdk", "export"),
+    "graph": ("tensorrepo.formats.model.graph.trace", "trace_module"),
     "init": ("tensorrepo.sdk", "init"),
     "open": ("tensorrepo.sdk", "open_repository"),
     "read": ("tensorrepo.sdk", "read"),
@@ -137,6 +139,7 @@ __all__ = [
     "col",
     "decode_image",
     "export",
+    "graph",
     "init",
     "open",
     "read",

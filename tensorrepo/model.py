@@ -8,18 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.exchange.checkpoints.models import export_model, export_options
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
+from tensorrepo.formats.model.combine.make import Placed, remake
+from tensorrepo.formats.model.combine.recipe import recipe_of
+from tensorrepo.formats.model.describe import describe_model
 from tensorrepo.formats.model.diff import diff_models
+from tensorrepo.formats.model.graph.source import model_graph
+from tensorrepo.formats.model.verify import verify_model
 from tensorrepo.notebook import MANY, html_table
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from tensorrepo.formats.model.describe import Description
     from tensorrepo.formats.model.diff import ModelDiff
+    from tensorrepo.formats.model.graph.graph import Graph
     from tensorrepo.formats.model.manifest import Edge
     from tensorrepo.formats.model.read import Model as StoredModel
     from tensorrepo.formats.model.read import TensorSpec
     from tensorrepo.formats.model.selection import Index
+    from tensorrepo.formats.model.verify import Verified
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repository import Repository
 
@@ -136,9 +144,58 @@ class Model:
         """What it was made from."""
         return self.stored.lineage
 
-    def diff(self, other: Model) -> ModelDiff:
-        """What `other` has changed: tensors added, removed, reshaped, changed and by how much."""
-        return diff_models(self.stored.objects, self.stored.entry, other.stored.entry)
+    def diff(self, other: Model, *, measure: bool = True) -> ModelDiff:
+        """What `other` has changed: tensors added, removed, reshaped, changed and by how much.
+
+        ``diff(...).layers`` are those that moved most. Without `measure` no tensor is read.
+        """
+        return diff_models(
+            self.stored.objects,
+            self.stored.entry,
+            other.stored.entry,
+            measure=measure,
+            whole=measure,
+        )
+
+    def describe(self) -> Description:
+        """Layers, parameters, types, architecture; no tensor is read."""
+        return describe_model(self.stored)
+
+    def graph(self) -> Graph:
+        """Its architecture; ``graph().source`` tells whether it was traced or is guesswork."""
+        return model_graph(self.stored)
+
+    def verify(self) -> Verified:
+        """Read all of it, and check every byte; ``verify().faults`` is empty when it is whole."""
+        return verify_model(self.stored)
+
+    def remake(self) -> tuple[str, ...]:
+        """Make a merged model again by its recipe, and compare; nothing is stored.
+
+        Returns:
+            Names of tensors that come out otherwise than they are stored; none: all are equal.
+
+        Raises:
+            InvalidInputError: it was not made by `merge_models`.
+            NotFoundError: a model that it was made of is gone.
+        """
+        recipe = recipe_of(self.stored.manifest)
+        if recipe is None:
+            raise InvalidInputError(f"{self.path} was not merged of others: it has no recipe")
+        commits = {edge.digest: edge for edge in self.stored.lineage}
+        parents = [self._parent(commits.get(digest), digest) for digest in recipe.parents]
+        base = None
+        if recipe.base is not None:
+            base = self._parent(commits.get(recipe.base), recipe.base)
+        return remake(self.stored, recipe, parents, base)
+
+    def _parent(self, edge: Edge | None, digest: str) -> Placed:
+        if edge is None or edge.commit is None:
+            raise NotFoundError(
+                f"model {digest:.12}, of which {self.path} was made: no commit is known"
+            )
+        found = self.repository.model(edge.path, edge.commit)
+        return Placed(found.stored, found.path, found.commit)
 
     def _repr_html_(self) -> str:
         """The first tensors, for notebooks."""

@@ -217,9 +217,22 @@ class Repository:
         refs.create_tag(self.core, name, self.resolve(ref).digest, actor=self.author, note=note)
 
     def merge(
-        self, ref: str, into: str = "main", *, message: str | None = None, strategy: str = "fail"
+        self,
+        ref: str,
+        into: str = "main",
+        *,
+        message: str | None = None,
+        strategy: str | Mapping[str, str] = "fail",
     ) -> combine.MergeOutcome:
         """Bring the history of `ref` into a branch: one merge commit, or nothing.
+
+        Args:
+            ref: what to merge.
+            into: the branch.
+            message: of the commit.
+            strategy: for what both sides changed: "fail", "ours", "theirs"; of models also
+                "average", "slerp", "task-arithmetic" and "ties", which blend the tensors that both
+                changed. As a mapping: of single paths, such as ``{"models/net": "average"}``.
 
         Raises:
             ConflictError: `conflicts` names paths and reasons. Nothing changed.
@@ -232,7 +245,8 @@ class Repository:
             author=self.author,
             message=message or f"Merge {ref} into {into}",
             called=ref,
-            strategy=strategy,
+            strategy=strategy if isinstance(strategy, str) else "fail",
+            by_path={} if isinstance(strategy, str) else strategy,
         )
 
     def revert(

@@ -16,6 +16,7 @@ from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.manifest import Edge
 from tensorrepo.formats.model.write import store_model
 from tensorrepo.model import Model
+from tensorrepo.modelmaking import constructed, merged, sliced, with_graph
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
@@ -23,11 +24,12 @@ from tensorrepo.repo.revisions import split_path
 from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
     from tensorrepo.formats.dataset.columns.types import TypeLike
+    from tensorrepo.formats.model.graph.graph import Graph
     from tensorrepo.formats.model.report import WriteReport
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.transaction import Transaction as CoreTransaction
@@ -127,6 +129,7 @@ class Transaction:
         metadata: Mapping[str, Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
         trained_on: Iterable[Any] = (),
+        graph: Graph | None = None,
     ) -> WriteReport:
         """Store a model, over the one of that name if there is one.
 
@@ -142,6 +145,8 @@ class Transaction:
             metrics: JSON, such as ``{"accuracy": 0.91}``.
             trained_on: datasets, or streams of them: digest, commit and the position that a stream
                 reached are kept with the model.
+            graph: its architecture, as `tensorrepo.graph(module, args)` traces it; None: it is
+                derived from names when somebody asks.
 
         Returns:
             What it took to store it: bytes by codec, and the models that it is encoded against.
@@ -153,7 +158,7 @@ class Transaction:
         declared = self._base_entry(base if base is not None else parent)
         written = store_model(
             self.core.objects,
-            tensors,
+            with_graph(tensors, graph),
             files=files,
             metadata=metadata,
             metrics=metrics,
@@ -164,6 +169,69 @@ class Transaction:
         # A base may be of a commit that no ref leads to: its packs may have been condemned before.
         self.core.stage(path, written.entry, since=None if declared is None else 0)
         return written.report
+
+    def merge_models(
+        self,
+        name: str,
+        models: Sequence[Model],
+        method: str = "average",
+        *,
+        base: Model | None = None,
+        weights: Sequence[float] | None = None,
+        density: float = 0.2,
+        scale: float = 1.0,
+        strict: bool = True,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Blend models of one architecture into a new one. How is kept in it: see `Model.remake`.
+
+        Args:
+            name: of the new model.
+            models: to blend; files and metadata are the first one's.
+            method: "average", "slerp" (of two), "task-arithmetic" or "ties".
+            base: what they were tuned from; of the latter two.
+            weights: one for each model; None: equal ones.
+            density: of "ties": the share of each tensor's changes that is kept.
+            scale: of the latter two: of the joint change.
+            strict: refuse models whose tensors differ in name, shape or type; else those are the
+                first model's.
+            metrics: JSON, measured of the blend.
+        """
+        entry = merged(
+            self.core.objects, models, method, base=base, weights=weights, density=density,
+            scale=scale, strict=strict, metrics=metrics,
+        )  # fmt: skip
+        self.core.stage(_full("models", name), entry, since=0)
+
+    def slice_model(self, name: str, source: Model, first: str, last: str) -> None:
+        """The sub-network between two nodes of a model's graph, both included, as a new model."""
+        entry = sliced(self.core.objects, source, first, last)
+        self.core.stage(_full("models", name), entry, since=0)
+
+    def construct_model(
+        self,
+        name: str,
+        target: Graph | Model | Mapping[str, Any],
+        donors: Iterable[Model] = (),
+        *,
+        tensors: Mapping[str, Any] | None = None,
+        rule: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        """A model of a new architecture, with all tensors of donors that fit.
+
+        Args:
+            name: of the new model.
+            target: a graph; a model whose architecture is meant; or a state dict, of which only
+                types and shapes count (torch's device "meta" is enough).
+            donors: the first that has a tensor gives it: by name, else by the common prefix.
+            tensors: values that are known.
+            rule: for what nobody has: "default", "normal", "uniform", "ones" or "zeros"; None:
+                refuse.
+            seed: of the rules that draw numbers.
+        """
+        entry = constructed(self.core.objects, target, donors, tensors, rule, seed)
+        self.core.stage(_full("models", name), entry, since=0)
 
     def save_file(self, name: str, content: bytes | Path) -> None:
         """Store a file as it is."""

@@ -13,7 +13,7 @@ from tensorrepo.cli.exits import NOTHING_TO_DO
 from tensorrepo.repo import combine
 from tensorrepo.repo.commits import MAX_CHANGED
 from tensorrepo.workspace.commit import commit_staged
-from tensorrepo.workspace.pick import check_strategy, refuse_staged
+from tensorrepo.workspace.pick import merge_strategies, refuse_staged
 
 if TYPE_CHECKING:
     from tensorrepo.repo.attempt import Committed
@@ -78,8 +78,14 @@ def merge_command(
     ],
     message: Annotated[str | None, typer.Option("-m", "--message", help="Of the commit.")] = None,
     strategy: Annotated[
-        str, typer.Option("--strategy", help="For conflicts: fail, ours or theirs.")
-    ] = "fail",
+        list[str] | None,
+        typer.Option(
+            "--strategy",
+            metavar="[PATH=]STRATEGY",
+            help="For conflicts: fail, ours, theirs; for models also average, slerp, "
+            "task-arithmetic, ties. Of one path, or of all.",
+        ),
+    ] = None,
     commit: Annotated[
         bool, typer.Option("--no-ff", help="Make a commit also where moving forward is enough.")
     ] = False,
@@ -89,13 +95,16 @@ def merge_command(
 
     Rows, cells and columns of a dataset that both sides changed are joined. There is no half-merged
     state: in a conflict nothing changes, and the message says which paths and cells, and why.
+    Tensors of a model that one side changed are joined, too; what both changed is blended only by a
+    strategy that says so.
 
     Examples:
         tensorrepo merge cleaning
         tensorrepo merge cleaning --strategy theirs
+        tensorrepo merge tuning --strategy models/net=average
     """
-    check_strategy(strategy)
     session = session_of(context)
+    general, by_path = merge_strategies(session, strategy or [], ref)
     branch = session.branch()
     with session.here.locked(), output.conflicts_told(as_json=as_json):
         refuse_staged(session)
@@ -106,7 +115,8 @@ def merge_command(
             author=session.author(),
             message=message or f"Merge {ref} into {branch}",
             called=ref,
-            strategy=strategy,
+            strategy=general,
+            by_path=by_path,
             fast_forward=not commit,
         )
     _report_merge(branch, ref, outcome, as_json=as_json)

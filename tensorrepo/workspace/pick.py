@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorrepo.repo.errors import ConflictError, InvalidInputError
+from tensorrepo.formats.model.combine.recipe import METHODS
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history import walk
 from tensorrepo.repo.merge import pick_sides
 from tensorrepo.workspace.commit import settle_pending
@@ -16,12 +17,47 @@ if TYPE_CHECKING:
     from tensorrepo.workspace.session import Session
 
 STRATEGIES = ("fail", "ours", "theirs")
+MERGE_STRATEGIES = (*STRATEGIES, *METHODS)  # blends of models: no revert makes them
 
 
 def check_strategy(strategy: str) -> None:
     """Raise InvalidInputError that names the strategies for conflicts."""
     if strategy not in STRATEGIES:
         raise InvalidInputError(f"no strategy {strategy!r}: there are {', '.join(STRATEGIES)}")
+
+
+def merge_strategies(
+    session: Session, given: Iterable[str], other: str
+) -> tuple[str, dict[str, str]]:
+    """What ``--strategy`` said: the strategy of all paths, and those of single ones.
+
+    Args:
+        session: of the command.
+        given: each ``STRATEGY`` or ``PATH=STRATEGY``.
+        other: the ref that is merged.
+
+    Raises:
+        InvalidInputError: no such strategy.
+        NotFoundError: a path that neither side has.
+    """
+    general, by_path = "fail", {}
+    for text in given:
+        name, _, strategy = text.rpartition("=")
+        if strategy not in MERGE_STRATEGIES:
+            known = ", ".join(MERGE_STRATEGIES)
+            raise InvalidInputError(f"no strategy {strategy!r}: there are {known}")
+        if name:
+            by_path[_path_of(session, name, other)] = strategy
+        else:
+            general = strategy
+    return general, by_path
+
+
+def _path_of(session: Session, name: str, other: str) -> str:
+    try:
+        return session.find(name)[1]
+    except NotFoundError:
+        return session.find(f"{other}:{name}")[1]
 
 
 def refuse_staged(session: Session) -> None:

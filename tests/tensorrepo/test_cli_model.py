@@ -140,3 +140,25 @@ def test_a_whole_model_is_verified_and_a_damaged_one_is_told_apart(models: Shell
     assert "is whole: 4 tensors, 1 files" in models("model", "verify", "a")
     damage_packs(models.folder / ".tensorrepo/store")
     assert "damaged" in models.fails(5, "model", "verify", "a")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("average", 6), ("a=ours", 5), ("models/a=theirs", 7)]
+)
+def test_branches_that_tuned_one_model_are_merged_by_a_strategy(
+    models: Shell, strategy: str, expected: float
+) -> None:
+    models("branch", "side")
+    for branch, value in (("main", 5), ("side", 7)):
+        models("switch", branch)
+        changed = {**tensors(1), "layers.0.weight": np.full((40, 40), value, "f4")}
+        write_safetensors(stored(changed), models.folder / "a.safetensors", overwrite=True)
+        models("model", "add", "a.safetensors", "a", "--replace")
+        models("commit", "-m", f"Tune on {branch}")
+    models("switch", "main")
+    told = models.fails(4, "merge", "side")
+    assert "tensor 'layers.0.weight' changed on both sides: ours moved 100.00% by L2 160" in told
+    assert "no strategy 'median'" in models.fails(2, "merge", "side", "--strategy", "a=median")
+    assert "no entry" in models.fails(3, "merge", "side", "--strategy", "gone=ours")
+    models("merge", "side", "--strategy", strategy)
+    assert models.repository().model("a")["layers.0.weight"][0, 0] == expected

@@ -1,0 +1,88 @@
+"""How does a transaction make models of models? The verbs behind `Transaction`'s methods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.model.combine.construct import construct_model
+from tensorrepo.formats.model.combine.make import Placed, merge_models, slice_model
+from tensorrepo.formats.model.combine.recipe import make_recipe
+from tensorrepo.formats.model.graph.graph import Graph, encode_graph
+from tensorrepo.formats.model.source import ModelSource, source_of
+from tensorrepo.model import Model
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tensorrepo.repo.objects import ObjectSink
+    from tensorrepo.repo.trees import Entry
+
+
+def with_graph(tensors: Mapping[str, Any] | ModelSource, graph: Graph | None) -> Any:
+    """What to store: tensors, and the graph of their architecture if there is one."""
+    if graph is None:
+        return tensors
+    source = tensors if isinstance(tensors, ModelSource) else source_of(tensors)
+    return replace(source, graph=encode_graph(graph))
+
+
+def merged(
+    objects: ObjectSink,
+    models: Sequence[Model],
+    method: str,
+    *,
+    base: Model | None,
+    weights: Sequence[float] | None,
+    density: float,
+    scale: float,
+    strict: bool,
+    metrics: Mapping[str, Any] | None,
+) -> Entry:
+    """Blend models; see `Transaction.merge_models`."""
+    parents = [placed(model) for model in models]
+    under = None if base is None else placed(base)
+    recipe = make_recipe(
+        method,
+        tuple(one.digest for one in parents),
+        base=None if under is None else under.digest,
+        weights=None if weights is None else tuple(weights),
+        density=density,
+        scale=scale,
+        strict=strict,
+    )
+    return merge_models(objects, recipe, parents, under, metrics=metrics).entry
+
+
+def sliced(objects: ObjectSink, source: Model, first: str, last: str) -> Entry:
+    """Cut a sub-network out; see `Transaction.slice_model`."""
+    return slice_model(objects, placed(source), first, last).entry
+
+
+def constructed(
+    objects: ObjectSink,
+    target: Any,
+    donors: Iterable[Model],
+    tensors: Mapping[str, Any] | None,
+    rule: str | None,
+    seed: int,
+) -> Entry:
+    """Build an architecture out of donors; see `Transaction.construct_model`."""
+    found = [placed(donor) for donor in donors]
+    wanted = target.stored if isinstance(target, Model) else target
+    return construct_model(objects, wanted, found, tensors=tensors, rule=rule, seed=seed).entry
+
+
+def placed(model: Model) -> Placed:
+    """A model of the SDK, for those who store.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    if not isinstance(model, Model):
+        raise InvalidInputError(
+            f"expected a model of a repository, as `repo.model(...)` gives it, "
+            f"got {type(model).__name__}"
+        )
+    return Placed(model.stored, model.path, model.commit)
