@@ -64,6 +64,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "model verify": ("model", "Read all of a model and check every byte.", LOOK),
     "model add": ("model_make", "Read a model from a file or folder, and stage it.", CHANGE),
     "model slice": ("model_make", "Stage a part of a model as a model of its own.", CHANGE),
+    "model construct": ("model_construct", "Stage a model of a new architecture.", CHANGE),
     "model merge": ("model_make", "Blend the weights of models, and stage the result.", CHANGE),
     "model export": ("model_export", "Write a model in a foreign format.", LOOK),
     "branch": ("branches", "List, make, rename or delete branches.", BRANCH),
