@@ -91,7 +91,7 @@ def model_slice_command(
     def make(writer: ObjectWriter) -> Made:
         return slice_model(writer, source, first, last)
 
-    _stage(session, new, make, f"slice of {source.path}", replace=replace, as_json=as_json)
+    stage_made(session, new, make, f"slice of {source.path}", replace=replace, as_json=as_json)
 
 
 def model_merge_command(
@@ -172,7 +172,7 @@ def model_merge_command(
             return merge_models(writer, recipe, parents, under, progress=lambda _, done: told(done))
 
         what = f"{method} of {', '.join(one.path for one in parents)}"
-        _stage(session, new, make, what, replace=replace, as_json=as_json)
+        stage_made(session, new, make, what, replace=replace, as_json=as_json)
 
 
 def _remake(session: Session, name: str, *, as_json: bool) -> None:
@@ -197,7 +197,7 @@ def _numbers(text: str) -> tuple[float, ...]:
         raise InvalidInputError(f"--weights {text!r}: expected numbers with commas") from error
 
 
-def _stage(
+def stage_made(
     session: Session,
     name: str,
     make: Callable[[ObjectWriter], Made],
@@ -206,6 +206,7 @@ def _stage(
     replace: bool,
     as_json: bool,
 ) -> None:
+    """Make a model, stage it, and say so."""
     with session.here.locked():
         staged: Staged = make_model(session, name, make, what, replace=replace)
     for note in staged.notes:

@@ -49,9 +49,11 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "model diff": (("model", "diff", "v1:net", "net"),),
     "model verify": (("model", "verify", "net"),),
     "model add": (("model", "add", "net.safetensors", "other"),),
+    "model export": (("model", "export", "net", "--out", "out.safetensors"),),
     "model slice": (
         ("model", "slice", "net", "--from", "(root)", "--to", "(root)", "--as", "part"),
     ),
+    "model construct": (("model", "construct", "--like", "net", "--from", "net", "--as", "twin"),),
     "model merge": (("model", "merge", "net", "v1:net", "--as", "mean"),),
     "branch": (("branch", "side"),),
     "tag": (("tag", "v2"),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,3 +163,36 @@ def test_branches_that_tuned_one_model_are_merged_by_a_strategy(
     assert "no entry" in models.fails(3, "merge", "side", "--strategy", "gone=ours")
     models("merge", "side", "--strategy", strategy)
     assert models.repository().model("a")["layers.0.weight"][0, 0] == expected
+
+
+def test_an_architecture_is_built_of_what_donors_have(models: Shell) -> None:
+    shapes = {
+        "layers.0.weight": {"type": "F32", "shape": [40, 40]},
+        "head.weight": {"type": "F32", "shape": [5, 40]},
+    }
+    (models.folder / "new.json").write_text(json.dumps(shapes))
+    words = ("model", "construct", "new.json", "--from", "b", "--as", "new")
+    assert "nobody has: 'head.weight'" in models.fails(2, *words)
+    told = models.run(*words, "--init", "ones")
+    assert "1 of 2 tensors are those of models/b" in told.stderr
+    models("commit", "-m", "New")
+    made = models.repository().model("new")
+    assert (made["layers.0.weight"][0, 0], made["head.weight"][0, 0]) == (3, 1)
+
+
+def test_a_graph_that_was_printed_is_an_architecture(models: Shell) -> None:
+    (models.folder / "a.json").write_text(models("model", "desc", "a", "--graph", "--json"))
+    models("model", "construct", "a.json", "--from", "b", "--as", "again")
+    assert models.json("model", "desc", "again", "--staged")["tensors"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("no json", "no JSON"), ("[1]", "expected a graph"), ('{"nodes": 3}', "no graph"),
+     ('{"w": 1}', "type and shape")],
+)  # fmt: skip
+def test_a_file_that_is_no_architecture_is_refused(models: Shell, text: str, told: str) -> None:
+    (models.folder / "bad.json").write_text(text)
+    assert told in models.fails(2, "model", "construct", "bad.json", "--as", "x")
+    assert "give the architecture" in models.fails(2, "model", "construct", "--as", "x")
+    assert "gone.json" in models.fails(3, "model", "construct", "gone.json", "--as", "x")

@@ -1,0 +1,107 @@
+"""`model construct`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, place, session_of
+from tensorrepo.cli.complete import complete_place
+from tensorrepo.cli.model_make import AsOption, ReplaceOption, stage_made
+from tensorrepo.formats.model.combine.construct import construct_model, wanted_of
+from tensorrepo.formats.model.combine.fill import RULES
+from tensorrepo.formats.model.graph.graph import Graph, make_graph
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.workspace.models import find_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tensorrepo.formats.model.combine.make import Made
+    from tensorrepo.repo.writer import ObjectWriter
+
+MAX_BYTES = 64 << 20
+
+
+def model_construct_command(
+    context: typer.Context,
+    new: AsOption,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[PATH]", help="JSON: types and shapes, or a graph."),
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like",
+            metavar="[REF:]NAME",
+            help="The architecture of this model.",
+            autocompletion=complete_place,
+        ),
+    ] = None,
+    donors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="[REF:]NAME",
+            help="Take tensors from this model; may be repeated.",
+            autocompletion=complete_place,
+        ),
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option("--init", help=f"For what nobody has: {', '.join(RULES)}; else refuse."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of rules that draw numbers.")] = 0,
+    replace: ReplaceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Stage a model of a new architecture that shares all tensors with others that fit.
+
+    The architecture is a JSON file, as `model desc NAME --graph --json` prints one, or types and
+    shapes by name; or --like a model. Tensors come from the first model given with --from that has
+    one of that name, type and shape, else at that place of the common prefix of both graphs.
+
+    Examples:
+        tensorrepo model construct wider.json --from bert --init default --as wider
+        tensorrepo model construct --like v2:net --from v1:net --init zeros --as net2
+        tensorrepo model desc net --graph --json > net.json
+    """
+    session = session_of(context)
+    if (target is None) == (like is None):
+        raise InvalidInputError("give the architecture: a JSON file, or --like a model")
+    wanted: Any = (
+        find_model(session, like).model
+        if like is not None
+        else _architecture(place(context, target or ""))
+    )
+    found = [find_model(session, name) for name in donors or ()]
+
+    def make(writer: ObjectWriter) -> Made:
+        return construct_model(writer, wanted, found, rule=rule, seed=seed)
+
+    with output.working(f"building {new}"):
+        made = (session, new, make, f"built of {', '.join(one.path for one in found) or rule}")
+        stage_made(*made, replace=replace, as_json=as_json)
+
+
+def _architecture(path: Path) -> Any:
+    if path.stat().st_size > MAX_BYTES:
+        raise InvalidInputError(f"{path}: more than {MAX_BYTES >> 20} MiB is no architecture")
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{path}: no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"{path}: expected a graph, or types and shapes by name")
+    if "nodes" not in value:
+        return wanted_of(value)
+    try:
+        graph = msgspec.convert(value, Graph)
+    except msgspec.ValidationError as error:
+        raise InvalidInputError(f"{path}: no graph: {error}") from error
+    return make_graph(graph.source, graph.nodes, graph.outputs, graph.config)
