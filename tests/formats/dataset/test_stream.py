@@ -424,7 +424,9 @@ def test_batches_survive_pickling(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
-def test_transforms_run_in_order_and_replace_the_batch(dataset: Dataset, prefetch: int) -> None:
+def test_what_transforms_return_replaces_the_batches_in_order(
+    dataset: Dataset, prefetch: int
+) -> None:
     seen: list[int] = []
 
     def transform(batch: Any) -> int:
@@ -432,5 +434,5 @@ def test_transforms_run_in_order_and_replace_the_batch(dataset: Dataset, prefetc
         return -batch.position
 
     found = list(stream(dataset, batch_size=64, transform=transform, prefetch=prefetch))
-    assert found == [-position for position in seen]
-    assert seen == sorted(seen)
+    # Several threads call it, each with the next batch: that alone is not in order.
+    assert found == [-position for position in sorted(seen)]
