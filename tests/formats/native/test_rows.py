@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import ml_dtypes
@@ -92,6 +93,18 @@ def test_large_jobs_that_threads_share_miss_nothing(
     out = np.zeros((rows, row_bytes), np.uint8)
     copier.copy_rows(BASE + places, row_bytes, out)
     assert np.array_equal(out.reshape(-1), rows_at(places, row_bytes))
+
+
+@EVERY
+def test_jobs_of_several_threads_do_not_meet(copier: RowCopier) -> None:
+    def copied(seed: int) -> bool:
+        places = np.random.default_rng(seed).integers(0, MEMORY.size - 3072, 1000)
+        out = np.zeros((1000, 3072), np.uint8)
+        copier.copy_rows(BASE + places, 3072, out)
+        return np.array_equal(out, MEMORY[places[:, None] + np.arange(3072)])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(copied, range(24)))
 
 
 @EVERY
