@@ -26,11 +26,13 @@ from tensorrepo.checkpoints import (
     state_entry,
     steps_of,
 )
-from tensorrepo.formats.model.bases import RUN_DEPTH, Against
+from tensorrepo.formats.model.bases import RUN_DEPTH, Against, Prediction
 from tensorrepo.formats.model.read import open_model
+from tensorrepo.formats.model.training.adamsteps import adam_steps, predictions
 from tensorrepo.formats.model.training.staging import Staging, bytes_of
 from tensorrepo.formats.model.training.statetree import put_together, take_apart
 from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.tensors import tensor_of
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.refs import delete_ref
 from tensorrepo.repo.series import begin_beside
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from tensorrepo.formats.tensors import TensorReader
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.transaction import Transaction
     from tensorrepo.repo.trees import Entry
@@ -110,6 +113,7 @@ class Checkpointer:
         # Its threads are waited for when the interpreter ends, so nothing saved is lost then.
         self._thread = ThreadPoolExecutor(1, "tensorrepo-checkpoint")
         self._history = read_history(repository, run)
+        self._last: tuple[Digest | None, dict[str, Any]] = (None, {})
 
     def save(
         self, step: int, state: Mapping[str, Any], *, metrics: Mapping[str, float] | None = None
@@ -227,12 +231,18 @@ class Checkpointer:
 
     def _store(self, box: list[_Waiting]) -> Saved:
         waiting = box.pop()
-        size = waiting.size_bytes
         try:
-            return self._committed(waiting)
-        finally:
+            saved = self._committed(waiting)
+        except BaseException:
             waiting.tensors.clear()
-            self._staging.release(size)
+            self._staging.release(waiting.size_bytes)
+            raise
+        # The next checkpoint is encoded against this one: a copy at hand is not decoded again.
+        self._last = saved.commit, waiting.tensors
+        self._staging.hold(waiting.size_bytes, waiting.tensors.clear)
+        if self._on_saved is not None:
+            self._on_saved(saved)
+        return saved
 
     def _committed(self, waiting: _Waiting) -> Saved:
         with begin_beside(self._repository.core, ref_of(self.run, waiting.step)) as transaction:
@@ -248,7 +258,7 @@ class Checkpointer:
                 author=self._repository.author,
             )
         self._history = made.history
-        saved = Saved(
+        return Saved(
             waiting.step,
             made.digest,
             waiting.metrics,
@@ -256,9 +266,6 @@ class Checkpointer:
             self._clock() - waiting.began,
             made.dropped,
         )
-        if self._on_saved is not None:
-            self._on_saved(saved)
-        return saved
 
     def _write(self, transaction: Transaction, waiting: _Waiting) -> Entry:
         # What does not change is kept there, and the rest encoded against it.
@@ -269,5 +276,27 @@ class Checkpointer:
             metadata={"run": self.run, "step": waiting.step, "state": waiting.skeleton},
             metrics=waiting.metrics,
             known=[] if before is None else [before],
-            against=Against(before, RUN_DEPTH),
+            against=Against(
+                before,
+                RUN_DEPTH,
+                predictions=self._predicted(waiting, before),
+                held=self._held(transaction),
+            ),
         )
+
+    def _held(self, transaction: Transaction) -> dict[str, TensorReader]:
+        """The tensors of the checkpoint before, where this saved it and they are here still."""
+        commit, tensors = self._last
+        held = steps_of(transaction.pin, self.run)
+        if not held or held[max(held)] != commit:
+            return {}
+        return {name: tensor_of(name, value) for name, value in tuple(tensors.items())}
+
+    def _predicted(
+        self, waiting: _Waiting, before: Entry | None
+    ) -> dict[str, tuple[Prediction, ...]]:
+        """What an optimizer's step made of the checkpoint before."""
+        if before is None:
+            return {}
+        known = open_model(self._repository.core.objects, before).metadata.get("state")
+        return predictions(adam_steps(waiting.skeleton, waiting.tensors, known))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.chunks import Part
     from tensorrepo.formats.model.codecs.framecodec import FrameShape
     from tensorrepo.formats.model.memberread import Place
+    from tensorrepo.formats.model.pack import Member
     from tensorrepo.formats.model.packing import Slot
     from tensorrepo.formats.model.placement import MemberEntry
     from tensorrepo.formats.tensors import TensorReader
@@ -72,12 +73,14 @@ class Against:
         codecs: only these, whether they save anything or not, wherever they can; None: all, each
             where it is smallest. An empty one stores everything as it is.
         predictions: by name of a tensor of the new model, those to try; `base` is one step before.
+        held: tensors of `base` by name that are in memory still, so that no chain is decoded.
     """
 
     base: Entry | None = None
     depth: int = DEPTH
     codecs: frozenset[str] | None = None
     predictions: Mapping[str, tuple[Prediction, ...]] = field(default_factory=dict)
+    held: Mapping[str, TensorReader] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= MAX_DEPTH:
@@ -138,12 +141,19 @@ class StoredBase:
     members: MemberReader
     place: Place
     location: Location
+    held: TensorReader | None = None
 
     def frame(self, index: int, about: FrameShape) -> memoryview:
         """The frame, verified: a delta against damage would be damage for ever."""
-        (found,) = self.members.base_frames(self.place, range(index, index + 1), [about])
         member = self.members.member(self.place)
-        if frame_digest(found) != member.frames[index - member.first_frame].digest:
+        expected = member.frames[index - member.first_frame].digest
+        if self.held is not None:
+            room = np.empty(about.size_bytes, np.uint8).data
+            self.held.read_into(index * frame_bytes(self.held.type), room)
+            if frame_digest(room) == expected:
+                return room
+        (found,) = self.members.base_frames(self.place, range(index, index + 1), [about])
+        if frame_digest(found) != expected:
             raise CorruptError(
                 f"frame {index} of member {self.place[1]}, pack {self.location.pack.digest:.12}, "
                 "is damaged. Run `tensorrepo doctor`; restore the pack from a copy of the "
@@ -170,9 +180,11 @@ class Bases:
 
     def __init__(self, models: Sequence[BaseModel], against: Against) -> None:
         self.models = models
+        self.notes: dict[str, None] = {}
         self.codecs = against.codecs
         self.predictions = against.predictions if against.base is not None and models else {}
         self._depth = against.depth
+        self._held = against.held
         self._tensors = [model.tensors() for model in models]
         self._stored = [model.stored for model in models]
 
@@ -186,10 +198,11 @@ class Bases:
     def cuts(self, name: str, reader: TensorReader) -> set[int]:
         """Frames at which members of bases begin: a member has bases that hold all its frames."""
         found = set()
-        for source in range(len(self.models)):
-            reads = self.models[source].members
+        for source, model in enumerate(self.models):
             for entry in self.members(name, reader, source):
-                found.add(reads.member(entry.place).first_frame)
+                member = self._readable(model, entry)
+                if member is not None:
+                    found.add(member.first_frame)
         return found
 
     def of(self, part: Part) -> Iterator[tuple[int, StoredBase]]:
@@ -198,20 +211,40 @@ class Bases:
             return
         for source, model in enumerate(self.models):
             for entry in self.members(part.name, part.reader, source):
-                if _holds(model, entry, part):
+                if self._holds(model, entry, part):
                     place = self._shallow(model, entry).place
-                    yield source, StoredBase(model.members, place, model.location(place))
+                    yield source, self._base(model, place, part.name)
 
     def predicting(self, part: Part, prediction: Prediction) -> list[StoredBase] | None:
         """The members of the first model that a prediction is made from; None: one does not fit."""
         model, found = self.models[0], []
         for name in prediction.before:
             members = self.members(name, part.reader, 0)
-            entry = next((one for one in members if _holds(model, one, part)), None)
+            entry = next((one for one in members if self._holds(model, one, part)), None)
             if entry is None or entry.depth > self._depth:
                 return None
-            found.append(StoredBase(model.members, entry.place, model.location(entry.place)))
+            found.append(self._base(model, entry.place, name))
         return found
+
+    def _base(self, model: BaseModel, place: Place, name: str) -> StoredBase:
+        held = self._held.get(name) if model is self.models[0] else None
+        return StoredBase(model.members, place, model.location(place), held)
+
+    def _holds(self, model: BaseModel, entry: MemberEntry, part: Part) -> bool:
+        """Whether a member has all frames of a part."""
+        member = self._readable(model, entry)
+        if member is None:
+            return False
+        stop = member.first_frame + len(member.frames)
+        return member.first_frame <= part.frames.start and part.frames.stop <= stop
+
+    def _readable(self, model: BaseModel, entry: MemberEntry) -> Member | None:
+        """A member; None, and a note, when its pack is gone or damaged: then it is no base."""
+        try:
+            return model.members.member(entry.place)
+        except (CorruptError, NotFoundError, UnsupportedError) as error:
+            self.notes[f"a base could not be used: {error}"] = None
+            return None
 
     def _shallow(self, model: BaseModel, entry: MemberEntry) -> MemberEntry:
         """The member, or when it is too deep to be a base what its chain of bases begins with.
@@ -225,13 +258,6 @@ class Bases:
         return entry
 
 
-def _holds(model: BaseModel, entry: MemberEntry, part: Part) -> bool:
-    """Whether a member has all frames of a part."""
-    member = model.members.member(entry.place)
-    stop = member.first_frame + len(member.frames)
-    return member.first_frame <= part.frames.start and part.frames.stop <= stop
-
-
 def open_base(
     objects: ObjectSource, entry: Entry, why: str, *, cache_bytes: int
 ) -> BaseModel | None:
@@ -242,7 +268,7 @@ def open_base(
         manifest = decode_manifest(objects.get(entry.digest).payload, entry.digest)
         placement = decode_placement(objects.get(entry.storage).payload, entry.storage)
         links = {digest: objects.describe(digest) for digest in placement.links()}
-    except (NotFoundError, UnsupportedError):
+    except (CorruptError, NotFoundError, UnsupportedError):
         return None
     reads = MemberReader(objects, placement, links, cache_bytes=cache_bytes)
     return BaseModel(entry, manifest, placement, reads, why)
@@ -304,7 +330,10 @@ def _bits(
     members = model.stored.get(found)
     if not members:
         return None
-    theirs = model.members.directory(members[0].pack).signatures.get(members[0].member)
+    try:
+        theirs = model.members.directory(members[0].pack).signatures.get(members[0].member)
+    except (CorruptError, NotFoundError, UnsupportedError):
+        return None  # a model that cannot be read is not alike
     if theirs is None:
         return None
     if name not in own:

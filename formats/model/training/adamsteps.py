@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.model.bases import Prediction
+from tensorrepo.formats.model.codecs.adam import AdamParams, Role
+from tensorrepo.formats.model.training.statetree import dict_of
 from tensorrepo.formats.tensors import is_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     Json = Any
 
@@ -69,26 +72,55 @@ def adam_steps(
     return tuple(found)
 
 
+def predictions(steps: Iterable[AdamStep]) -> dict[str, tuple[Prediction, ...]]:
+    """How moments and weights follow from the checkpoint before; see `bases.Against`."""
+    found: dict[str, tuple[Prediction, ...]] = {}
+    for step in steps:
+        second = _params(step, "second-moment", 0.0)
+        before = step.second, step.first
+        found[step.second] = (Prediction("adam", second, before, (step.first,)),)
+        if step.weight is not None:
+            found[step.weight] = tuple(
+                Prediction(
+                    "adam",
+                    _params(step, "weight", rate),
+                    (step.weight,),
+                    (step.first, step.second),
+                )
+                for rate in step.rates
+            )
+    return found
+
+
+def _params(step: AdamStep, role: Role, rate: float) -> bytes:
+    return AdamParams(
+        role, step.step, rate, step.betas, step.eps, step.decay, step.decoupled
+    ).pack()
+
+
 def _optimizers(node: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
-    if not isinstance(node, dict):
+    told = dict_of(node)
+    if told is None:
         return
-    if {"state", "param_groups"} <= node.keys():
-        yield path, node
+    if {"state", "param_groups"} <= told.keys():
+        yield path, told
         return
-    for key, item in node.items():
+    for key, item in told.items():
         yield from _optimizers(item, (*path, key))
 
 
 def _steps_of(
     optimizer: Json, skeleton: Json, tensors: Mapping[str, Any], before: Json
 ) -> list[AdamStep]:
-    states = _pairs(optimizer["state"])
-    own = {name for _, state in states.items() for name in _tensors_in(state)}
+    states = {
+        key: dict_of(state) or {} for key, state in (dict_of(optimizer["state"]) or {}).items()
+    }
+    own = {name for state in states.values() for name in _tensors_in(state)}
     free = [
         name for name in _tensors_in(skeleton) if name not in own and not name.endswith(_BUFFERS)
     ]
-    groups = optimizer["param_groups"]
-    rates_before = [group["lr"] for group in before["param_groups"]] if before else []
+    groups = _groups(optimizer)
+    rates_before = [group["lr"] for group in _groups(before)] if before else []
     found = []
     for at, group in enumerate(groups):
         rates = dict.fromkeys([*rates_before[at : at + 1], group["lr"]])
@@ -149,8 +181,8 @@ def _same_form(one: Any, other: Any) -> bool:
     return tuple(one.shape) == tuple(other.shape) and one.dtype == other.dtype
 
 
-def _pairs(node: Json) -> dict[Json, Json]:
-    return dict(node["$dict"]) if "$dict" in node else dict(node)
+def _groups(optimizer: Json) -> list[dict[Any, Json]]:
+    return [dict_of(group) or {} for group in optimizer["param_groups"]]
 
 
 def _tensors_in(node: Json) -> Iterator[str]:

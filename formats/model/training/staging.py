@@ -16,7 +16,7 @@ from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.tensors import TORCH_NAMES, is_torch, memory_key, tensor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _ALIGNMENT = 64
 
@@ -28,7 +28,8 @@ class Staging:
         """Let copies of up to `limit_bytes` wait; alone, a larger one may, too."""
         self._limit_bytes = limit_bytes
         self._pool = Pool(limit_bytes)
-        self._staged_bytes = 0
+        self._staged_bytes = self._held_bytes = 0
+        self._let_go: Callable[[], None] | None = None
         self._changed = Condition()
 
     @property
@@ -39,7 +40,10 @@ class Staging:
         """Wait until there is room for so many bytes, and take it."""
         with self._changed:
             while self._staged_bytes and self._staged_bytes + size_bytes > self._limit_bytes:
-                self._changed.wait()
+                if self._let_go is None:
+                    self._changed.wait()
+                else:
+                    self._drop_held()
             self._staged_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
@@ -47,6 +51,23 @@ class Staging:
         with self._changed:
             self._staged_bytes -= size_bytes
             self._changed.notify_all()
+
+    def hold(self, size_bytes: int, let_go: Callable[[], None]) -> None:
+        """Instead of `release`: keep copies for as long as there is room, those held before go.
+
+        `let_go` is called, on any thread, when their last reference is to go.
+        """
+        with self._changed:
+            if self._let_go is not None:
+                self._drop_held()
+            self._held_bytes, self._let_go = size_bytes, let_go
+            self._changed.notify_all()
+
+    def _drop_held(self) -> None:
+        let_go, self._let_go = self._let_go, None
+        self._staged_bytes -= self._held_bytes
+        if let_go is not None:
+            let_go()
 
     def copies(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """The tensors, none of which anybody else can change. Those that are one stay one."""

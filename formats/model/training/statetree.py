@@ -6,7 +6,7 @@ Tensors get names (their path, joined by dots), everything else becomes JSON tha
 
     {"$tensor": name}                   a torch tensor
     {"$array": name}  {"$scalar": name} a numpy array, or scalar
-    {"$dict": [[key, value], ...]}      a dict that JSON has no form for
+    {"$dict": [[key, value], ...]}      a dict whose keys are not names in their order
     {"$tuple": [...]}  {"$bytes": base64}  {"$int": decimal}  {"$complex": [real, imaginary]}
 
 Nothing else is taken, so nothing of a stored state can be code.
@@ -111,7 +111,8 @@ class _Apart:
         told = {
             key: self.node(item, _joined(where, str(key)), depth + 1) for key, item in value.items()
         }
-        if all(isinstance(key, str) and not key.startswith("$") for key in told):
+        names = [key for key in told if isinstance(key, str) and not key.startswith("$")]
+        if len(names) == len(told) and names == sorted(names):  # as a manifest would sort them
             return told
         keys = (self.node(key, f"a key of {where or 'the state'}", depth + 1) for key in told)
         return {"$dict": [list(pair) for pair in zip(keys, told.values(), strict=True)]}
@@ -128,6 +129,16 @@ class _Apart:
 
 def _joined(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
+
+
+def dict_of(node: Json) -> dict[Any, Json] | None:
+    """The nodes of a dict by key, whichever form it has; None for what is no dict."""
+    if not isinstance(node, dict):
+        return None
+    pairs = node.get("$dict")
+    if pairs is None:
+        return None if any(key.startswith("$") for key in node) else node
+    return {key: item for key, item in pairs if not isinstance(key, dict)}
 
 
 def _together(node: Json, tensors: Mapping[str, Any], depth: int) -> Any:
