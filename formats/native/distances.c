@@ -18,185 +18,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if UINTPTR_MAX != UINT64_MAX || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "written for little-endian machines of 64 bits; elsewhere the twin in numpy is used"
-#endif
-
 #if defined(__x86_64__)
 #include <immintrin.h>
-#define WIDE __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
+#define WIDE __attribute__((target("avx2,bmi2")))
 #endif
 #define INLINE __attribute__((always_inline)) static inline
+
+#include "numbers.h"
 
 enum {
     SYMBOLS = 256,
     CONTEXTS = 256,
-    BLOCK = 1024,            /* numbers at a time: what is computed stays in cache */
-    SLACK = 16,              /* bytes: bits are written in words */
-    DIRECT = 16,             /* distances below are tokens of their own */
+    SLACK = 16,  /* bytes: bits are written in words */
+    DIRECT = 16, /* distances below are tokens of their own */
 };
-
-/* ------------------------------------------------------------------ numbers */
-
-/* What the numbers of a frame are; `parts_of` of lanes.py says which types are what. */
-typedef struct {
-    int size;        /* bytes: 1, 2, 4, 8 */
-    bool magnitude;  /* the top bit is a sign, the rest a magnitude */
-    int exponent;    /* bits below the sign, or 0 */
-} kind;
-
-#define DEFINE(BITS)                                                                               \
-    typedef uint##BITS##_t U##BITS;                                                                \
-    typedef int##BITS##_t I##BITS;                                                                 \
-                                                                                                   \
-    INLINE U##BITS load##BITS(const uint8_t *at)                                                   \
-    {                                                                                              \
-        U##BITS value;                                                                             \
-        memcpy(&value, at, sizeof value);                                                          \
-        return value;                                                                              \
-    }                                                                                              \
-                                                                                                   \
-    INLINE void store##BITS(uint8_t *at, U##BITS value)                                            \
-    {                                                                                              \
-        memcpy(at, &value, sizeof value);                                                          \
-    }                                                                                              \
-                                                                                                   \
-    /* How far numbers are from their base, zigzag. */                                             \
-    INLINE void moved##BITS(const uint8_t *frame, const uint8_t *base, size_t count,               \
-                            bool magnitude, U##BITS *out)                                          \
-    {                                                                                              \
-        const U##BITS top = (U##BITS)((U##BITS)1 << (BITS - 1));                                   \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            U##BITS number = load##BITS(frame + i * sizeof number);                                \
-            U##BITS from = load##BITS(base + i * sizeof from);                                     \
-            U##BITS away = 0;                                                                      \
-            if (magnitude) {                                                                       \
-                away = (U##BITS)((I##BITS)from >> (BITS - 1));                                     \
-                number ^= (U##BITS)((U##BITS)((I##BITS)number >> (BITS - 1)) | top);               \
-                from ^= (U##BITS)(away | top);                                                     \
-            }                                                                                      \
-            U##BITS distance = (U##BITS)(number - from);                                           \
-            distance = (U##BITS)((distance ^ away) - away);                                        \
-            out[i] = (U##BITS)((U##BITS)(distance << 1) ^                                          \
-                               (U##BITS)((I##BITS)distance >> (BITS - 1)));                        \
-        }                                                                                          \
-    }                                                                                              \
-                                                                                                   \
-    INLINE void restored##BITS(const U##BITS *zigzag, const uint8_t *base, size_t count,           \
-                               bool magnitude, uint8_t *out)                                       \
-    {                                                                                              \
-        const U##BITS top = (U##BITS)((U##BITS)1 << (BITS - 1));                                   \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            U##BITS distance = (U##BITS)((zigzag[i] >> 1) ^ (U##BITS)(0 - (zigzag[i] & 1)));       \
-            U##BITS from = load##BITS(base + i * sizeof from);                                     \
-            U##BITS away = 0;                                                                      \
-            if (magnitude) {                                                                       \
-                away = (U##BITS)((I##BITS)from >> (BITS - 1));                                     \
-                from ^= (U##BITS)(away | top);                                                     \
-            }                                                                                      \
-            U##BITS number = (U##BITS)(from + (U##BITS)((distance ^ away) - away));                \
-            if (magnitude)                                                                         \
-                number ^= (U##BITS)((U##BITS)((I##BITS)(U##BITS)~number >> (BITS - 1)) | top);     \
-            store##BITS(out + i * sizeof number, number);                                          \
-        }                                                                                          \
-    }
-
-DEFINE(8)
-DEFINE(16)
-DEFINE(32)
-DEFINE(64)
-
-/* The distances of one block of numbers of at most 4 bytes. */
-INLINE void short_moved(const uint8_t *frame, const uint8_t *base, size_t count, kind kind, U32 *out)
-{
-    union {
-        U8 of8[BLOCK];
-        U16 of16[BLOCK];
-    } narrow;
-    switch (kind.size) {
-    case 1:
-        moved8(frame, base, count, kind.magnitude, narrow.of8);
-        for (size_t i = 0; i < count; i++)
-            out[i] = narrow.of8[i];
-        break;
-    case 2:
-        moved16(frame, base, count, kind.magnitude, narrow.of16);
-        for (size_t i = 0; i < count; i++)
-            out[i] = narrow.of16[i];
-        break;
-    default:
-        moved32(frame, base, count, kind.magnitude, out);
-    }
-}
-
-/* The distances of one block. */
-INLINE void moved_block(const uint8_t *frame, const uint8_t *base, size_t count, kind kind, U64 *out)
-{
-    U32 narrow[BLOCK];
-    if (kind.size == 8) {
-        moved64(frame, base, count, kind.magnitude, out);
-        return;
-    }
-    short_moved(frame, base, count, kind, narrow);
-    for (size_t i = 0; i < count; i++)
-        out[i] = narrow[i];
-}
-
-INLINE void restored_block(const uint64_t *zigzag, const uint8_t *base, size_t count, kind kind,
-                           uint8_t *out)
-{
-    union {
-        U8 of8[BLOCK];
-        U16 of16[BLOCK];
-        U32 of32[BLOCK];
-    } narrow;
-    switch (kind.size) {
-    case 1:
-        for (size_t i = 0; i < count; i++)
-            narrow.of8[i] = (U8)zigzag[i];
-        restored8(narrow.of8, base, count, kind.magnitude, out);
-        break;
-    case 2:
-        for (size_t i = 0; i < count; i++)
-            narrow.of16[i] = (U16)zigzag[i];
-        restored16(narrow.of16, base, count, kind.magnitude, out);
-        break;
-    case 4:
-        for (size_t i = 0; i < count; i++)
-            narrow.of32[i] = (U32)zigzag[i];
-        restored32(narrow.of32, base, count, kind.magnitude, out);
-        break;
-    default:
-        restored64(zigzag, base, count, kind.magnitude, out);
-    }
-}
-
-/* Contexts before they are brought together: a float's exponent, a byte itself. */
-INLINE void contexts_block(const uint8_t *base, size_t count, kind kind, uint8_t *out)
-{
-    switch (kind.size) {
-    case 1:
-        memcpy(out, base, count);
-        return;
-    case 2:
-        for (size_t i = 0; i < count; i++)
-            out[i] = kind.exponent == 8   ? (uint8_t)(load16(base + 2 * i) >> 7)
-                     : kind.exponent == 5 ? (uint8_t)(load16(base + 2 * i) >> 10 & 31)
-                                          : 0;
-        return;
-    case 4:
-        for (size_t i = 0; i < count; i++)
-            out[i] = kind.exponent ? (uint8_t)(load32(base + 4 * i) >> 23) : 0;
-        return;
-    default:
-        for (size_t i = 0; i < count; i++) {
-            /* The same powers of two as the exponents of 32 bits. */
-            int exponent = (int)(load64(base + 8 * i) >> 52 & 2047) - 896;
-            exponent = exponent < 0 ? 0 : exponent > 255 ? 255 : exponent;
-            out[i] = kind.exponent ? (uint8_t)exponent : 0;
-        }
-    }
-}
 
 /* Small distances are their own token; larger ones give their length and the two bits below their
  * first, and the bits that are left. */

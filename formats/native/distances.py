@@ -217,11 +217,13 @@ class NumpyDistances:
 
 def bits_of(tokens: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """How many bits each token leaves."""
-    return _BITS[tokens]
+    found: NDArray[np.uint8] = _BITS[tokens]
+    return found
 
 
 def _least(tokens: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    return _LEAST[tokens]
+    found: NDArray[np.uint64] = _LEAST[tokens]
+    return found
 
 
 _ALL: Final = np.arange(256, dtype=np.uint64)
@@ -237,7 +239,8 @@ def _tokens(distances: NDArray[Any]) -> NDArray[np.uint8]:
     lengths = np.frexp((wide & ~(wide >> np.uint64(1))).astype(np.float64))[1].astype(np.uint64)
     top = np.maximum(lengths, np.uint64(5)) - np.uint64(1)
     far = np.uint64(4) * top + (wide >> (top - np.uint64(2))) - np.uint64(4)
-    return np.where(wide < _DIRECT, wide, far).astype(np.uint8)
+    found: NDArray[np.uint8] = np.where(wide < _DIRECT, wide, far).astype(np.uint8)
+    return found
 
 
 def _contexts(base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
@@ -245,11 +248,12 @@ def _contexts(base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
         return base
     if not of.exponent_bits:
         return np.zeros(base.size, np.uint8)
-    exponents = base >> of.dtype.type(of.bits - 1 - of.exponent_bits)
+    exponents: NDArray[Any] = base >> of.dtype.type(of.bits - 1 - of.exponent_bits)
     exponents &= of.dtype.type((1 << of.exponent_bits) - 1)
     if of.size == 8:
         exponents = np.clip(exponents.astype(np.int64) - _EXPONENT_OF_64, 0, 255)
-    return exponents.astype(np.uint8)
+    found: NDArray[np.uint8] = exponents.astype(np.uint8)
+    return found
 
 
 def differences(numbers: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
@@ -282,14 +286,16 @@ def _ordered(numbers: NDArray[Any], of: Numbers) -> NDArray[Any]:
     if not of.signed_magnitude:
         return numbers
     signs = (numbers.view(f"<i{of.size}") >> (of.bits - 1)).view(of.dtype)
-    return numbers ^ (signs | of.dtype.type(1 << of.bits - 1))
+    found: NDArray[Any] = numbers ^ (signs | of.dtype.type(1 << of.bits - 1))
+    return found
 
 
 def _unordered(numbers: NDArray[Any], of: Numbers) -> NDArray[Any]:
     if not of.signed_magnitude:
         return numbers
     signs = ((~numbers).view(f"<i{of.size}") >> (of.bits - 1)).view(of.dtype)
-    return numbers ^ (signs | of.dtype.type(1 << of.bits - 1))
+    found: NDArray[Any] = numbers ^ (signs | of.dtype.type(1 << of.bits - 1))
+    return found
 
 
 NUMPY: Distances = NumpyDistances()

@@ -130,10 +130,9 @@ def predict(bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
     if name not in _TYPES:
         raise CorruptError(f"codec adam: for type {name}")
     with np.errstate(all="ignore"):
-        exact = [_widened(base, name) for base in bases]
-        found = (
-            _second_moment(*exact, params) if params.role == _ROLES[0] else _weight(*exact, params)
-        )
+        one, two, three = (_widened(base, name) for base in bases)
+        step = _second_moment if params.role == _ROLES[0] else _weight
+        found = step(one, two, three, params)
         return _narrowed(found, as_numbers(bases[0], numbers_of(about.element)), name)
 
 

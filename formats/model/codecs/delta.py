@@ -91,11 +91,11 @@ def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> Stor
     if layers.seem_better(frame, base, of, bits, tables):
         packed = layers.encode(frame, base, of)
         if packed.nbytes < min(expected, frame.nbytes):
-            return StoredPlane(PlaneCodec.LAYERS, packed)
+            return StoredPlane(PlaneCodec.LAYERS, packed.data)
     if expected < frame.nbytes:
         packed = _encode_distances(frame, base, of, tokens, tables, bits)
         if packed.nbytes < frame.nbytes:
-            return StoredPlane(PlaneCodec.DISTANCES, packed)
+            return StoredPlane(PlaneCodec.DISTANCES, packed.data)
     return StoredPlane(PlaneCodec.RAW, frame.view(np.uint8).data)
 
 
@@ -143,7 +143,7 @@ def _decode_distances(
 ) -> None:
     if data.size < _HEAD.size:
         raise CorruptError(f"distances: {data.size} bytes are no plane")
-    (coded_bytes,) = _HEAD.unpack_from(data)
+    (coded_bytes,) = _HEAD.unpack_from(data.data)
     tables, used = decode_tables(data[_HEAD.size :])
     begin = _HEAD.size + used
     if coded_bytes > data.size - begin:

@@ -48,9 +48,14 @@ class FrameCodec(Protocol):
         bases: how many base frames it needs. Each has the type and size of the frame.
     """
 
-    name: str
-    number: int
-    bases: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def bases(self) -> int: ...
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
         """Whether it can encode such a tensor, well or badly."""
@@ -79,7 +84,7 @@ class FrameCodec(Protocol):
     ) -> None:
         """Fill `out`, of exactly the frame's size, with the frame.
 
-        `out` may be one of the bases' memory only if it is none of them in part.
+        `out` shares no memory with the bases.
 
         Raises:
             CorruptError: the planes do not decode to exactly this frame.

@@ -93,7 +93,7 @@ def decode(data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArra
     for layer in found:
         if data.size - at < _LAYER.size:
             raise CorruptError("layers: a layer is missing")
-        (size,) = _LAYER.unpack_from(data, at)
+        (size,) = _LAYER.unpack_from(data.data, at)
         at += _LAYER.size
         if size > data.size - at:
             raise CorruptError("layers: the plane ends inside a layer")

@@ -79,6 +79,8 @@ class Palette:
         if not 0 < table.size <= MAX_VALUES * of.size or table.size % of.size:
             raise CorruptError(f"a palette of {table.size} bytes for numbers of {of.size}")
         values = np.frombuffer(table.tobytes(), of.dtype)
+        if (values[1:] <= values[:-1]).any():
+            raise CorruptError("a palette's values are not ascending")
         numbers = as_numbers(out, of)
         places = raw_view(planes[1], numbers.size)
         if places.max(initial=0) >= values.size:

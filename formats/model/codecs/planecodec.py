@@ -68,7 +68,7 @@ def pack_plane(plane: NDArray[np.uint8]) -> StoredPlane:
     tables, groups = tables_of(counts)
     share = tables.bits(groups) / 8 / plane.size
     if _repeats(plane, share):
-        packed = zstandard.ZstdCompressor(level=LEVEL).compress(plane)
+        packed = zstandard.ZstdCompressor(level=LEVEL).compress(plane.data)
         if len(packed) < min(share, _PAYS) * plane.size:
             return StoredPlane(PlaneCodec.ZSTD, packed)
     if share > _PAYS:
@@ -77,14 +77,14 @@ def pack_plane(plane: NDArray[np.uint8]) -> StoredPlane:
     head = encode_tables(tables)
     if len(head) + coded.size >= plane.size:
         return raw
-    return StoredPlane(PlaneCodec.CODED, join_buffers(head, coded))
+    return StoredPlane(PlaneCodec.CODED, join_buffers(head, coded).data)
 
 
 def _repeats(plane: NDArray[np.uint8], share: float) -> bool:
     """Whether zstd finds more in a sample than how frequent each byte is."""
     middle = max(0, plane.size - _SAMPLE_BYTES) // 2
     sample = plane[middle : middle + _SAMPLE_BYTES]
-    return len(zstandard.ZstdCompressor(level=LEVEL).compress(sample)) < share * sample.size
+    return len(zstandard.ZstdCompressor(level=LEVEL).compress(sample.data)) < share * sample.size
 
 
 def unpack_plane(stored: StoredPlane, out: NDArray[np.uint8]) -> None:
@@ -143,10 +143,10 @@ def unzstd(data: NDArray[Any], raw_bytes: int) -> bytes:
     """
     try:
         # The decoder allocates what the frame claims: compare that before it does.
-        claimed = zstandard.get_frame_parameters(data).content_size
+        claimed = zstandard.get_frame_parameters(data.data).content_size
         if claimed != raw_bytes:
             raise CorruptError(f"zstd plane claims {claimed} bytes, expected {raw_bytes}")
-        raw = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+        raw = zstandard.ZstdDecompressor().decompress(data.data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptError(f"zstd cannot decode a plane of {data.size} bytes: {error}") from error
     _check_size(len(raw), raw_bytes, "zstd")

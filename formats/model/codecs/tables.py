@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CONTEXTS: Final = 256
 MAX_GROUPS: Final = 16  # a decoder's tables of so many stay in cache
 _MOST_COMPARED: Final = 48
+_RAREST: Final = 4096  # contexts with a smaller share than one in so many
 _WORTH_A_TABLE: Final = 256  # symbols
 _UNITS: Final = 256  # parts of a bit that costs are counted in: whole numbers, the same everywhere
 _SYMBOL_COST: Final = 10 * _UNITS  # of one more frequency in a table
@@ -59,9 +60,9 @@ def tables_of(counts: NDArray[Any]) -> tuple[Tables, NDArray[np.int64]]:
     """
     used, known = np.flatnonzero(counts.any(1)), np.flatnonzero(counts.any(0))
     starts, rows = _few(used, counts[np.ix_(used, known)].astype(np.int64))
-    starts, rows = _brought_together(starts.tolist(), list(rows))
+    first, rows = _brought_together(starts.tolist(), list(rows))
     groups = np.zeros(CONTEXTS, np.uint8)
-    groups[starts[1:]] = 1
+    groups[first[1:]] = 1
     counted = np.zeros((len(rows), SYMBOLS), np.int64)
     counted[:, known] = rows
     return Tables(np.cumsum(groups, dtype=np.uint8), _frequencies(counted)), counted
@@ -70,14 +71,14 @@ def tables_of(counts: NDArray[Any]) -> tuple[Tables, NDArray[np.int64]]:
 def _few(
     starts: NDArray[np.intp], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Where contexts are many, neighbours that are rare are merged without a look."""
-    upto = np.cumsum(rows.sum(1))
-    most = min(_MOST_COMPARED, 1 + int(upto[-1]) // _WORTH_A_TABLE)
-    if len(rows) <= most:
-        return starts, rows
-    place = (upto - 1) * most // upto[-1]
-    first = np.flatnonzero(np.diff(place, prepend=-1))
-    return starts[first], np.add.reduceat(rows, first)
+    """Neighbours that are rare are merged without a look, and where contexts are many."""
+    total = int(rows.sum())
+    for most in (min(_RAREST, 1 + total // _WORTH_A_TABLE), _MOST_COMPARED):
+        if len(rows) > most or most > _MOST_COMPARED:
+            place = (np.cumsum(rows.sum(1)) - 1) * most // total
+            first = np.flatnonzero(np.diff(place, prepend=-1))
+            starts, rows = starts[first], np.add.reduceat(rows, first)
+    return starts, rows
 
 
 def _brought_together(
@@ -128,7 +129,8 @@ def _frequencies(counts: NDArray[np.int64]) -> NDArray[np.uint16]:
             taken = min(left, int(row[largest]) // 4) if left > 0 else left
             row[largest] -= taken
             left -= taken
-    return scaled.astype(np.uint16)
+    found: NDArray[np.uint16] = scaled.astype(np.uint16)
+    return found
 
 
 # ------------------------------------------------------------------------------ stored
@@ -163,7 +165,7 @@ def decode_tables(data: NDArray[np.uint8]) -> tuple[Tables, int]:
     if last.max() >= SYMBOLS:
         raise CorruptError("coded plane: a table has more symbols than there are")
     where = _within(spans[:, 0], last)
-    values = np.count_nonzero(where)
+    values = int(np.count_nonzero(where))
     size = (3 * values + 1) // 2
     if data.size < at + size:
         raise CorruptError("coded plane: it ends inside its tables")
