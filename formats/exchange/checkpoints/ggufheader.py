@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.exchange.checkpoints.original import RefusedError
+from tensorrepo.formats.exchange.checkpoints.original import refused
 from tensorrepo.formats.model.manifest import check_tensor_name
 from tensorrepo.formats.tensors import TYPES, TensorType
 from tensorrepo.repo.errors import InvalidInputError
@@ -123,9 +123,7 @@ class _Cursor:
 
     def skip(self, size: int) -> None:
         if size > self._file.size - self.at:
-            raise RefusedError(
-                f"cut short: {size} bytes at byte {self.at} of {self._file.size} bytes"
-            )
+            raise refused(f"cut short: {size} bytes at byte {self.at} of {self._file.size} bytes")
         if self.at + size > MAX_HEADER_BYTES:
             raise InvalidInputError(f"a header of more than {MAX_HEADER_BYTES} bytes")
         self.at += size
@@ -138,7 +136,7 @@ class _Cursor:
         """Refuse more items than any file has. Each takes at least 8 bytes, which are there."""
         self._items += items
         if items > (self._file.size - self.at) // 8:
-            raise RefusedError(f"cut short: {items} items at byte {self.at}")
+            raise refused(f"cut short: {items} items at byte {self.at}")
         if self._items > MAX_ITEMS:
             raise InvalidInputError(f"more than {MAX_ITEMS} keys, tensors and texts")
 
@@ -257,7 +255,7 @@ def _check_places(tensors: tuple[GgufTensor, ...], file_bytes: int) -> None:
         if tensor.start < at:
             raise InvalidInputError(f"tensor {tensor.name!r:.80} overlaps the one before")
         if tensor.stop > file_bytes:
-            raise RefusedError(
+            raise refused(
                 f"cut short: tensor {tensor.name!r:.80} ends at byte {tensor.stop}, the file has "
                 f"{file_bytes}"
             )

@@ -14,7 +14,7 @@ from tensorrepo.formats.exchange.checkpoints.gguf import write_gguf
 from tensorrepo.formats.exchange.checkpoints.huggingface import write_huggingface, write_snapshot
 from tensorrepo.formats.exchange.checkpoints.numpyfile import write_npy, write_npz
 from tensorrepo.formats.exchange.checkpoints.onnx import DATA, write_onnx
-from tensorrepo.formats.exchange.checkpoints.original import RefusedError
+from tensorrepo.formats.exchange.checkpoints.original import is_refused
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tensorrepo.formats.exchange.checkpoints.snapshot import (
     INDEX_SUFFIX,
@@ -87,10 +87,8 @@ def read_model(path: Path, format_name: str | None = None) -> ModelSource:
         raise _unknown(chosen, (*READERS, "snapshot"))
     try:
         return READERS[chosen](path)
-    except RefusedError:
-        raise
     except InvalidInputError as error:
-        if format_name is not None or chosen not in _MAYBE_OPAQUE:
+        if is_refused(error) or format_name is not None or chosen not in _MAYBE_OPAQUE:
             raise
         return opaque(path, error)
 

@@ -21,8 +21,8 @@ from tensorrepo.formats.exchange.checkpoints.onnxfile import (
     scan_onnx,
 )
 from tensorrepo.formats.exchange.checkpoints.original import (
-    RefusedError,
     original_of,
+    refused,
     whole_original,
 )
 from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, RangeFile
@@ -181,19 +181,19 @@ def _inside(path: Path, location: str) -> Path:
     """The place of a file that is named in another one, when it lies in that one's folder.
 
     Raises:
-        RefusedError: it would lie elsewhere.
+        InvalidInputError: it would lie elsewhere.
         NotFoundError: it is not there.
     """
     name = PurePosixPath(location)
     odd = name.is_absolute() or ".." in name.parts or "\\" in location or "\0" in location
     place = path.parent / name
     if odd or not name.parts or place.resolve().parent != (path.parent.resolve() / name).parent:
-        raise RefusedError(
+        raise refused(
             f"{path}: its external data is {location!r:.200}, which is not in its folder. Nothing "
             "outside of the folder is read."
         )
     if place.is_symlink():
-        raise RefusedError(f"{path}: its external data {location!r:.200} is a link")
+        raise refused(f"{path}: its external data {location!r:.200} is a link")
     if not place.is_file():
         raise NotFoundError(f"{path}: its external data {location!r:.200} is missing")
     return place

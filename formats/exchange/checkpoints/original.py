@@ -19,16 +19,24 @@ if TYPE_CHECKING:
 
 _HELD_BYTES: Final = 1 << 20  # a longer stretch is taken from the file when it is stored
 NOTED_BYTES: Final = 1 << 20
+_REFUSED: Final = "refused"
 
 
-class RefusedError(InvalidInputError):
-    """What must not be kept, not even as an opaque file: cut short, or reaching elsewhere."""
+def refused(what: str) -> InvalidInputError:
+    """The error for what must not be kept, not even as an opaque file: cut short, or elsewhere."""
+    return InvalidInputError(what, _REFUSED)
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether `refused` made it."""
+    return _REFUSED in error.args[1:]
 
 
 def within(path: Path, error: InvalidInputError) -> InvalidInputError:
     """The same error, saying first which file it is about."""
     text = str(error)
-    return type(error)(text if text.startswith(f"{path}: ") else f"{path}: {text}")
+    shown = text if text.startswith(f"{path}: ") else f"{path}: {text}"
+    return type(error)(shown, *error.args[1:])
 
 
 def original_of(

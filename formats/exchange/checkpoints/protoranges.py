@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tensorrepo.formats.exchange.checkpoints.original import RefusedError
+from tensorrepo.formats.exchange.checkpoints.original import refused
 from tensorrepo.formats.exchange.shards.protowire import MAX_VARINT_BYTES, Wire, read_varint
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -75,7 +75,7 @@ class ProtoFile:
             elif kind == Wire.BYTES:
                 size, used = read_varint(head, used, self.where)
             if size > stop - at - used:
-                raise RefusedError(
+                raise refused(
                     f"{self.where}: cut short: field {number} at byte {at} has {size} bytes, "
                     f"{stop - at - used} are left"
                 )

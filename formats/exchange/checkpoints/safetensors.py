@@ -22,7 +22,7 @@ import msgspec
 
 from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.exchange.checkpoints.original import (
-    RefusedError,
+    refused,
     whole_original,
     within,
 )
@@ -99,10 +99,10 @@ def read_safetensors(path: Path) -> ModelSource:
 def _read_head(file: RangeFile) -> bytes:
     """The length and the header, when the file can hold them."""
     if file.size < 8:
-        raise RefusedError(f"{file.path}: {file.size} bytes are no safetensors file")
+        raise refused(f"{file.path}: {file.size} bytes are no safetensors file")
     length = int.from_bytes(file.read(0, 8), "little")
     if 8 + length > file.size:
-        raise RefusedError(
+        raise refused(
             f"{file.path}: cut short: header of {length} bytes in a file of {file.size} bytes"
         )
     if length > MAX_HEADER_BYTES:
@@ -255,6 +255,6 @@ def _check_ranges(tensors: tuple[StoredRange, ...], data_bytes: int) -> None:
         at = part.stop
     sizes = f"the tensors have {at} bytes, the file has {data_bytes} after its header"
     if at > data_bytes:
-        raise RefusedError(f"cut short: {sizes}")
+        raise refused(f"cut short: {sizes}")
     if at < data_bytes:
         raise InvalidInputError(f"bytes after the last tensor: {sizes}")

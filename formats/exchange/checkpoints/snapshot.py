@@ -17,7 +17,7 @@ from tensorrepo.formats.exchange.base import damage, refusals
 from tensorrepo.formats.exchange.checkpoints.gguf import read_gguf
 from tensorrepo.formats.exchange.checkpoints.numpyfile import read_npy_model, read_npz_model
 from tensorrepo.formats.exchange.checkpoints.onnx import read_onnx
-from tensorrepo.formats.exchange.checkpoints.original import RefusedError
+from tensorrepo.formats.exchange.checkpoints.original import is_refused, refused
 from tensorrepo.formats.exchange.checkpoints.safetensors import read_safetensors
 from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.formats.exchange.ignore import read_ignore
@@ -105,9 +105,9 @@ def _weights(folder: Path, places: Mapping[str, Path]) -> tuple[dict[str, ModelS
                 continue
             try:
                 parts[name] = READERS[kind](place)
-            except RefusedError:
-                raise
             except _UNREADABLE as error:
+                if is_refused(error):
+                    raise
                 notes.append(_opaque_note(name, error))
         if parts:
             return parts, notes
@@ -139,14 +139,14 @@ def _inside(folder: Path, index: Path, name: str) -> Path:
     """The place of a shard, when it lies in the folder.
 
     Raises:
-        RefusedError: it would lie elsewhere.
+        InvalidInputError: it would lie elsewhere.
         NotFoundError: it is not there.
     """
     parts = PurePosixPath(name)
     odd = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
     place = folder / parts
     if odd or not parts.parts or place.resolve() != folder.resolve() / parts:
-        raise RefusedError(
+        raise refused(
             f"{index}: it names {name!r:.200}, which is not in its folder. Nothing outside of the "
             "folder is read."
         )
