@@ -75,21 +75,52 @@ class Model:
         """``model[name][index]``, of which only the parts that it touches are read."""
         return self.stored.slice(name, index)
 
-    def load(self, names: Iterable[str] | None = None, *, output: str = "numpy") -> dict[str, Any]:
-        """Tensors by name, all of them without `names`. `output`: "numpy" or "torch"."""
+    def load(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        output: str = "numpy",
+        device: Any = None,
+        dtype: Any = None,
+        shard: tuple[int, int, int] | None = None,
+        planes: int | None = None,
+    ) -> dict[str, Any]:
+        """Tensors by name.
+
+        Args:
+            names: which; None means all.
+            output: "numpy" or "torch".
+            device: a torch device to put them on.
+            dtype: what floating-point tensors are converted to.
+            shard: (dimension, rank, world): of each tensor the part that ``torch.chunk`` would give
+                to that rank, and no more of it is read. Tensors without that dimension come whole.
+            planes: only so many of the most significant bytes of each number, the others are 0:
+                two of a float32 are its bfloat16 truncation, for half of the bytes.
+        """
         if output not in {"numpy", "torch"}:
             raise InvalidInputError(f"output {output!r}: expected 'numpy' or 'torch'")
-        return self.stored.load(names, output="torch" if output == "torch" else "numpy")
+        return self.stored.load(
+            names,
+            output="torch" if output == "torch" else "numpy",
+            device=device,
+            dtype=dtype,
+            shard=shard,
+            planes=planes,
+        )
 
-    def load_into(self, module: Any) -> None:
-        """Set the parameters and buffers of a torch module to the tensors of this model.
+    def load_into(self, module: Any, *, strict: bool = True) -> None:
+        """Read tensors into the parameters and buffers of a torch module, where they lie.
+
+        Args:
+            module: has a ``state_dict()``.
+            strict: names must be the same; False: those that both have are read.
 
         Raises:
-            InvalidInputError: names or shapes differ; the module is left as it was, or in part.
+            InvalidInputError: names or shapes differ; the module is left as it was.
         """
         try:
-            module.load_state_dict(self.load(output="torch"))
-        except RuntimeError as error:
+            self.stored.load_state_dict(module, strict=strict)
+        except InvalidInputError as error:
             raise InvalidInputError(f"{self.path} does not fit the module: {error}") from error
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:

@@ -134,7 +134,9 @@ def encode_frame(chunk: Chunk, way: Way | None, index: int) -> SealedFrame | Non
 
 def fallback(way: Way | None) -> Way | None:
     """What is tried when a way could not encode a frame."""
-    return None if way is None or way.codec is PLANES else Way(PLANES)
+    if way is None or way.codec.name == PLANES.name:
+        return None
+    return Way(CODECS[PLANES.name])
 
 
 def _share(chunk: Chunk, way: Way, runs: Sequence[_Run]) -> float | None:

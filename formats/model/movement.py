@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.model.frameread import StoredFrames
 from tensorrepo.formats.model.frames import frame_bytes
 from tensorrepo.formats.model.graph.cut import module_of
+from tensorrepo.formats.model.loading import Tensor
 from tensorrepo.formats.model.values import numbers
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _dot(left: NDArray[Any], right: NDArray[Any]) -> float:
 
 
 def _frame_pairs(
-    old: StoredFrames, new: StoredFrames, *, whole: bool
+    old: Tensor, new: Tensor, *, whole: bool
 ) -> Iterator[tuple[memoryview, memoryview]]:
     """The frames that differ, or all; both sides of each. Small tensors are one frame."""
     size, step = old.size_bytes, frame_bytes(old.type)
@@ -180,7 +180,7 @@ def _frame_pairs(
         yield sides[0].data, sides[1].data
 
 
-def _same_frame(old: StoredFrames, new: StoredFrames, index: int) -> bool:
+def _same_frame(old: Tensor, new: Tensor, index: int) -> bool:
     """Whether both sides are known to have one frame; False says nothing."""
     if not old.frames or not new.frames:
         return False

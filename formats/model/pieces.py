@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.model.frameread import StoredFrames
+    from tensorrepo.formats.model.memberread import PlacedFrame
     from tensorrepo.formats.model.selection import Index
     from tensorrepo.formats.tensors import TensorType
 
@@ -43,6 +44,11 @@ class PiecedTensor:
     @property
     def stored_bytes(self) -> int:
         return sum(part.stored_bytes for _, part in self.parts)
+
+    @property
+    def frames(self) -> tuple[PlacedFrame, ...]:
+        """None of its own: those of its pieces are not those of the whole."""
+        return ()
 
     def mapped(self) -> memoryview | None:
         """None: its bytes lie nowhere in one piece."""

@@ -55,8 +55,7 @@ def matching(
     unexpected = sorted(stored.keys() - state.keys())
     if strict and (missing or unexpected):
         raise InvalidInputError(
-            "the module does not fit: "
-            + "; ".join(
+            "; ".join(
                 f"{what} {', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}"
                 for what, names in (("stored lacks", missing), ("module lacks", unexpected))
                 if names

@@ -44,9 +44,8 @@ def highest_bits(items: NDArray[np.uint8], element: TensorType) -> NDArray[np.ui
     """The highest 16 bits of each row of bytes; of complex numbers those of the real part."""
     half = element.block_bytes // 2 if element.name in {"C32", "C64", "C128"} else None
     wide = items[:, :half]
-    if wide.shape[1] == 1:
-        return wide[:, 0].astype(np.uint16) << 8
-    return wide[:, -1].astype(np.uint16) << 8 | wide[:, -2]
+    high: NDArray[np.uint16] = wide[:, -1].astype(np.uint16) << np.uint16(8)
+    return high if wide.shape[1] == 1 else high | wide[:, -2]
 
 
 def distance(one: NDArray[np.uint16], other: NDArray[np.uint16]) -> float:

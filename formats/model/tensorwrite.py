@@ -133,6 +133,7 @@ class TensorWriter:
             BaseUse(self._bases.models[source].entry.digest, one.why, one.tensors, one.bits)
             for (source, _), one in zip(self._uses.most_common(), self._chosen(), strict=True)
         )
+        self._tally.notes.update(self._bases.notes)
         return self._tally.report(uses)
 
     def _chosen(self) -> list[ChosenBase]:

@@ -236,6 +236,40 @@ def test_a_module_is_filled_or_told_why_not(filled: tr.Repository) -> None:
     assert filled.model("linear").lineage()[0].path == "models/net"
 
 
+def test_a_model_is_stored_as_the_difference_from_its_base(filled: tr.Repository) -> None:
+    weight = np.random.default_rng(1).normal(0, 0.02, (300, 400)).astype("f4")
+    with filled.transaction("main") as tx:
+        tx.save_model("base", {"w": weight})
+    near = weight + np.float32(1e-6)
+    with filled.transaction("main") as tx:
+        found = tx.save_model("found", {"w": near})
+        declared = tx.save_model("declared", {"w": near * 2}, base=filled.model("base"))
+        parent = tx.save_model("child", {"w": near + near}, parent="main:models/base")
+    assert (found.bases[0].why, set(found.codecs)) == ("similar", {"delta"})
+    assert [used.why for used in (*declared.bases, *parent.bases)] in (["declared"], [])
+    assert found.stored_bytes < found.raw_bytes / 2
+    assert "delta" in found.summary
+    assert np.array_equal(filled.model("found")["w"], near)
+    assert np.array_equal(filled.model("declared")["w"], near * 2)
+
+
+def test_a_base_must_be_a_model_of_the_repository(filled: tr.Repository) -> None:
+    elsewhere = tr.init("memory://elsewhere-of-base", author="A <a@b.c>")
+    with elsewhere.transaction("main") as tx:
+        tx.save_model("net", {"w": np.zeros(100)})
+    with filled.transaction("main") as tx:
+        with pytest.raises(tr.InvalidInputError, match="REF:models/NAME"):
+            tx.save_model("x", {"w": np.zeros(100)}, base="net")
+        with pytest.raises(tr.InvalidInputError, match="another repository"):
+            tx.save_model("x", {"w": np.zeros(100)}, base=elsewhere.model("net"))
+
+
+def test_parts_of_a_model_are_read_as_they_are_asked_for(filled: tr.Repository) -> None:
+    loaded = filled.model("net").load(["w"], shard=(1, 0, 2), dtype="f8")
+    assert loaded["w"].tolist() == [[0, 1], [3, 4]]
+    assert filled.model("net").load(["w"], planes=1)["w"].max() == 2
+
+
 def test_a_model_is_saved_and_compared(filled: tr.Repository, tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
