@@ -242,7 +242,7 @@ def open_part(dataset: Dataset, parts: Sequence[tuple[Leaf, Links]]) -> Dataset:
 
     Args:
         dataset: the whole one.
-        parts: the fragments, see `leafpart.leaf_part`.
+        parts: the fragments, see `leafread.leaf_part`.
     """
     rows, deleted = (
         sum(int(leaf.fragments[name].sum(dtype=np.int64)) for leaf, _ in parts)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm
+    from tensorrepo.formats.dataset.streaming.fetching.group_loader import GroupLoader
     from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
     from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamStats
     from tensorrepo.formats.dataset.streaming.ordering.items import Items
@@ -78,7 +79,7 @@ class Assembler:
     """
 
     plan: Plan
-    loader: RunLoader
+    loader: RunLoader | GroupLoader
     columns: tuple[tuple[Column, int], ...]
     nullable: tuple[bool, ...]  # of the plan's columns
     form: BatchForm

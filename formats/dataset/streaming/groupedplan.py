@@ -67,11 +67,13 @@ class GroupedColumn(ColumnPlan):
 
     @property
     def requests(self) -> int:
-        return round(self.groups * ColumnPlan.requests.fget(self))  # type: ignore[attr-defined]
+        own: int = ColumnPlan.requests.fget(self)  # type: ignore[attr-defined]
+        return round(self.groups * own)
 
     @property
     def read_bytes(self) -> int:
-        return round(self.groups * ColumnPlan.read_bytes.fget(self))  # type: ignore[attr-defined]
+        own: int = ColumnPlan.read_bytes.fget(self)  # type: ignore[attr-defined]
+        return round(self.groups * own)
 
     @property
     def page_bytes(self) -> int:

@@ -25,7 +25,7 @@ from tensorrepo.formats.dataset.rows.limited import LimitedCache
 from tensorrepo.formats.dataset.rows.pageread import READ_THREADS
 from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, make_plan
 from tensorrepo.formats.dataset.streaming.ordering.slots import GroupRuns
-from tensorrepo.formats.dataset.tree.leafpart import leaf_part
+from tensorrepo.formats.dataset.tree.leafread import leaf_part
 from tensorrepo.formats.dataset.tree.manifest import HAS_PATCHES
 from tensorrepo.formats.dataset.tree.treeread import read_leaf
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.streaming.batching.gather import InMemory
+    from tensorrepo.formats.dataset.streaming.fetching.group_loader import GroupLoader
     from tensorrepo.formats.dataset.streaming.fetching.pieces import Piece
     from tensorrepo.formats.dataset.streaming.fetching.run_loader import Fetched, RunLoader
     from tensorrepo.repo.errors import CorruptError
@@ -31,7 +32,7 @@ class MixLoader:
 
     def __init__(
         self,
-        loaders: Sequence[RunLoader],
+        loaders: Sequence[RunLoader | GroupLoader],
         places: Sequence[Sequence[int]],
         bounds: NDArray[np.int64],
     ) -> None:
@@ -101,7 +102,7 @@ class MixLoader:
 class _MixObjects:
     """Reads chunks from the stores of all sources: each from one that has it."""
 
-    def __init__(self, loaders: Sequence[RunLoader]) -> None:
+    def __init__(self, loaders: Sequence[RunLoader | GroupLoader]) -> None:
         self._loaders = loaders
         self._source_of: dict[str, int] = {}
 

@@ -18,7 +18,8 @@ from tensorrepo.formats.dataset.tree.treeread import Links, read_deletions, read
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.objects import Link, ObjectSource
 
 
 def leaf_part(
@@ -48,7 +49,7 @@ def leaf_part(
 def _indexes(
     objects: ObjectSource,
     leaf: Leaf,
-    known: dict[str, object],
+    known: dict[Digest, Link],
     some: range,
     columns: frozenset[str],
 ) -> Iterator[Span]:
