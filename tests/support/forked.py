@@ -11,5 +11,11 @@ import multiprocessing
 FORKED = multiprocessing.get_context("forkserver")
 # One list for the whole test process: whoever starts a first child settles it.
 FORKED.set_forkserver_preload(
-    ["torch.distributed", "torch.utils.data", "tensorrepo.sdk", "tensorrepo.formats.dataset.stream"]
+    [
+        "torch.distributed.checkpoint",
+        "torch.distributed.tensor",
+        "torch.utils.data",
+        "tensorrepo.sdk",
+        "tensorrepo.formats.dataset.stream",
+    ]
 )

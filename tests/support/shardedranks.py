@@ -5,7 +5,6 @@ The state is a function of a number, so every rank can say whether what it loade
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,14 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import tensorrepo as tr
 from tensorrepo.dcp import LoadPlanner, Reader, SavePlanner, Writer
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.support.shardedranks"])
+from tests.support.forked import FORKED
 
 
 def run_ranks(folder: Path, url: str, world: int, work: str, number: int) -> None:
     """Let `world` ranks "save" state `number` as a step of that number, or "load" and check it."""
     meeting = folder / f"meeting-{len(list(folder.glob('meeting-*')))}"
     ranks = [
-        CONTEXT.Process(target=_rank, args=(url, meeting, rank, world, work, number))
+        FORKED.Process(target=_rank, args=(url, meeting, rank, world, work, number))
         for rank in range(world)
     ]
     for rank in ranks:
