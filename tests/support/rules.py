@@ -30,6 +30,9 @@ TOUCH_STORAGE = (
     "formats/*/stream.py",
     "formats/dataset/streaming/fetching/means.py",  # chooses how objects are read for a stream
     "formats/dataset/elsewhere/outside.py",  # takes URLs apart, reads nothing
+    "formats/model/bases.py",  # opens the models that a new one may be encoded against
+    "formats/model/originals.py",  # compares a file with what was stored of it
+    "formats/model/shards.py",  # joins what several processes stored
     "formats/model/filebytes.py",  # the user's own files that come with a model
     "formats/*/merge.py",  # a merge driver reads both sides' manifests and writes the joined one
     "formats/*/diff.py",  # a diff reads the manifests of two versions
