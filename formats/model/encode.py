@@ -104,7 +104,8 @@ def choose_way(
     if chunk.part.size_bytes < LEAST_BYTES:
         return None
     runs = list(_runs(chunk))
-    found = [(share, way) for way in ways if (share := _share(chunk, way, runs)) is not None]
+    held: dict[tuple[int, int], memoryview] = {}
+    found = [(share, way) for way in ways if (share := _share(chunk, way, runs, held)) is not None]
     alone = min((one for one in found if not one[1].bases), key=_share_of, default=None)
     based = min((one for one in found if one[1].bases), key=_share_of, default=None)
     best = alone or based
@@ -139,13 +140,21 @@ def fallback(way: Way | None) -> Way | None:
     return Way(CODECS[PLANES.name])
 
 
-def _share(chunk: Chunk, way: Way, runs: Sequence[_Run]) -> float | None:
-    return stored_share(way.codec, (_sample(chunk, way, run) for run in runs))
+def _share(
+    chunk: Chunk, way: Way, runs: Sequence[_Run], held: dict[tuple[int, int], memoryview]
+) -> float | None:
+    return stored_share(way.codec, (_sample(chunk, way, run, held) for run in runs))
 
 
-def _sample(chunk: Chunk, way: Way, run: _Run) -> Sample:
+def _sample(chunk: Chunk, way: Way, run: _Run, held: dict[tuple[int, int], memoryview]) -> Sample:
+    """A run as the codec sees it; `held` keeps base frames, which several codecs look at."""
     about = chunk.about(run.frame)
-    bases = [base.frame(run.frame, about)[run.start : run.stop] for base in way.bases]
+    bases = []
+    for base in way.bases:
+        key = id(base), run.frame
+        if key not in held:
+            held[key] = base.frame(run.frame, about)
+        bases.append(held[key][run.start : run.stop])
     part = about._replace(
         size_bytes=run.stop - run.start,
         first_byte=about.first_byte + run.start,

@@ -271,7 +271,9 @@ class TensorWriter:
         for source, base in self._bases.of(chunk.part):
             ways += ways_with_base(chunk, base, source)
         ways += self._predicted(chunk)
-        ways = [way for way in ways if all(self._is_whole(base, chunk) for base in way.bases)]
+        bases = {id(base): base for way in ways for base in way.bases}
+        whole = {key for key, base in bases.items() if self._is_whole(base, chunk)}
+        ways = [way for way in ways if whole.issuperset(map(id, way.bases))]
         if self._bases.codecs is not None:
             wanted = [way for way in ways if way.codec.name in self._bases.codecs]
             return choose_way(chunk, wanted, least_saved=None)
