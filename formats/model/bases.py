@@ -288,9 +288,13 @@ def choose_bases(
 
 
 def rank(
-    models: Iterable[BaseModel], tensors: Mapping[str, TensorReader]
+    models: Iterable[BaseModel],
+    tensors: Mapping[str, TensorReader],
+    signatures: Mapping[str, object] | None = None,
 ) -> list[tuple[float, BaseModel]]:
     """Models that share half of the bytes' names, types and shapes, the most similar first.
+
+    `signatures` of `tensors` that are known (None: it has none) need not be made by reading.
 
     Returns:
         For each, how many of 16 bits differ on average between its largest tensors and those of
@@ -299,7 +303,7 @@ def rank(
     sizes = {name: one.type.bytes_of(one.shape) for name, one in tensors.items()}
     total = sum(sizes.values())
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))
-    own: dict[str, object] = {}
+    own = dict(signatures or {})
     ranked = []
     for model in models:
         alike = _alike(model, tensors)

@@ -1,0 +1,1 @@
+"""What models take on disk, and which are alike."""
