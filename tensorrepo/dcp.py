@@ -114,7 +114,7 @@ class _Rank:
     texts: dict[str, Any]
 
 
-class Writer(StorageWriter):  # type: ignore[misc]  # torch's has no types
+class Writer(StorageWriter):
     """Stores one checkpoint of a run. Made alike on every rank."""
 
     def __init__(
@@ -222,7 +222,7 @@ class Writer(StorageWriter):  # type: ignore[misc]  # torch's has no types
             )
 
 
-class Reader(StorageReader):  # type: ignore[misc]  # torch's has no types
+class Reader(StorageReader):
     """Loads a checkpoint of a run, on any number of ranks. Only what a rank asks for is read."""
 
     def __init__(self, repository: Repository, run: str, step: int | None = None) -> None:
@@ -333,6 +333,7 @@ def _resolved(plan: SavePlan, planner: AnySavePlanner) -> tuple[list[Shard], dic
                 )
             texts[name] = json.loads(data.getvalue())
             continue
+        assert item.tensor_data is not None, "what is no text is a tensor"
         shape = tuple(item.tensor_data.size)
         offset = tuple(item.tensor_data.chunk.offsets)
         shards.append(Shard(name, shape, offset, tensor_of(name, data.detach().cpu())))
@@ -359,7 +360,8 @@ def _box(model: Model, name: str, item: ReadItem) -> torch.Tensor:
     """The part of a tensor that an item names."""
     begin = _begin(item.storage_index, item.storage_offsets)
     if not begin:
-        return model.load([name], output="torch")[name]
+        whole: torch.Tensor = model.load([name], output="torch")[name]
+        return whole
     box = tuple(slice(at, at + size) for at, size in zip(begin, item.lengths, strict=True))
     found: torch.Tensor = model.slice(name, box, output="torch")
     return found

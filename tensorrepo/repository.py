@@ -15,6 +15,8 @@ from tensorrepo.compare import Comparison, compare
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.model.read import open_model
+from tensorrepo.formats.model.space.reach import every_tree, models_at
+from tensorrepo.formats.model.space.usage import measure_usage
 from tensorrepo.model import Model
 from tensorrepo.repo import append, combine, pick, refs
 from tensorrepo.repo.errors import NotFoundError
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.checkpointer import Saved
     from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
+    from tensorrepo.formats.model.space.usage import SpaceUsage
     from tensorrepo.repo import repository as core
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.commits import Commit
@@ -156,6 +159,14 @@ class Repository:
         revision, path, entry = self._entry(name, ref, "models", Kind.MODEL)
         return Model(self, path, revision.digest, open_model(self.core.objects, entry))
 
+    def model_usage(self, ref: str = "main", *, every_ref: bool = False) -> SpaceUsage:
+        """What the models of a commit, or of every ref, take: by model, by codec and in all.
+
+        Unique bytes are those that no other of these models reaches. No tensor is read.
+        """
+        trees = every_tree(self.core) if every_ref else {ref: self.resolve(ref).commit.tree}
+        return measure_usage(self.core.objects, models_at(self.core, trees))
+
     def file(self, name: str, ref: str = "main") -> bytes:
         """Content of a file."""
         _, _, entry = self._entry(name, ref, "files", Kind.BLOB)
@@ -193,8 +204,7 @@ class Repository:
             on_saved: called on another thread when a checkpoint is durable.
 
         Example:
-            >>> with repo.checkpointer("exp1", keep=tr.Keep(last=3, best="loss")) as checkpointer:
-            ...     checkpointer.save(step, {"model": model.state_dict()}, metrics={"loss": loss})
+            ``checkpointer.save(step, {"model": model.state_dict()}, metrics={"loss": loss})``
         """
         began = self.core.log.refresh().state.refs.get(refs.BRANCHES + "main")
         return Checkpointer(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -136,7 +135,7 @@ def _joined(stored: Iterable[_Stored]) -> dict[str, TensorEntry]:
                 f"tensor {shard.name!r}: {shard.type[0]} {shard.shape} in one process, "
                 f"{expected[0][0]} {expected[1]} in another"
             )
-        if shard.shape == shard.piece.shape or prod(shard.piece.shape):  # others hold nothing
+        if shard.shape == shard.piece.shape or 0 not in shard.piece.shape:  # others hold nothing
             boxes.setdefault(shard.name, {}).setdefault(shard.piece.offset, shard.piece)
     found = {}
     for name, (element, shape) in about.items():

@@ -13,6 +13,7 @@ from tensorrepo.formats.model.combine.make import Made, Placed
 from tensorrepo.formats.model.combine.recipe import recipe_of
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.ids import parse_digest
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects import Kind
 from tensorrepo.workspace.commit import forget_committed
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tensorrepo.formats.model.combine.recipe import Recipe
+    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
     from tensorrepo.repo.writer import ObjectWriter
@@ -138,7 +140,7 @@ def _by_digest(session: Session, digest: str, source: Placed) -> Placed:
 
 def _places(
     session: Session, digest: str, source: Placed
-) -> Iterable[tuple[str, Entry | None, str | None]]:
+) -> Iterable[tuple[str, Entry | None, Digest | None]]:
     """Where a model may be, the likeliest first."""
     repository = session.repository
     for edge in source.model.lineage:
@@ -147,7 +149,7 @@ def _places(
                 tree = session.resolve(edge.commit).commit.tree
             except NotFoundError:
                 continue
-            yield edge.path, repository.entry(tree, edge.path), edge.commit
+            yield edge.path, repository.entry(tree, edge.path), parse_digest(edge.commit)
     revision = session.resolve(None)
     for path, entry in repository.entries(revision.commit.tree, "models/"):
         yield path, entry, revision.digest

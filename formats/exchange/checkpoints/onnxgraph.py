@@ -253,7 +253,8 @@ class _Parser:
 
     def _list(self, field: int, wire: Wire, number: int, content: memoryview) -> list[Any]:
         if field == 7:
-            return np.frombuffer(content[: len(content) // 4 * 4], "<f4").tolist()
+            floats: list[Any] = np.frombuffer(content[: len(content) // 4 * 4], "<f4").tolist()
+            return floats
         if wire is Wire.VARINT:
             return [signed(number)]
         return list(read_varints(content, self.where).tolist()) if content else []

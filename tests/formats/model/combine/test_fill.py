@@ -60,7 +60,10 @@ def test_a_stretch_is_the_same_alone() -> None:
 
 def test_numbers_are_the_same_on_every_machine() -> None:
     tensor = filled("a.weight", F32, (10, 10), "uniform", 7)
-    assert content_of(tensor).hex() == "59520efc42c6b8fcd5695e2cd92eb47731a234d7247b05c65b961681a983b664"
+    assert (
+        content_of(tensor).hex()
+        == "59520efc42c6b8fcd5695e2cd92eb47731a234d7247b05c65b961681a983b664"
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)
