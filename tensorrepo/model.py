@@ -13,6 +13,8 @@ from tensorrepo.formats.model.combine.recipe import recipe_of
 from tensorrepo.formats.model.describe import describe_model
 from tensorrepo.formats.model.diff import diff_models
 from tensorrepo.formats.model.graph.source import model_graph
+from tensorrepo.formats.model.space.reach import every_tree, models_at
+from tensorrepo.formats.model.space.similar import similar_models
 from tensorrepo.formats.model.verify import verify_model
 from tensorrepo.notebook import MANY, html_table
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.read import Model as StoredModel
     from tensorrepo.formats.model.read import TensorSpec
     from tensorrepo.formats.model.selection import Index
+    from tensorrepo.formats.model.space.similar import Similarity
     from tensorrepo.formats.model.verify import Verified
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repository import Repository
@@ -191,6 +194,16 @@ class Model:
     def describe(self) -> Description:
         """Layers, parameters, types, architecture; no tensor is read."""
         return describe_model(self.stored)
+
+    def similar(self, *, every_ref: bool = False) -> Similarity:
+        """The models of its commit, or of every ref, that are like it, the nearest first.
+
+        ``similar().bases`` are those that it was encoded against, and why. No tensor is read.
+        """
+        core = self.repository.core
+        trees = {self.commit[:12]: self.repository.resolve(self.commit).commit.tree}
+        models = models_at(core, every_tree(core) if every_ref else trees)
+        return similar_models(self.stored.objects, self.stored.entry, models)
 
     def graph(self) -> Graph:
         """Its architecture; ``graph().source`` tells whether it was traced or is guesswork."""

@@ -62,6 +62,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "model desc": ("model", "Describe a model: layers, architecture, metrics, lineage.", LOOK),
     "model diff": ("model", "Compare two models, and how far tensors moved.", LOOK),
     "model verify": ("model", "Read all of a model and check every byte.", LOOK),
+    "model du": ("model_space", "Show what models take on disk, and what they share.", LOOK),
+    "model similar": ("model_space", "Rank the stored models by how like one they are.", LOOK),
     "model add": ("model_make", "Read a model from a file or folder, and stage it.", CHANGE),
     "model slice": ("model_make", "Stage a part of a model as a model of its own.", CHANGE),
     "model construct": ("model_construct", "Stage a model of a new architecture.", CHANGE),

@@ -48,6 +48,8 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "model desc": (("model", "desc", "net"),),
     "model diff": (("model", "diff", "v1:net", "net"),),
     "model verify": (("model", "verify", "net"),),
+    "model du": (("model", "du"),),
+    "model similar": (("model", "similar", "net"),),
     "model add": (("model", "add", "net.safetensors", "other"),),
     "model export": (("model", "export", "net", "--out", "out.safetensors"),),
     "model slice": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tensorrepo.repo.commits import read_commit
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
@@ -60,3 +61,13 @@ def models_at(repository: Repository, trees: Mapping[str, bytes]) -> tuple[Reach
                 names.setdefault(entry.digest, []).extend((ref, path) for ref in sharing)
                 entries.setdefault(entry.digest, {})[entry] = None
     return tuple(Reached(digest, tuple(entries[digest]), tuple(names[digest])) for digest in names)
+
+
+def every_tree(repository: Repository) -> dict[str, bytes]:
+    """The tree of every ref, by the name that it is commonly called."""
+    found: dict[str, bytes] = {}
+    for ref, commit in sorted(repository.log.refresh().state.refs.items()):
+        short = ref.removeprefix("heads/").removeprefix("tags/")
+        name = ref if short in found else short
+        found[name] = read_commit(repository.objects, commit).tree
+    return found

@@ -17,7 +17,7 @@ from tensorrepo.formats.model.placement import decode_placement
 from tensorrepo.formats.model.report import INLINE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from tensorrepo.formats.model.manifest import Manifest
     from tensorrepo.formats.model.placement import Placement, StoredTensor
@@ -87,7 +87,7 @@ class SpaceUsage:
 def measure_usage(
     objects: ObjectSource,
     models: Sequence[Reached],
-    shown: Callable[[Reached], bool] = lambda _: True,
+    paths: Collection[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> SpaceUsage:
     """What models take.
@@ -95,7 +95,7 @@ def measure_usage(
     Args:
         objects: reads manifests and placements; no tensor is read.
         models: all that are asked whether they share anything.
-        shown: which of them are told of.
+        paths: those of them that are told of; none: all.
         progress: called with the number of models looked at.
     """
     seen = _Seen()
@@ -103,7 +103,7 @@ def measure_usage(
         seen.add(objects, model)
         if progress is not None:
             progress(done)
-    wanted = [number for number, model in enumerate(models) if shown(model)]
+    wanted = [number for number, model in enumerate(models) if not paths or model.is_below(paths)]
     return SpaceUsage(
         tuple(ModelUsage(models[number], seen.usage([number])) for number in wanted),
         {codec: seen.usage(wanted, codec) for codec in seen.codecs_of(wanted)},

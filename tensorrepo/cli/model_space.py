@@ -1,0 +1,152 @@
+"""`model du` and `model similar`: what models take, and which are alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, RepoOption, session_of
+from tensorrepo.cli.complete import complete_entry, complete_place, complete_ref
+from tensorrepo.formats.model.space.reach import every_tree, models_at
+from tensorrepo.formats.model.space.similar import similar_models
+from tensorrepo.formats.model.space.usage import measure_usage
+from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.ids import digest_from_bytes
+from tensorrepo.repo.revisions import split_path
+from tensorrepo.workspace.models import find_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tensorrepo.formats.model.space.reach import Reached
+    from tensorrepo.formats.model.space.similar import Similarity
+    from tensorrepo.formats.model.space.usage import Usage
+    from tensorrepo.workspace.session import Session
+
+AllOption = Annotated[bool, typer.Option("--all", help="Of every branch, tag and run.")]
+SPACE = "models/"
+
+
+def model_du_command(
+    context: typer.Context,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATH...]", help="Show these alone.", autocompletion=complete_entry
+        ),
+    ] = None,
+    ref: Annotated[
+        str | None, typer.Option("--ref", help="A commit.", autocompletion=complete_ref)
+    ] = None,
+    every_ref: AllOption = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what models take on disk: shared with others, and theirs alone, by model and codec.
+
+    Unique bytes are those that no other of the models looked at reaches; the bases of deltas count
+    for whoever reads through them. Files that came along are not counted.
+
+    Examples:
+        tensorrepo model du
+        tensorrepo model du net --all
+        tensorrepo model du --ref v1 --json
+    """
+    session = session_of(context, repo)
+    with output.working("looking at models"):
+        models = _models(session, ref, every_ref=every_ref)
+        wanted = [path if path.startswith(SPACE) else SPACE + path for path in paths or ()]
+        _check_there(models, wanted)
+        found = measure_usage(session.repository.objects, models, wanted)
+    if as_json:
+        output.json_value(found.to_json())
+        return
+    columns = (">logical", ">stored", ">shared", ">unique")
+    if found.models:
+        rows = [(one.model.text, *_sizes(one.usage)) for one in found.models]
+        output.table(("model", *columns), [*rows, ("all", *_sizes(found.total))])
+        codecs = [(codec, *_sizes(usage)) for codec, usage in found.codecs.items()]
+        output.table(("codec", *columns), codecs)
+
+
+def model_similar_command(
+    context: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place),
+    ],
+    every_ref: AllOption = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rank the stored models by how like one they are, and tell what it was encoded against.
+
+    Told are the bits, of 16, that elements of the largest tensors differ by, estimated from samples
+    that are stored with them: no tensor is read. Models that share less than half of the names,
+    types and shapes are left out.
+
+    Examples:
+        tensorrepo model similar net
+        tensorrepo model similar v1:net --all
+        tensorrepo model similar net --json
+    """
+    session = session_of(context, repo)
+    entry = find_model(session, name).model.entry
+    ref, path = split_path(name)
+    with output.working("looking at models"):
+        models = _models(session, ref if path is not None else None, every_ref=every_ref)
+        found = similar_models(session.repository.objects, entry, models)
+    if as_json:
+        output.json_value(found.to_json())
+        return
+    output.lines(_bases(found))
+    rows = [
+        (
+            one.model.text,
+            f"{one.bits:.2f}",
+            "same" if one.same_architecture else "other",
+            one.base or ("alike" if one.is_alike else ""),
+        )
+        for one in found.ranking
+    ]
+    if rows:
+        output.table(("model", ">bits of 16", "architecture", "as a base"), rows)
+    output.line(f"{len(rows)} alike in names and shapes, {found.unlike} not")
+
+
+def _models(session: Session, ref: str | None, *, every_ref: bool) -> tuple[Reached, ...]:
+    """The models of one commit, or of every ref."""
+    if every_ref:
+        return models_at(session.repository, every_tree(session.repository))
+    revision = session.resolve(ref)
+    return models_at(session.repository, {ref or session.default_ref: revision.commit.tree})
+
+
+def _check_there(models: Sequence[Reached], wanted: Sequence[str]) -> None:
+    for path in wanted:
+        if not any(one.is_below([path]) for one in models):
+            raise NotFoundError(
+                f"no model {path} in the commits looked at. `tensorrepo model ls` lists them; "
+                "--all looks at every ref."
+            )
+
+
+def _sizes(usage: Usage) -> tuple[str, str, str, str]:
+    return (
+        output.bytes_text(usage.logical_bytes),
+        output.bytes_text(usage.stored_bytes),
+        output.bytes_text(usage.shared_bytes),
+        output.bytes_text(usage.unique_bytes),
+    )
+
+
+def _bases(found: Similarity) -> Iterator[str]:
+    """What the model was encoded against, for people."""
+    for base in found.bases:
+        bits = "" if base.bits is None else f", {base.bits:.2f} bits of 16 apart"
+        digest = digest_from_bytes(base.model)
+        yield f"{base.tensors:,} tensors encoded against {digest:.12}: {base.why}{bits}"
+    if not found.bases:
+        yield "no tensor was encoded against another model's"
