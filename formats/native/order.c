@@ -576,12 +576,25 @@ static PyObject *closed(PyObject *module, PyObject *arguments)
     return result;
 }
 
+/* Whether steps of `stride` come by each of so many bands before they come by one again: else a
+ * block has more rows of a band than there is room for. */
+static bool comes_by_all(size_t stride, size_t bands)
+{
+    while (stride) {
+        size_t rest = bands % stride;
+        bands = stride;
+        stride = rest;
+    }
+    return bands == 1;
+}
+
 /* Lanes are even, bands divide them, and there is room for what may be found. */
 static bool fits(const walk *walk, Py_ssize_t cuts, Py_ssize_t firsts, Py_ssize_t room)
 {
     size_t lanes = walk->lanes, blocks = walk->last_block - walk->first_block;
     if (lanes < 2 || lanes % 2 || !walk->bands || lanes % walk->bands ||
-        walk->stride > walk->bands || walk->last_block < walk->first_block ||
+        walk->stride > walk->bands || !comes_by_all(walk->stride, walk->bands) ||
+        walk->last_block < walk->first_block ||
         walk->last_band < walk->first_band || walk->last_band > walk->bands)
         return false;
     size_t each = (walk->last_band - walk->first_band) * (lanes / walk->bands);

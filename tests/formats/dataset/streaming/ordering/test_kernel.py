@@ -178,6 +178,8 @@ def test_lanes_walk_alike_in_c_and_in_numpy(given_: Rings, data: st.DataObject) 
         {"lanes": 3},
         {"bands": 3},
         {"stride": 5},
+        {"stride": 0},
+        {"stride": 2},
         {"cut": array(0, 10)},
         {"first": array(0)},
         {"start": array(0)},
