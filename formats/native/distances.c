@@ -197,9 +197,9 @@ INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, cons
             held &= 7;
         }
     }
-    if (held && used < room)
+    if (held)
         out[used++] = (uint8_t)waiting;
-    return (Py_ssize_t)used;
+    return room - used < SLACK ? -1 : (Py_ssize_t)used;
 }
 
 typedef Py_ssize_t bit_packer(const uint8_t *, const uint8_t *, const uint8_t *, size_t, kind,

@@ -109,7 +109,8 @@ static void copy_unequal(job *job)
         size_t length = (size_t)job->lengths[row];
         if (row + 2 < job->last && job->lengths[row + 2])
             fetch_line(pointer(job->from[row + 2]));
-        copy_one(to, pointer(job->from[row]), length, NULL, false);
+        if (length) /* an empty row may have no address: not even memcpy may be told of it */
+            copy_one(to, pointer(job->from[row]), length, NULL, false);
         to += length;
     }
 }
@@ -342,12 +343,13 @@ static PyObject *copy_rows(PyObject *module, PyObject *arguments)
     return wrong;
 }
 
-/* Whether each row is one of an open run. As unsigned numbers, those below zero are too large. */
+/* Whether each row is one of an open run. */
 static bool are_rows(const job *job, const int64_t *live, size_t runs)
 {
     for (size_t at = job->first; at < job->last; at++) {
         int64_t run = job->run[at], row = job->row[at];
-        if ((uint64_t)run >= runs || (uint64_t)row >= (uint64_t)live[run]) {
+        /* As an unsigned number, a run below zero is too large. */
+        if ((uint64_t)run >= runs || row < 0 || row >= live[run]) {
             PyErr_Format(PyExc_IndexError, "row %lld of run %lld is beyond its end", (long long)row,
                          (long long)run);
             return false;

@@ -278,10 +278,10 @@ def _check_table(table: RunTable, run: NDArray[np.int64], row: NDArray[np.int64]
         raise ValueError(
             f"{runs} runs at {known} addresses, {row.size} rows of {run.size} runs, {sums} sums"
         )
-    # As unsigned numbers, those below zero are too large.
+    # As an unsigned number, a run below zero is too large.
     places = np.where(run.view(np.uint64) < np.uint64(runs), run, 0)
     live = table.live[places] if runs else np.zeros(run.size, np.int64)
-    beyond = (places != run) | (row.view(np.uint64) >= live.view(np.uint64))
+    beyond = (places != run) | (row < 0) | (row >= live)
     closed = ~beyond
     closed[closed] = table.at[run[closed]] < _FIRST_ADDRESS
     wrong = np.flatnonzero(beyond | closed)

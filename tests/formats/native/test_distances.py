@@ -129,9 +129,14 @@ def test_neighbours_on_both_sides_of_zero_are_near(distances: Distances) -> None
 
 
 @EVERY
-def test_bits_need_room(distances: Distances) -> None:
-    of = Numbers(4, signed_magnitude=True, exponent_bits=8)
-    frame, base = pair(of, 100, 1)
+@KINDS
+@pytest.mark.parametrize("count", [0, 1, 100])
+@pytest.mark.parametrize("missing", [1, SLACK_BYTES])
+def test_bits_need_room_and_slack(
+    distances: Distances, of: Numbers, count: int, missing: int
+) -> None:
+    frame, base = pair(of, count, 1)
     tokens, bits = packed(distances, frame, base, of)
+    out = np.empty(bits.size + SLACK_BYTES - missing, np.uint8)
     with pytest.raises(ValueError, match="no room"):
-        distances.pack_bits(frame, base, of, tokens, np.empty(bits.size - 8, np.uint8))
+        distances.pack_bits(frame, base, of, tokens, out)

@@ -304,16 +304,17 @@ def test_rows_of_runs_are_compared_with_the_sums_of_their_runs(
     [
         (0, 3, "row 3 of run 0 is beyond its end"),
         (0, -1, "row -1 of run 0 is beyond its end"),
-        (3, 0, "row 0 of run 3 is beyond its end"),
+        (4, 0, "row 0 of run 4 is beyond its end"),
         (-1, 0, "row 0 of run -1 is beyond its end"),
         (1, 0, "run 1 is not open"),
         (2, 0, "row 0 of run 2 is beyond its end"),
+        (3, 7, "row 7 of run 3 is beyond its end"),
     ],
 )
 def test_nothing_is_read_for_a_row_that_no_open_run_has(
     copier: RowCopier, run: int, row: int, said: str
 ) -> None:
-    table = RunTable(np.array([3, 3, 0]), np.array([BASE, CLOSED, BASE]), None, 5)
+    table = RunTable(np.array([3, 3, 0, -1]), np.array([BASE, CLOSED, BASE, BASE]), None, 5)
     out = np.zeros((2, 5), np.uint8)
     with pytest.raises(IndexError, match=said):
         copier.take_rows(table, np.array([0, run]), np.array([0, row]), 5, out)
