@@ -9,16 +9,14 @@ import typer
 from tensorrepo.cli import output
 from tensorrepo.cli.checkout import show_written
 from tensorrepo.cli.common import JsonOption, RepoOption, place, session_of
-from tensorrepo.cli.complete import complete_entry
+from tensorrepo.cli.model import ModelArgument
 from tensorrepo.workspace.checkout import export
+from tensorrepo.workspace.models import find_model
 
 
 def model_export_command(
     context: typer.Context,
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME[@REF]", help="A model.", autocompletion=complete_entry),
-    ],
+    name: ModelArgument,
     out: Annotated[str, typer.Option("--out", metavar="PATH", help="Where to write it.")],
     format_name: Annotated[
         str | None,
@@ -42,12 +40,14 @@ def model_export_command(
 
     Examples:
         tensorrepo model export net --out net.safetensors
-        tensorrepo model export net@v1 --format gguf --out /tmp/net.gguf
+        tensorrepo model export v1:net --format gguf --out /tmp/net.gguf
         tensorrepo model export net --format hf --shard-bytes 5000000000 --out net-hf
     """
     session = session_of(context, repo)
+    model = find_model(session, name)
     target = place(context, out)
     options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
     with output.working(f"writing {name}"):
-        written = export(session, name, target, format_name, force=force, options=options)
+        pinned = f"{model.path}@{model.commit}"
+        written = export(session, pinned, target, format_name, force=force, options=options)
     show_written(session, [written], as_json=as_json)

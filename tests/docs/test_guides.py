@@ -14,7 +14,7 @@ from tests.support.pages import blocks
 from tests.support.sources import ROOT
 
 
-@pytest.mark.parametrize("name", ["changing-datasets", "checkpoints", "sampling"])
+@pytest.mark.parametrize("name", ["changing-datasets", "checkpointing", "model-files", "models", "sampling"])
 def test_a_guide_runs_from_top_to_bottom(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

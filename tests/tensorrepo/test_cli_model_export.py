@@ -36,7 +36,7 @@ def test_an_older_model_is_exported_as_a_folder_of_shards(shell: Shell) -> None:
     shell("commit", "-m", "A model")
     shell("tag", "v1")
     told = shell(
-        "model", "export", "net@v1", "--format", "hf", "--shard-bytes", "3000", "--out", "hf",
+        "model", "export", "v1:net", "--format", "hf", "--shard-bytes", "3000", "--out", "hf",
         "--json",
     )  # fmt: skip
     assert json.loads(told)[0]["format"] == "hf"
@@ -65,3 +65,11 @@ def test_formats_and_options_that_models_lack_are_refused(shell: Shell) -> None:
     with pytest.raises(InvalidInputError, match="shard_bytes"):
         model.export(shell.folder / "x.npz", depth=3)
     assert model.export(shell.folder / "x.npz").exists()
+
+
+def test_what_is_no_model_is_refused(shell: Shell) -> None:
+    (shell.folder / "points.csv").write_text("x,y\n1,2\n")
+    shell("add", "points.csv", "--dataset", "points")
+    shell("commit", "-m", "points")
+    said = shell.fails(2, "model", "export", "points", "--out", "x.npz")
+    assert "not a model" in said
