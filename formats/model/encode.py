@@ -103,9 +103,7 @@ def choose_way(
     """
     if chunk.part.size_bytes < LEAST_BYTES:
         return None
-    runs = list(_runs(chunk))
-    held: dict[tuple[int, int], memoryview] = {}
-    found = [(share, way) for way in ways if (share := _share(chunk, way, runs, held)) is not None]
+    found = shares(chunk, ways)
     alone = min((one for one in found if not one[1].bases), key=_share_of, default=None)
     based = min((one for one in found if one[1].bases), key=_share_of, default=None)
     best = alone or based
@@ -116,6 +114,13 @@ def choose_way(
     pays = best[0] <= WORTH_ENCODING and (best is not based or best[0] < WORTH_A_BASE)
     saved = chunk.part.size_bytes * (1 - best[0])
     return best[1] if least_saved is None or (pays and saved >= least_saved) else None
+
+
+def shares(chunk: Chunk, ways: Sequence[Way]) -> list[tuple[float, Way]]:
+    """Stored bytes over raw ones of samples, for each way that can encode them."""
+    runs = list(_runs(chunk))
+    held: dict[tuple[int, int], memoryview] = {}
+    return [(share, way) for way in ways if (share := _share(chunk, way, runs, held)) is not None]
 
 
 def _share_of(one: tuple[float, Way]) -> float:

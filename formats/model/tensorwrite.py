@@ -124,7 +124,7 @@ class TensorWriter:
             self._keep([(name, chunk)])
         self._large.flush()
         self._small.flush()
-        places = {name: _locations(slots) for name, slots in self._stored.items()}
+        places = {name: locations_of(slots) for name, slots in self._stored.items()}
         return build_placement(places | self._reused, self._chosen())
 
     def report(self) -> WriteReport:
@@ -350,7 +350,8 @@ def _entry(
     return TensorEntry(name, reader.type.name, shape, (piece,))
 
 
-def _locations(slots: Iterable[Slot]) -> Locations:
+def locations_of(slots: Iterable[Slot]) -> Locations:
+    """Where packed members lie; waits until their packs are stored."""
     located: dict[Slot, Location] = {}
     return tuple(_location(slot, located) for slot in slots)
 

@@ -60,9 +60,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         if self.alpha < 1:
-            raise InvalidInputError(
-                f"alpha {float(self.alpha)}: at least 1, what a whole one costs"
-            )
+            raise InvalidInputError(f"alpha {float(self.alpha)}: expected 1 or more")
         if self.depth < 0:
             raise InvalidInputError(f"depth {self.depth}: expected 0 or more")
         if any(all(option.bases for option in options) for options in self.options):
@@ -93,7 +91,7 @@ class Plan:
 def make_plan(problem: Problem, present: Choice | None = None) -> Plan:
     """A plan within all limits.
 
-    `present` is how tensors are stored now: where that is within the limits, the plan takes no more.
+    `present` is how tensors are stored now: within the limits, the plan takes no more.
     """
     limits = problem.limits()
     trees = {"grown": _grow(problem, limits), "repaired": _repair(problem, limits)}

@@ -104,7 +104,7 @@ def similar_models(
     model = open_model(objects, entry)
     own = open_base(objects, entry, "similar", cache_bytes=0)
     signatures = {} if own is None else _signatures(own)
-    tensors = dict(_readers(model))
+    tensors = dict(piece_readers(model))
     bases = () if own is None else own.placement.chosen
     found, others = [], [one for one in models if one.digest != entry.digest]
     for done, other in enumerate(others, 1):
@@ -128,7 +128,7 @@ def _architecture(model: Model) -> str:
     return architecture_fingerprint(model.spec(name) for name in model)
 
 
-def _readers(model: Model) -> Iterator[tuple[str, TensorReader]]:
+def piece_readers(model: Model) -> Iterator[tuple[str, TensorReader]]:
     """Readers of tensors, of several pieces those of each, by the names that bases have."""
     for entry in model.manifest.tensors:
         reader = model.tensor(entry.name)

@@ -1,0 +1,272 @@
+"""How are the models of a repository stored anew while it is in use?
+
+Everything is stored and read back first. Then one record of the log says which placement took the
+place of which: commits, tags and signatures stay as they are. What the old placements alone reached
+becomes garbage.
+
+Source:
+    docs/spec/log.md, "supersede"; docs/spec/model.md, "Placement".
+"""
+
+from __future__ import annotations
+
+import secrets
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from tensorrepo.formats.model.pack import MAX_DEPTH
+from tensorrepo.formats.model.packing import PACK_BYTES
+from tensorrepo.formats.model.placement import encode_placement
+from tensorrepo.formats.model.read import open_model
+from tensorrepo.formats.model.repack.measure import Measured, Scale, likely_bases
+from tensorrepo.formats.model.repack.plan import Plan, Problem, make_plan
+from tensorrepo.formats.model.repack.stock import Stock, take_stock
+from tensorrepo.formats.model.repack.store import Restorer
+from tensorrepo.formats.model.space.reach import Reached, models_at
+from tensorrepo.repo import fence
+from tensorrepo.repo.errors import ConflictError, InvalidInputError
+from tensorrepo.repo.history import walk
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.records import LogEntry
+from tensorrepo.repo.trees import Entry
+from tensorrepo.repo.writer import ObjectWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from tensorrepo.repo.ids import Buffer, Digest
+    from tensorrepo.repo.log import View
+    from tensorrepo.repo.repository import Repository
+
+ALPHA: Final = 1.5
+DEPTH: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a repack is to achieve.
+
+    Attributes:
+        alpha: how many times as much as reading it whole reading a model may cost.
+        depth: how many bases a read may pass through.
+        paths: models below these alone; none: all. In the whole history of every ref.
+        dry_run: measure and plan, and store nothing.
+        actor: who does it, for the log.
+        time_ns: when, for the log.
+        threads: that encode.
+    """
+
+    actor: str
+    time_ns: int
+    alpha: float = ALPHA
+    depth: int = DEPTH
+    paths: Collection[str] = ()
+    dry_run: bool = False
+    threads: int = 4
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.alpha < float("inf"):
+            raise InvalidInputError(f"alpha {self.alpha}: expected 1 or more")
+        if not 0 <= self.depth <= MAX_DEPTH:
+            raise InvalidInputError(f"depth {self.depth}: expected 0 to {MAX_DEPTH}")
+
+
+@dataclass(frozen=True, slots=True)
+class Repacked:
+    """What was, or would be, done.
+
+    Attributes:
+        models: placements that were looked at.
+        tensors: of them, each once.
+        present_bytes: what packs take that they alone reach.
+        planned_bytes: what tensors take by the plan, by samples.
+        stored_bytes: of the new packs; 0 where nothing was stored.
+        superseded: old placement to new; empty: nothing changed.
+        reclaimable: old packs that nothing reaches any more.
+        reclaimable_bytes: of them.
+        found_by: "grown" or "repaired", which algorithm gave the plan.
+    """
+
+    models: int
+    tensors: int
+    present_bytes: int
+    planned_bytes: int
+    stored_bytes: int
+    superseded: dict[Digest, Digest]
+    reclaimable: tuple[Digest, ...]
+    reclaimable_bytes: int
+    found_by: str
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.superseded)
+
+
+def repack_models(
+    repository: Repository,
+    wishes: Wishes,
+    clock: Callable[[], float],
+    progress: Callable[[str, int, int], None] = lambda _what, _done, _of: None,
+) -> Repacked:
+    """Store models anew, so that they take least within what reading them may cost.
+
+    Args:
+        repository: what to work on.
+        wishes: what is to be achieved.
+        clock: seconds of work done, to measure decoding by.
+        progress: told what is being done ("measuring", "storing", "verifying"), and the bytes of
+            tensors done, of how many.
+
+    Raises:
+        ConflictError: models were repacked by somebody else meanwhile. Nothing changed.
+        CorruptError: a model cannot be read. Nothing changed.
+    """
+    pin = repository.log.refresh()
+    found = _history(repository, pin, wishes.paths)
+    entries = [entry for model in found for entry in model.entries]
+    writer = ObjectWriter(repository.objects, pin.state.graves)
+    try:
+        with ThreadPoolExecutor(wishes.threads) as pool:
+            return _Run(repository, wishes, pin, writer, pool, clock, progress).run(entries)
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _history(repository: Repository, pin: View, paths: Collection[str]) -> list[Reached]:
+    """The models of all commits that refs, or retained values of refs, lead to."""
+    tips = {*pin.state.refs.values(), *pin.state.retained}
+    trees = {digest: commit.tree for digest, commit in walk(repository.objects, tips)}
+    found = models_at(repository, trees)
+    return [one for one in found if not paths or one.is_below(paths)]
+
+
+class _Run:
+    """One repack."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        wishes: Wishes,
+        pin: View,
+        writer: ObjectWriter,
+        pool: ThreadPoolExecutor,
+        clock: Callable[[], float],
+        progress: Callable[[str, int, int], None],
+    ) -> None:
+        self.repository = repository
+        self.wishes = wishes
+        self.pin = pin
+        self.writer = writer
+        self.pool = pool
+        self.clock = clock
+        self.progress = progress
+
+    def run(self, entries: Sequence[Entry]) -> Repacked:
+        stock = take_stock(self.repository.objects, entries)
+        chosen, plan = self._plan(stock)
+        old = [entry.storage for entry in stock.entries if entry.storage is not None]
+        dead = self._alone(old)
+        present = sum(dead.values())
+        told = (len(old), len(stock.tensors), present, plan.stored_bytes)
+        if self.wishes.dry_run or not entries or plan.stored_bytes >= present:
+            return Repacked(*told, 0, {}, tuple(dead), present, plan.found_by)
+        placements, stored = self._store(stock, chosen)
+        superseded = {one: new for one, new in zip(old, placements, strict=True) if one != new}
+        # What is equal to an old pack is no garbage.
+        dead = {pack: size for pack, size in dead.items() if pack not in self.writer.own}
+        freed = sum(dead.values())
+        if stored >= present:
+            return Repacked(*told, 0, {}, (), 0, plan.found_by)
+        self._verify(entries, dict(zip(old, placements, strict=True)))
+        self._append(superseded)
+        return Repacked(*told, stored, superseded, tuple(dead), freed, plan.found_by)
+
+    def _plan(self, stock: Stock) -> tuple[list[Measured], Plan]:
+        scale = Scale(stock, self.pool, self.clock)
+        size = sum(one.size_bytes for one in stock.tensors)
+        measured, done = [], 0
+        for number, candidates in enumerate(likely_bases(stock)):
+            measured.append(scale.options(number, candidates))
+            done += stock.tensors[number].size_bytes
+            self.progress("measuring", done, size)
+        problem = Problem(
+            tuple(tuple(one.option for one in options) for options in measured),
+            tuple(stock.models),
+            Fraction(self.wishes.alpha),
+            self.wishes.depth,
+        )
+        plan = make_plan(problem)
+        return [one[at] for one, at in zip(measured, plan.choice, strict=True)], plan
+
+    def _alone(self, old: Sequence[Digest]) -> dict[Digest, int]:
+        """The packs, and their bytes, that nothing but these placements reaches."""
+        objects = self.repository.objects
+        packs: dict[Digest, int] = {}
+        for storage in old:
+            for link in objects.get(storage).links:
+                packs[link.digest] = link.bytes
+        superseded, state = set(old), self.pin.state
+        for digest in fence.closure(
+            objects, state.roots(), state.supersedes, stop=superseded.__contains__
+        ):
+            packs.pop(digest, None)
+        return packs
+
+    def _store(self, stock: Stock, chosen: Sequence[Measured]) -> tuple[list[Digest], int]:
+        """New packs and placements, durable; the placements, and the bytes of the packs."""
+        size = sum(one.size_bytes for one in stock.tensors)
+        with ThreadPoolExecutor(1) as uploader:
+            last: list[Future[Digest]] = []
+
+            def emit(parts: tuple[Buffer, ...]) -> Future[Digest]:
+                # One pack is on its way while the next is filled, and no more.
+                if last:
+                    last.pop().result()
+                last.append(uploader.submit(lambda: self.writer.put(Kind.PACK, parts).digest))
+                return last[0]
+
+            restorer = Restorer(stock, chosen, PACK_BYTES, emit, self.pool)
+            restorer.store_all(lambda done: self.progress("storing", done, size))
+            made = [restorer.placement(model) for model in range(len(stock.models))]
+        digests = [
+            self.writer.put(Kind.PLACEMENT, encode_placement(one), one.links()).digest
+            for one in made
+        ]
+        self.writer.flush()
+        packs = {digest for one in made for digest in one.links()}
+        return digests, sum(self.writer.describe(digest).bytes for digest in packs)
+
+    def _verify(self, entries: Sequence[Entry], new: dict[Digest, Digest]) -> None:
+        """Read all tensors by their new placements: the old packs may be gone tomorrow."""
+        renewed = dict.fromkeys(
+            Entry(one.kind, one.digest, new[one.storage])
+            for one in entries
+            if one.storage is not None
+        )
+        size, done = sum(open_model(self.writer, one).size_bytes for one in renewed), 0
+        for entry in renewed:
+            model = open_model(self.writer, entry)
+            for name in model.tensors:
+                done += sum(len(chunk) for chunk in model.tensor_chunks(name))
+                self.progress("verifying", done, size)
+
+    def _append(self, superseded: dict[Digest, Digest]) -> None:
+        txn = secrets.token_hex(16)
+
+        def decide(view: View) -> tuple[LogEntry, ...]:
+            state = view.state
+            if state.supersedes != self.pin.state.supersedes:
+                raise ConflictError(
+                    f"{self.repository.url}: models were repacked by somebody else since this one "
+                    "began. Nothing changed; run `tensorrepo model repack` again."
+                )
+            graves = fence.graves_since(state, self.pin.generation)
+            hits = fence.condemned(self.repository.objects, self.writer.own, graves)
+            fence.store_again(self.writer, hits, state.graves, "a repacked model")
+            data = {"placements": superseded}
+            return (LogEntry(txn, "supersede", self.wishes.actor, self.wishes.time_ns, data=data),)
+
+        self.repository.append(decide)
