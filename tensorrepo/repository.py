@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from tensorrepo.compare import Comparison, compare
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.model.read import open_model
+from tensorrepo.formats.model.repack.run import ALPHA, DEPTH, Repacked, Wishes, repack_models
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.usage import measure_usage
 from tensorrepo.model import Model
@@ -166,6 +168,35 @@ class Repository:
         """
         trees = every_tree(self.core) if every_ref else {ref: self.resolve(ref).commit.tree}
         return measure_usage(self.core.objects, models_at(self.core, trees))
+
+    def repack_models(
+        self,
+        paths: Iterable[str] = (),
+        *,
+        alpha: float = ALPHA,
+        depth: int = DEPTH,
+        dry_run: bool = False,
+    ) -> Repacked:
+        """Store models anew, so that they take the fewest bytes; commits stay as they are.
+
+        Args:
+            paths: models at these, or below, in all commits; none: all.
+            alpha: how many times as much as reading it whole reading a model may cost.
+            depth: how many bases a read may pass through.
+            dry_run: measure and plan, and store nothing.
+
+        Raises:
+            ConflictError: somebody else repacked meanwhile. Nothing changed.
+        """
+        wishes = Wishes(
+            self.author,
+            time.time_ns(),
+            alpha=alpha,
+            depth=depth,
+            paths=tuple(path if path.startswith("models/") else f"models/{path}" for path in paths),
+            dry_run=dry_run,
+        )
+        return repack_models(self.core, wishes, time.thread_time)
 
     def file(self, name: str, ref: str = "main") -> bytes:
         """Content of a file."""

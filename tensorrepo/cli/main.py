@@ -68,6 +68,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "model slice": ("model_make", "Stage a part of a model as a model of its own.", CHANGE),
     "model construct": ("model_construct", "Stage a model of a new architecture.", CHANGE),
     "model merge": ("model_make", "Blend the weights of models, and stage the result.", CHANGE),
+    "model repack": ("model_repack", "Store models anew, in fewer bytes.", MORE),
     "model export": ("model_export", "Write a model in a foreign format.", LOOK),
     "branch": ("branches", "List, make, rename or delete branches.", BRANCH),
     "tag": ("branches", "List, make or delete tags.", BRANCH),

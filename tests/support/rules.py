@@ -34,6 +34,9 @@ TOUCH_STORAGE = (
     "formats/model/originals.py",  # compares a file with what was stored of it
     "formats/model/shards.py",  # joins what several processes stored
     "formats/model/filebytes.py",  # the user's own files that come with a model
+    "formats/model/space/*.py",  # reads the manifests and placements of many models
+    "formats/model/repack/stock.py",  # as that does
+    "formats/model/repack/run.py",  # reads models, and writes their packs and placements anew
     "formats/*/merge.py",  # a merge driver reads both sides' manifests and writes the joined one
     "formats/*/diff.py",  # a diff reads the manifests of two versions
     "formats/dataset/update.py",  # changes read one version and write the next

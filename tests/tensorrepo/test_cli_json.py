@@ -50,6 +50,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "model verify": (("model", "verify", "net"),),
     "model du": (("model", "du"),),
     "model similar": (("model", "similar", "net"),),
+    "model repack": (("model", "repack", "--dry-run"),),
     "model add": (("model", "add", "net.safetensors", "other"),),
     "model export": (("model", "export", "net", "--out", "out.safetensors"),),
     "model slice": (

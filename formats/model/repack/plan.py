@@ -220,7 +220,8 @@ def _unlimited(problem: Problem) -> int:
     most = sum(max(option.cost for option in options) for options in problem.options)
     widest = max((len(one.bases) for options in problem.options for one in options), default=1)
     reads = max((len(model) for model in problem.models), default=1)
-    return (most + 1) * (reads + 1) * (widest + 1) ** (problem.depth + 1)
+    limit: int = (most + 1) * (reads + 1) * (widest + 1) ** (problem.depth + 1)
+    return limit
 
 
 def _by_base(problem: Problem) -> list[list[tuple[int, int]]]:

@@ -138,8 +138,8 @@ def repack_models(
 def _history(repository: Repository, pin: View, paths: Collection[str]) -> list[Reached]:
     """The models of all commits that refs, or retained values of refs, lead to."""
     tips = {*pin.state.refs.values(), *pin.state.retained}
-    trees = {digest: commit.tree for digest, commit in walk(repository.objects, tips)}
-    found = models_at(repository, trees)
+    commits = {commit.tree: digest for digest, commit in walk(repository.objects, tips)}
+    found = models_at(repository, {str(digest): tree for tree, digest in commits.items()})
     return [one for one in found if not paths or one.is_below(paths)]
 
 
@@ -266,7 +266,7 @@ class _Run:
             graves = fence.graves_since(state, self.pin.generation)
             hits = fence.condemned(self.repository.objects, self.writer.own, graves)
             fence.store_again(self.writer, hits, state.graves, "a repacked model")
-            data = {"placements": superseded}
+            data = {"placements": {str(old): str(new) for old, new in superseded.items()}}
             return (LogEntry(txn, "supersede", self.wishes.actor, self.wishes.time_ns, data=data),)
 
         self.repository.append(decide)
