@@ -12,7 +12,7 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 from tensorrepo.checkpoints import (
     STATE_PATH,
@@ -135,8 +135,8 @@ class Checkpointer:
             InvalidInputError: something in the state cannot be stored; says where.
             Error: an earlier checkpoint could not be stored.
         """
-        if step < 0:
-            raise InvalidInputError(f"step {step}: expected 0 or more")
+        if not isinstance(step, SupportsIndex) or step < 0:
+            raise InvalidInputError(f"step {step!r}: expected a whole number, 0 or more")
         self._raise_failures(self._waiting_limit())
         numbers = {name: number(name, value) for name, value in (metrics or {}).items()}
         apart = take_apart(dict(state))
@@ -184,6 +184,8 @@ class Checkpointer:
         Raises:
             NotFoundError: no such checkpoint; says which there are.
         """
+        if output not in {"numpy", "torch"}:
+            raise InvalidInputError(f"output {output!r}: expected 'numpy' or 'torch'")
         self.wait()
         entry = state_entry(self._repository, self._commit_of(step))
         model = open_model(self._repository.core.objects, entry)

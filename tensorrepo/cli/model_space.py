@@ -113,7 +113,7 @@ def model_similar_command(
     ]
     if rows:
         output.table(("model", ">bits of 16", "architecture", "as a base"), rows)
-    output.line(f"{len(rows)} alike in names and shapes, {found.unlike} not")
+    output.line(f"{len(rows)} compared; {found.unlike} not: other names or shapes, or too small")
 
 
 def _models(session: Session, ref: str | None, *, every_ref: bool) -> tuple[Reached, ...]:

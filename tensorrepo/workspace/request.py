@@ -69,16 +69,22 @@ def existing_entry(session: Session, request: Request) -> Entry | None:
     """
     existing = entry_at(session, request.path)
     if existing is not None and request.mode is Mode.NEW:
-        raise ConflictError(
-            f"{request.path} exists. Say what you mean: --append adds rows to it, --upsert KEY "
-            "updates those whose key it has, --sync makes it what the path is now, --replace "
-            "starts it anew."
-        )
+        raise ConflictError(f"{request.path} exists. {_ways_on(request)}")
     if request.mode in {Mode.APPEND, Mode.UPSERT} and request.space != "datasets":
         raise InvalidInputError(
             f"--{request.mode.value} adds rows to datasets; use --sync or --replace here"
         )
     return existing
+
+
+def _ways_on(request: Request) -> str:
+    """What can be said of an entry that exists; rows are added to datasets alone."""
+    if request.space != "datasets":
+        return "Choose another name, or give --replace."
+    return (
+        "Say what you mean: --append adds rows to it, --upsert KEY updates those whose key it has, "
+        "--sync makes it what the path is now, --replace starts it anew."
+    )
 
 
 def new_writer(session: Session) -> ObjectWriter:

@@ -104,7 +104,8 @@ def _check_alike(models: Sequence[Model]) -> None:
             more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
             raise InvalidInputError(
                 f"model 1 and model {number} differ in {listed}{more}: tensors that one has not, "
-                "or with another shape or type. Without `strict` those are the first model's"
+                "or with another shape or type. --lenient, in Python strict=False, takes those of "
+                "the first model"
             )
 
 
