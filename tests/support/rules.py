@@ -34,6 +34,8 @@ TOUCH_STORAGE = (
     "formats/model/originals.py",  # compares a file with what was stored of it
     "formats/model/shards.py",  # joins what several processes stored
     "formats/model/filebytes.py",  # the user's own files that come with a model
+    "formats/model/combine/construct.py",  # what is made of models is stored
+    "formats/model/combine/make.py",
     "formats/model/space/*.py",  # reads the manifests and placements of many models
     "formats/model/repack/stock.py",  # as that does
     "formats/model/repack/run.py",  # reads models, and writes their packs and placements anew

@@ -6,7 +6,7 @@ Everything is little-endian. All of it is parsed here with limits of our own: a 
 believed before its bytes are there, and nothing is allocated by what a length claims.
 
 Source:
-    https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+    The description of GGUF in the documentation of ggml.
 """
 
 from __future__ import annotations
