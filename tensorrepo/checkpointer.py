@@ -139,7 +139,7 @@ class Checkpointer:
             raise InvalidInputError(f"step {step!r}: expected a whole number, 0 or more")
         self._raise_failures(self._waiting_limit())
         numbers = {name: number(name, value) for name, value in (metrics or {}).items()}
-        apart = take_apart(dict(state))
+        apart = take_apart(state)
         size = bytes_of(apart.tensors)
         began = self._clock()
         self._staging.reserve(size)

@@ -206,7 +206,7 @@ class Model:
         Returns:
             Arrays by name. Aliases are the same object as their tensor; no others share memory.
         """
-        wanted = list(self.keys() if names is None else names)
+        wanted = self._wanted(names)
         wish = Wish(output, copy, device, dtype, shard, planes)
         loaded = dict(self._iterate(wanted, wish, threads, self.size_bytes + 1))
         return {name: loaded[name] for name in wanted}
@@ -229,7 +229,7 @@ class Model:
         `budget_bytes` bounds what is read ahead, beside the one tensor in hand. An alias comes
         right after its tensor and is the same object. Arguments else as for `load`.
         """
-        wanted = list(self.keys() if names is None else names)
+        wanted = self._wanted(names)
         wish = Wish(output, copy, device, dtype, shard, planes)
         return self._iterate(wanted, wish, threads, budget_bytes)
 
@@ -316,6 +316,11 @@ class Model:
         if original.blob is None:
             return b""
         return self.objects.get(digest_from_bytes(original.blob)).payload
+
+    def _wanted(self, names: Iterable[str] | None) -> list[str]:
+        if isinstance(names, str):
+            raise InvalidInputError(f"names={names!r}: expected several, such as [{names!r}]")
+        return list(self.keys() if names is None else names)
 
     def _target(self, name: str) -> str:
         target = self.aliases.get(name, name)

@@ -6,16 +6,14 @@ read here: tensors hand over their bytes when they are written.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.formats.model.manifest import check_tensor_name
 from tensorrepo.formats.tensors import TensorReader, memory_key, tensor_of
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FileContent = bytes | Path
 
@@ -75,6 +73,9 @@ def source_of(tensors: Mapping[str, object]) -> ModelSource:
     Raises:
         InvalidInputError: a name or a value that cannot be stored.
     """
+    if not isinstance(tensors, Mapping):
+        hint = ": give its state_dict()" if hasattr(tensors, "state_dict") else ""
+        raise InvalidInputError(f"a model is tensors by name, got {type(tensors).__name__}{hint}")
     if not isinstance(tensors, dict):
         readers = {check_tensor_name(name): tensor_of(name, tensors[name]) for name in tensors}
         return ModelSource(readers)

@@ -178,6 +178,21 @@ def test_what_cannot_be_stored_is_named_before_training_goes_on(
         checkpointer.save(1, {"optimizer": {"hooks": [lambda: None]}})
 
 
+def test_a_module_instead_of_its_state_is_refused(repository: tr.Repository) -> None:
+    class Module:
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+    checkpointer, module = repository.checkpointer("exp1"), Module()
+    with pytest.raises(tr.InvalidInputError, match="names as keys"):
+        checkpointer.save(1, module)  # type: ignore[arg-type]  # what is refused
+    with (
+        pytest.raises(tr.InvalidInputError, match="give its state_dict"),
+        repository.transaction() as tx,
+    ):
+        tx.save_model("m", module)  # type: ignore[arg-type]  # what is refused
+
+
 def test_a_failure_in_the_background_is_raised(
     repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,16 +19,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from tensorrepo.formats.tensors import is_torch
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Json = Any
 MAX_NESTING: Final = 48  # a manifest's JSON may nest 64 deep, and wrappers nest, too
@@ -50,13 +48,13 @@ def take_apart(state: Mapping[str, Any]) -> StateTree:
     Raises:
         InvalidInputError: something that cannot be stored; says where, and what can.
     """
-    if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+    if not isinstance(state, Mapping) or not all(isinstance(key, str) for key in state):
         raise InvalidInputError(
             "a training state is a dict with names as keys, such as "
             '{"model": model.state_dict(), "optimizer": optimizer.state_dict()}'
         )
     apart = _Apart()
-    return StateTree(apart.tensors, apart.node(state, "", 0))
+    return StateTree(apart.tensors, apart.node(dict(state), "", 0))
 
 
 def put_together(skeleton: Json, tensors: Mapping[str, Any]) -> Any:
