@@ -73,9 +73,10 @@ def source_of(tensors: Mapping[str, object]) -> ModelSource:
     Raises:
         InvalidInputError: a name or a value that cannot be stored.
     """
-    if not isinstance(tensors, Mapping):
-        hint = ": give its state_dict()" if hasattr(tensors, "state_dict") else ""
-        raise InvalidInputError(f"a model is tensors by name, got {type(tensors).__name__}{hint}")
+    given: object = tensors
+    if not isinstance(given, Mapping):
+        hint = ": give its state_dict()" if hasattr(given, "state_dict") else ""
+        raise InvalidInputError(f"a model is tensors by name, got {type(given).__name__}{hint}")
     if not isinstance(tensors, dict):
         readers = {check_tensor_name(name): tensor_of(name, tensors[name]) for name in tensors}
         return ModelSource(readers)
