@@ -74,7 +74,7 @@ def source_of(tensors: Mapping[str, object]) -> ModelSource:
         InvalidInputError: a name or a value that cannot be stored.
     """
     given: object = tensors
-    if not isinstance(given, Mapping):
+    if hasattr(given, "state_dict") or not {"__getitem__", "__iter__"} <= set(dir(given)):
         hint = ": give its state_dict()" if hasattr(given, "state_dict") else ""
         raise InvalidInputError(f"a model is tensors by name, got {type(given).__name__}{hint}")
     if not isinstance(tensors, dict):
