@@ -13,8 +13,10 @@ import pytest
 from tests.support.pages import blocks
 from tests.support.sources import ROOT
 
+GUIDES = ["changing-datasets", "checkpointing", "model-files", "models", "sampling"]
 
-@pytest.mark.parametrize("name", ["changing-datasets", "checkpointing", "model-files", "models", "sampling"])
+
+@pytest.mark.parametrize("name", GUIDES)
 def test_a_guide_runs_from_top_to_bottom(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
