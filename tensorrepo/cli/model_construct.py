@@ -69,7 +69,7 @@ def model_construct_command(
     Examples:
         tensorrepo model construct wider.json --from bert --init default --as wider
         tensorrepo model construct --like v2:net --from v1:net --init zeros --as net2
-        tensorrepo model desc net --graph --json > net.json
+        tensorrepo model construct net.json --as net3 --init zeros
     """
     session = session_of(context)
     if (target is None) == (like is None):
