@@ -15,20 +15,18 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from harness import Options
+from link import namespace, server
 
 import tensorrepo
 from tensorrepo.formats.dataset.columns.schema import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -70,8 +68,8 @@ def measure(
     bucket.mkdir(parents=True)
     _store(bucket / "ours", values)
     with ExitStack() as stack:
-        inside = stack.enter_context(_namespace(net))
-        endpoint = stack.enter_context(_server(folder / "server", net, inside))
+        inside = stack.enter_context(namespace(net.mbit))
+        endpoint = stack.enter_context(server(folder / "server", net.latency_ms, inside))
         cold = _ours(folder, endpoint, net, inside, epochs=1, cache_bytes=0)
         cached = _ours(folder, endpoint, net, inside, epochs=2, cache_bytes=values.nbytes // 2)
         theirs = {
@@ -120,43 +118,6 @@ def _told(
         found[f"{name}_rows_per_s"] = round(each["rows"] / each["seconds"])
         found[f"ratio_{name}"] = round(each["seconds"] / first["seconds"], 2)
     return found
-
-
-# ------------------------------------------------------------------------------ the link
-
-
-@contextmanager
-def _namespace(net: Net) -> Iterator[list[str]]:
-    """What to put before a command so that it runs behind the link; nothing without root."""
-    if os.geteuid() or shutil.which("ip") is None:
-        yield []
-        return
-    name = f"tensorrepo-{os.getpid()}"
-    inside = ["ip", "netns", "exec", name]
-    subprocess.run(["ip", "netns", "add", name], check=True)
-    try:
-        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
-        rate = ["rate", f"{net.mbit}mbit", "burst", "1mb", "limit", "64mb"]
-        shape = ["tc", "qdisc", "add", "dev", "lo", "root", "tbf", *rate]
-        subprocess.run([*inside, *shape], check=True)
-        yield inside
-    finally:
-        subprocess.run(["ip", "netns", "del", name], check=True)
-
-
-@contextmanager
-def _server(root: Path, net: Net, inside: list[str]) -> Iterator[str]:
-    script = str(ROOT / "examples" / "s3_server.py")
-    arguments = ["--root", str(root), "--port", "0", "--latency-ms", str(net.latency_ms)]
-    process = subprocess.Popen(
-        [*inside, sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-    finally:
-        process.terminate()
-        process.wait()
 
 
 # ------------------------------------------------------------------------------ the readers
