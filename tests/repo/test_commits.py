@@ -29,7 +29,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import path_key
 from tensorrepo.repo.objects import Kind, Link, decode_object, encode_object
 from tensorrepo.repo.trees import EMPTY_TREE, Change, Entry, update
-from tests.support.damage import FLIPS, flipped, survivors
+from tests.support.damage import FLIPS, flipped, short_survivors, survivors
 from tests.support.objects import MemoryObjects
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "commits"
@@ -116,10 +116,8 @@ def test_any_bytes_are_refused_or_encode_to_themselves(data: bytes) -> None:
         assert encode_commit(decode_commit(data)) == data
 
 
-@pytest.mark.parametrize("stop", range(len(BYTES)))
-def test_a_commit_cut_short_is_corrupt(stop: int) -> None:
-    with pytest.raises(CorruptError):
-        decode_commit(BYTES[:stop])
+def test_a_commit_cut_short_is_corrupt() -> None:
+    assert short_survivors(BYTES, decode_commit) == {}
 
 
 FIELDS: list[Any] = msgspec.msgpack.decode(BYTES)

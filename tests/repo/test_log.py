@@ -36,6 +36,7 @@ from tensorrepo.repo.slots import (
     void_key,
 )
 from tensorrepo.repo.state import State, encode_state
+from tests.support.damage import survivors
 from tests.support.log import (
     IDENTITY,
     MAIN,
@@ -277,28 +278,42 @@ def test_verdicts_can_be_asked_for_later() -> None:
 SHORT = filled(5)
 
 
-@pytest.mark.parametrize("at", range(len(SHORT.read(slot_key(3)))))
-def test_no_flipped_byte_of_a_record_goes_unnoticed(at: int) -> None:
+def with_record(gen: int, data: bytes) -> MemoryBackend:
+    """`SHORT` with other bytes for one record."""
     backend = copy_of(SHORT)
-    flip(backend, slot_key(3), at)
-    with pytest.raises(CorruptError, match=r"log record (3|4)"):
-        list(open_log(backend).records(1, 6))
-    with pytest.raises(CorruptError, match=r"log record (3|4)"):
-        open_log(backend).refresh()
+    backend.overwrite(slot_key(gen), (data,))
+    return backend
 
 
-@pytest.mark.parametrize("at", range(len(SHORT.read(slot_key(5)))))
-def test_no_flipped_byte_of_the_newest_record_goes_unnoticed_by_who_saw_it(
-    tmp_path: Path, at: int
-) -> None:
+@pytest.mark.parametrize(
+    "read", [lambda log: list(log.records(1, 6)), lambda log: log.refresh()], ids=["all", "head"]
+)
+def test_no_flipped_byte_of_a_record_goes_unnoticed(read: Callable[[Log], object]) -> None:
+    found = survivors(
+        SHORT.read(slot_key(3)),
+        0xFF,
+        lambda damaged: read(open_log(with_record(3, damaged))),
+        (CorruptError,),
+        match=r"log record (3|4)",
+    )
+    assert found == {}
+
+
+def test_no_flipped_byte_of_the_newest_record_goes_unnoticed_by_who_saw_it(tmp_path: Path) -> None:
+    newest = SHORT.read(slot_key(5))
     backend = copy_of(SHORT)
     known = open_log(backend, memory=tmp_path)
     known.refresh()
-    flip(backend, slot_key(5), at)
-    with pytest.raises(RepositoryRewound):
-        known.refresh()
-    with pytest.raises(RepositoryRewound):
-        open_log(backend, memory=tmp_path).refresh()
+
+    def refresh_known(damaged: bytes) -> object:
+        backend.overwrite(slot_key(5), (damaged,))
+        return known.refresh()
+
+    def refresh_another(damaged: bytes) -> object:
+        return open_log(with_record(5, damaged), memory=tmp_path).refresh()
+
+    assert survivors(newest, 0xFF, refresh_known, (RepositoryRewound,)) == {}
+    assert survivors(newest, 0xFF, refresh_another, (RepositoryRewound,)) == {}
 
 
 @pytest.mark.parametrize("workers", [1, 32])

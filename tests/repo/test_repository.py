@@ -25,7 +25,7 @@ from tensorrepo.repo.segments import read_segment
 from tensorrepo.repo.transaction import begin
 from tensorrepo.repo.trees import Entry
 from tests.support.collector import supersede
-from tests.support.damage import FLIPS, flipped
+from tests.support.damage import FLIPS, survivors
 from tests.support.faults import WrappedBackend
 from tests.support.repositories import ADA, again, commit_files, files_at, new_repository, tip_of
 
@@ -131,22 +131,17 @@ def snapshot(backend: Backend) -> object:
     return files_at(repository, tip_of(repository))
 
 
-IDENTITY_BYTES = len(new_repository().backend.read("repo.json"))
-
-
 @pytest.mark.parametrize("mask", FLIPS)
-@pytest.mark.parametrize("at", range(IDENTITY_BYTES))
-def test_no_flipped_byte_of_repo_json_goes_unnoticed_where_there_is_a_record(
-    at: int, mask: int
-) -> None:
+def test_no_flipped_byte_of_repo_json_goes_unnoticed_where_there_is_a_record(mask: int) -> None:
     """The first record chains to these bytes."""
     repository = new_repository()
     commit_files(repository, {"files/a": b"one"})
-    repository.backend.overwrite(
-        "repo.json", (flipped(repository.backend.read("repo.json"), at, mask),)
-    )
-    with pytest.raises((CorruptError, UnsupportedError)):
-        snapshot(repository.backend)
+
+    def read(damaged: bytes) -> object:
+        repository.backend.overwrite("repo.json", (damaged,))
+        return snapshot(repository.backend)
+
+    assert survivors(repository.backend.read("repo.json"), mask, read) == {}
 
 
 def test_a_store_that_can_only_be_read_gets_no_repository() -> None:

@@ -8,6 +8,7 @@ from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import state_digest
 from tensorrepo.repo.records import canonical_json
 from tensorrepo.repo.state import Grave, Lease, State, decode_state, encode_state
+from tests.support.damage import survivors
 from tests.support.log import digest
 
 STATE = State(
@@ -40,13 +41,10 @@ def test_equal_states_have_equal_bytes_whatever_the_order_they_were_made_in() ->
 SMALL = encode_state(State(generation=9, refs={"heads/main": digest(1)}))
 
 
-@pytest.mark.parametrize("at", range(len(SMALL)))
-def test_a_flipped_byte_gives_other_bytes_than_the_record_names(at: int) -> None:
-    damaged = bytearray(SMALL)
-    damaged[at] ^= 0xFF
-    assert state_digest(damaged) != state_digest(SMALL)
-    with pytest.raises(CorruptError):
-        decode_state(bytes(damaged))
+def test_a_flipped_byte_gives_other_bytes_than_the_record_names() -> None:
+    assert survivors(SMALL, 0xFF, decode_state, (CorruptError,)) == {}
+    digests = survivors(SMALL, 0xFF, state_digest, ())
+    assert len({state_digest(SMALL), *digests.values()}) == 1 + len(SMALL)
 
 
 @pytest.mark.parametrize(

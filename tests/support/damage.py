@@ -1,16 +1,17 @@
-"""Flipped bytes, for tests that no damage goes unnoticed."""
+"""Flipped and missing bytes, for tests that no damage goes unnoticed."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
 from typing import TYPE_CHECKING, TypeVar
 
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _T = TypeVar("_T")
+_Case = TypeVar("_Case")
 
 FLIPS = (0x01, 0x80, 0xFF)
 
@@ -22,19 +23,47 @@ def flipped(data: bytes, at: int, mask: int) -> bytes:
     return bytes(damaged)
 
 
+def unrefused(
+    cases: Iterable[_Case],
+    read: Callable[[_Case], _T],
+    refused: tuple[type[Error], ...] = (CorruptError,),
+    match: str = "",
+) -> dict[_Case, _T]:
+    """What `read` makes of the cases that it does not refuse.
+
+    An empty answer says that it refuses them all, each with a message in which `match` is found.
+    One test asks for many cases, since a test for each takes longer than reading does.
+    """
+    found = {}
+    for case in cases:
+        try:
+            found[case] = read(case)
+        except refused as error:
+            if not re.search(match, str(error)):
+                raise AssertionError(f"case {case!r} is refused without {match!r}") from error
+    return found
+
+
 def survivors(
     data: bytes,
     mask: int,
     read: Callable[[bytes], _T],
     refused: tuple[type[Error], ...] = (CorruptError, UnsupportedError),
+    match: str = "",
 ) -> dict[int, _T]:
     """What `read` makes of `data` with one byte flipped, by the place of the byte.
 
     Places where it refuses to read are left out: an empty answer says that no damage goes
-    unnoticed. One test asks for all places, since a test for each takes longer than reading does.
+    unnoticed.
     """
-    found = {}
-    for at in range(len(data)):
-        with suppress(*refused):
-            found[at] = read(flipped(data, at, mask))
-    return found
+    return unrefused(range(len(data)), lambda at: read(flipped(data, at, mask)), refused, match)
+
+
+def short_survivors(
+    data: bytes,
+    read: Callable[[bytes], _T],
+    refused: tuple[type[Error], ...] = (CorruptError,),
+    match: str = "",
+) -> dict[int, _T]:
+    """What `read` makes of the beginnings of `data` that it does not refuse, by their length."""
+    return unrefused(range(len(data)), lambda length: read(data[:length]), refused, match)
