@@ -22,10 +22,10 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from tensorrepo.formats.lineage import Edge
     from tensorrepo.formats.model.describe import Description
     from tensorrepo.formats.model.diff import ModelDiff
     from tensorrepo.formats.model.graph.graph import Graph
-    from tensorrepo.formats.model.manifest import Edge
     from tensorrepo.formats.model.read import Model as StoredModel
     from tensorrepo.formats.model.read import TensorSpec
     from tensorrepo.formats.model.selection import Index

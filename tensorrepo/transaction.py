@@ -12,8 +12,8 @@ from tensorrepo.draft import DatasetDraft
 from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.lineage import DERIVED_FROM, FINE_TUNED_FROM, TRAINED_ON, Edge
 from tensorrepo.formats.model.bases import Against
-from tensorrepo.formats.model.manifest import Edge
 from tensorrepo.formats.model.write import store_model
 from tensorrepo.model import Model
 from tensorrepo.modelmaking import constructed, merged, sliced, with_graph
@@ -295,7 +295,7 @@ class Transaction:
 
     def _parent_edge(self, parent: str) -> Edge:
         model = self._model(parent, "parent")
-        return Edge("parent", model.path, model.digest, model.commit)
+        return Edge(FINE_TUNED_FROM, model.path, model.digest, model.commit)
 
     def _model(self, at: str, what: str) -> Model:
         ref, path = split_path(at)
@@ -327,9 +327,9 @@ class Transaction:
 def _edge_of(source: Any) -> Edge:
     """What a model was trained on: a dataset, or a stream of one, or a model it came from."""
     if isinstance(source, Model):
-        return Edge("derived_from", source.path, source.digest, source.commit)
+        return Edge(DERIVED_FROM, source.path, source.digest, source.commit)
     if isinstance(source, Dataset):
-        return Edge("trained_on", source.path, source.digest, source.commit)
+        return Edge(TRAINED_ON, source.path, source.digest, source.commit)
     dataset = getattr(source, "dataset", None)
     if not isinstance(dataset, Dataset):
         raise InvalidInputError(
@@ -337,7 +337,7 @@ def _edge_of(source: Any) -> Edge:
         )
     state = source.state_dict()
     details = {key: state[key] for key in ("seed", "epoch", "position") if key in state}
-    return Edge("trained_on", dataset.path, dataset.digest, dataset.commit, details)
+    return Edge(TRAINED_ON, dataset.path, dataset.digest, dataset.commit, details)
 
 
 def _usual_message(staged: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.lineage import Edge, relation_of
 from tensorrepo.formats.model.architecture import architecture_fingerprint
 from tensorrepo.formats.model.graph.derived import natural_key
 from tensorrepo.formats.model.graph.graph import INPUT
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tensorrepo.formats.model.graph.graph import Graph
-    from tensorrepo.formats.model.manifest import Edge
     from tensorrepo.formats.model.read import Model
 
 SHOWN_OPERATIONS = 8
@@ -78,13 +78,13 @@ class Description:
             yield f"metric {name} = {value}"
         for edge in self.lineage:
             at = f" in commit {edge.commit:.12}" if edge.commit else ""
-            yield f"{edge.relation.replace('_', ' ')} {edge.path} ({edge.digest:.12}){at}"
+            yield f"{relation_of(edge.relation)} {edge.path} ({edge.digest:.12}){at}"
 
     def to_json(self) -> dict[str, Any]:
         layers = [asdict(layer) for layer in self.layers]
         lineage = [
             {
-                "relation": edge.relation,
+                "relation": relation_of(edge.relation),
                 "path": edge.path,
                 "digest": edge.digest,
                 "commit": edge.commit,

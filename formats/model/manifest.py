@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tensorrepo.formats.jsonvalues import check_json
+from tensorrepo.formats.lineage import Edge, check_edge
 from tensorrepo.formats.model.canonical import VERSION, decode_canonical, encode_canonical
 from tensorrepo.formats.model.frames import INLINE_BYTES
 from tensorrepo.formats.tensors import TYPES, TensorType
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_from_bytes, parse_digest
+from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_from_bytes
 from tensorrepo.repo.names import check_file_name
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Buffer
 
 MAX_NAME_BYTES: Final = 4096
-MAX_JSON_NESTING: Final = 64
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -92,20 +93,6 @@ class Original(msgspec.Struct, frozen=True, array_like=True):
     others: tuple[str, ...]
     size_bytes: int
     sha256: bytes
-
-
-class Edge(msgspec.Struct, frozen=True, array_like=True):
-    """What a model came from: `relation` is "parent", "trained_on", ...
-
-    `digest` and `commit` are 64 hex digits. For "trained_on", `details` may hold "seed" and
-    "position", the place that the stream had reached.
-    """
-
-    relation: str
-    path: str
-    digest: str
-    commit: str | None = None
-    details: dict[str, Any] = {}
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -173,7 +160,8 @@ def check_manifest(manifest: Manifest) -> None:
         _check_tensor(tensor, types[tensor.type])
     _check_aliases(manifest)
     _check_files(manifest)
-    _check_lineage(manifest)
+    for edge in manifest.lineage:
+        check_edge(edge)
     check_json(manifest.metadata, "metadata")
     check_json(manifest.metrics, "metrics")
 
@@ -200,26 +188,6 @@ def piece_name(name: str, shape: Sequence[int], offset: Sequence[int], piece: Se
     if tuple(piece) == tuple(shape):
         return name
     return f"{name}@{','.join(map(str, offset))}"
-
-
-def check_json(value: object, where: str, depth: int = 0) -> None:
-    """Whether `value` is JSON (numbers may also be NaN and infinite).
-
-    Raises:
-        InvalidInputError: it is not; says where.
-    """
-    if depth > MAX_JSON_NESTING:
-        raise InvalidInputError(f"{where:.200}: nested deeper than {MAX_JSON_NESTING}")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise InvalidInputError(f"{where:.200}: key {key!r:.40} is not text")
-            check_json(item, f"{where}.{key}", depth + 1)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            check_json(item, f"{where}.{index}", depth + 1)
-    elif value is not None and not isinstance(value, (bool, int, float, str)):
-        raise InvalidInputError(f"{where:.200}: {type(value).__name__} is not JSON")
 
 
 def _tensor_type(entry: TypeEntry) -> TensorType:
@@ -348,13 +316,3 @@ def _check_original(original: Original, names: set[str]) -> None:
     for part in (*original.parts, *original.others):
         if isinstance(part, str) and part not in names:
             raise InvalidInputError(f"{where}: no tensor {part!r:.80}")
-
-
-def _check_lineage(manifest: Manifest) -> None:
-    for edge in manifest.lineage:
-        if not edge.relation or len(edge.relation) > 64:
-            raise InvalidInputError(f"lineage: relation {edge.relation!r:.80}")
-        parse_digest(edge.digest)
-        if edge.commit is not None:
-            parse_digest(edge.commit)
-        check_json(edge.details, f"lineage of {edge.path!r:.80}")

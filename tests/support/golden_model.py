@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.model.manifest import Edge
+from tensorrepo.formats.lineage import Edge
 from tensorrepo.formats.model.source import ModelSource, OriginalFile
 from tensorrepo.formats.model.write import write_model
 from tensorrepo.formats.tensors import TYPES, ArrayTensor, tensor_of

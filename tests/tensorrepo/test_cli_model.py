@@ -78,7 +78,7 @@ def test_a_model_is_cut_and_committed(models: Shell) -> None:
     assert models.json("model", "desc", "half", "--staged")["tensors"] == 2
     models("commit", "-m", "Half")
     (edge,) = models.json("model", "desc", "half")["lineage"]
-    assert (edge["relation"], edge["path"]) == ("sliced_from", "models/a")
+    assert (edge["relation"], edge["path"]) == ("sliced-from", "models/a")
     assert "no node 'layers.9'" in models.fails(
         3, "model", "slice", "a", "--from", "layers.9", "--to", "layers.1", "--as", "x"
     )

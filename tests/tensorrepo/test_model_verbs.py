@@ -38,7 +38,7 @@ def test_models_are_merged_and_made_again(repo: Any) -> None:
     assert (both["layers.0.weight"] == 4).all()
     assert (mean.metrics, mean.remake(), both.remake()) == ({"acc": 0.5}, (), ())
     assert [edge.relation for edge in both.lineage()] == [
-        "merged_from", "merged_from", "merged_onto",
+        "merged-from", "merged-from", "merged-onto",
     ]  # fmt: skip
 
 

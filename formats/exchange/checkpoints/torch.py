@@ -23,7 +23,8 @@ from tensorrepo.formats.exchange.checkpoints.tensorfile import (
     strided_tensor,
 )
 from tensorrepo.formats.exchange.checkpoints.zipranges import data_start, zip_members
-from tensorrepo.formats.model.manifest import MAX_JSON_NESTING, check_tensor_name
+from tensorrepo.formats.jsonvalues import MAX_JSON_NESTING
+from tensorrepo.formats.model.manifest import check_tensor_name
 from tensorrepo.formats.model.source import ModelSource
 from tensorrepo.formats.tensors import TYPES, TYPES_BY_TORCH_NAME, TensorReader, TensorType
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError

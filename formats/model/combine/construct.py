@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.formats.lineage import CONSTRUCTED_FROM
 from tensorrepo.formats.model.combine.fill import filled
 from tensorrepo.formats.model.combine.make import Made, Placed
 from tensorrepo.formats.model.combine.recipe import with_recipe
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from tensorrepo.formats.tensors import TensorReader, TensorType
     from tensorrepo.repo.objects import ObjectSink
 
-CONSTRUCTED: Final = "constructed_from"
 SHOWN: Final = 5
 
 
@@ -96,7 +96,8 @@ def construct_model(
             graph=None if graph is None else encode_graph(graph),
         ),
         lineage=[
-            donor.edge(CONSTRUCTED, tensors=_count(origins, at)) for at, donor in enumerate(donors)
+            donor.edge(CONSTRUCTED_FROM, tensors=_count(origins, at))
+            for at, donor in enumerate(donors)
         ],
         known=[donor.model.entry for donor in donors],
     )

@@ -7,17 +7,17 @@ was made of is in its lineage.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.lineage import MERGED_FROM, MERGED_ONTO, SLICED_FROM, Edge
 from tensorrepo.formats.model.combine.blend import Blend, blend
 from tensorrepo.formats.model.combine.recipe import Recipe, with_recipe
 from tensorrepo.formats.model.frames import INLINE_BYTES, fingerprint, frame_bytes, frame_digest
 from tensorrepo.formats.model.graph.cut import between
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.graph.source import model_graph
-from tensorrepo.formats.model.manifest import Edge
 from tensorrepo.formats.model.source import ModelSource
 from tensorrepo.formats.model.write import write_model
 from tensorrepo.repo.errors import InvalidInputError
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from tensorrepo.repo.trees import Entry
 
     Progress = Callable[[int, int], None]
-
-MERGED: Final = "merged_from"
-MERGED_ONTO: Final = "merged_onto"
-SLICED: Final = "sliced_from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,8 @@ def merge_models(
     first = parents[0].model
     made = blend(recipe, [one.model for one in parents], base.model if base else None)
     edges = [
-        one.edge(MERGED, weight=weight) for one, weight in zip(parents, recipe.weights, strict=True)
+        one.edge(MERGED_FROM, weight=weight)
+        for one, weight in zip(parents, recipe.weights, strict=True)
     ]
     if base is not None:
         edges.append(base.edge(MERGED_ONTO))
@@ -167,7 +164,7 @@ def slice_model(objects: ObjectSink, source: Placed, first: str, last: str) -> M
     entry = write_model(
         objects,
         sliced_source(source.model, wanted, cut),
-        lineage=[source.edge(SLICED, first=first, last=last, graph=graph.source)],
+        lineage=[source.edge(SLICED_FROM, first=first, last=last, graph=graph.source)],
         known=[source.model.entry],
     )
     notes = () if graph.source != "names" else (

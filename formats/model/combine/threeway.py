@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tensorrepo.formats.lineage import MERGED_FROM, Edge
 from tensorrepo.formats.model.combine.blend import BlendedTensor
-from tensorrepo.formats.model.combine.make import MERGED
 from tensorrepo.formats.model.combine.recipe import KEY, METHODS, WITH_BASE, make_recipe
 from tensorrepo.formats.model.graph.graph import encode_graph
 from tensorrepo.formats.model.graph.source import model_graph
-from tensorrepo.formats.model.manifest import Edge
 from tensorrepo.formats.model.movement import measure_change
 from tensorrepo.formats.model.rounding import ROUNDABLE
 from tensorrepo.formats.model.source import ModelSource
@@ -90,7 +89,7 @@ def join_models(path: str, versions: Versions, strategy: str) -> Joined:
         graph=joiner.graph(),
     )
     edges = tuple(
-        Edge(MERGED, path, one.entry.digest, None, {"side": side, "strategy": strategy})
+        Edge(MERGED_FROM, path, one.entry.digest, None, {"side": side, "strategy": strategy})
         for side, one in zip(SIDES, (versions.ours, versions.theirs), strict=True)
     )
     return Joined(source, lineage=edges, metrics=joiner.metrics())

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tensorrepo.formats.model.manifest import check_json, check_tensor_name
+from tensorrepo.formats.jsonvalues import check_json
+from tensorrepo.formats.model.manifest import check_tensor_name
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 
+from tensorrepo.formats.lineage import Edge
 from tensorrepo.formats.model.describe import describe_model
 from tensorrepo.formats.model.graph.graph import encode_graph
 from tensorrepo.formats.model.graph.trace import trace_module
-from tensorrepo.formats.model.manifest import Edge
 from tensorrepo.formats.model.source import ModelSource, source_of
 from tests.support.graphs import small_network
 from tests.support.models import stored
@@ -39,10 +39,10 @@ def test_a_model_is_described_without_reading_a_tensor() -> None:
         "4 tensors, 2,430 parameters (F64 1,830, F32 600)",
         "tied head.weight",
         "metric acc = 0.9",
-        "parent models/m (111111111111) in commit 222222222222",
+        "fine-tuned-from models/m (111111111111) in commit 222222222222",
     ):
         assert each in told
-    assert json.loads(json.dumps(found.to_json()))["lineage"][0]["relation"] == "parent"
+    assert json.loads(json.dumps(found.to_json()))["lineage"][0]["relation"] == "fine-tuned-from"
 
 
 def test_a_stored_graph_is_the_one_that_is_told_of() -> None:

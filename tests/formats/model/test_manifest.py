@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorrepo.formats.lineage import Edge
 from tensorrepo.formats.model.manifest import (
     Alias,
-    Edge,
     FileEntry,
     Manifest,
     Original,

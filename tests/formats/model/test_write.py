@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model.manifest import Edge
+from tensorrepo.formats.lineage import Edge
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.source import ModelSource, OriginalFile, Stretch
 from tensorrepo.formats.model.write import SMALLEST_BUDGET_BYTES, write_model

@@ -190,9 +190,9 @@ def test_lineage_names_every_parent_and_files_are_the_firsts() -> None:
     base = placed(arrays(0, 100), objects)
     made, recipe = blended("ties", objects, parents, base)
     assert [(edge.relation, edge.digest) for edge in made.lineage] == [
-        ("merged_from", parents[0].digest),
-        ("merged_from", parents[1].digest),
-        ("merged_onto", base.digest),
+        ("merged-from", parents[0].digest),
+        ("merged-from", parents[1].digest),
+        ("merged-onto", base.digest),
     ]
     assert b"".join(made.file_chunks("config.json")) == b"{1}"
     assert made.metrics == {}
@@ -280,7 +280,7 @@ def test_a_sub_network_shares_its_tensors_with_the_model() -> None:
     assert model.keys() == ("layers.1.weight", "layers.2.weight")
     assert pack_bytes(objects, before) == 0
     (edge,) = model.lineage
-    assert (edge.relation, edge.digest) == ("sliced_from", whole.digest)
+    assert (edge.relation, edge.digest) == ("sliced-from", whole.digest)
     assert edge.details == {"first": "layers.1", "last": "layers.2", "graph": "names"}
     assert [node.name for node in model_graph(model).nodes] == ["input.0", "layers.1", "layers.2"]
     assert "no branches" in made.notes[0]

@@ -161,7 +161,7 @@ def test_metrics_stay_with_tensors_that_they_were_measured_of() -> None:
     _, model = joined({"a": 0}, {"a": 1}, {"a": 0}, files=files, metrics=[{}, {"x": 1}, {"x": 2}])
     assert model is not None
     assert model.metrics == {"x": 1}
-    assert [edge.relation for edge in model.lineage] == ["merged_from", "merged_from"]
+    assert [edge.relation for edge in model.lineage] == ["merged-from", "merged-from"]
 
 
 def test_ties_that_both_sides_have_stay() -> None:
