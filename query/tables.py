@@ -296,15 +296,38 @@ parameter = _table(
 run = _table(
     "run",
     _key("digest"),  # of the document
+    _some("id"),  # stays the same when the document is written anew: lineage names runs by it
     _some("name"),
     _some("status"),  # running, finished, failed or interrupted
     _some("started_ns", Whole),
+    _some("written_ns", Whole),
+    _some("due_ns", Whole),  # while it runs it is written anew before this
     _maybe("ended_ns", Whole),
+    _maybe("error"),
     _some("author"),
     _maybe("code_commit"),
     _maybe("code_dirty", Flag),
     _some("environment"),  # JSON
     Index("run_of_name", "name"),
+    Index("run_of_id", "id"),
+)
+
+# What became of each metric of a run; the points themselves stay in the repository. The smallest
+# and the largest are of finite values. `metric` has the last one, too.
+run_metric = _table(
+    "run_metric",
+    _key("run"),  # digest of the document
+    _key("name"),
+    _some("points", Whole),
+    _some("not_finite", Whole),
+    _some("last_step", Whole),
+    _maybe("last", Real),
+    _some("last_kind"),
+    _maybe("min", Real),
+    _maybe("min_step", Whole),
+    _maybe("max", Real),
+    _maybe("max_step", Whole),
+    Index("run_metric_of_name", "name", "min"),
 )
 
 # "`subject` was <relation> `origin`", as the object `stated_by` says; see formats/lineage.py.
