@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.editing.where import col
     from tensorrepo.formats.dataset.streaming.batching.decode import Decode
     from tensorrepo.formats.model.graph.trace import trace_module as graph
+    from tensorrepo.formats.model.training.lossy import Lossy
     from tensorrepo.mix import Mix
     from tensorrepo.model import Model
     from tensorrepo.repo.errors import (
@@ -77,6 +78,7 @@ _HOMES = {
     "Keep": ("tensorrepo.retention", "Keep"),
     "Link": (_SCHEMA, "Link"),
     "LinkValue": (_SCHEMA, "LinkValue"),
+    "Lossy": ("tensorrepo.formats.model.training.lossy", "Lossy"),
     "Mix": ("tensorrepo.mix", "Mix"),
     "Model": ("tensorrepo.model", "Model"),
     "NoSuchRowError": (_ERRORS, "NoSuchRowError"),
@@ -120,6 +122,7 @@ __all__ = [
     "Keep",
     "Link",
     "LinkValue",
+    "Lossy",
     "Mix",
     "Model",
     "NoSuchRowError",

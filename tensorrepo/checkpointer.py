@@ -25,10 +25,12 @@ from tensorrepo.checkpoints import (
     ref_of,
     state_entry,
     steps_of,
+    warn_if_approximate,
 )
 from tensorrepo.formats.model.bases import RUN_DEPTH, Against, Prediction
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.training.adamsteps import adam_steps, predictions
+from tensorrepo.formats.model.training.lossy import approximation_of, shorten_state
 from tensorrepo.formats.model.training.staging import Staging, bytes_of
 from tensorrepo.formats.model.training.statetree import put_together, take_apart
 from tensorrepo.formats.model.write import write_model
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from tensorrepo.formats.lineage import Edge
+    from tensorrepo.formats.model.training.lossy import Approximation, Lossy
     from tensorrepo.formats.tensors import TensorReader
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.transaction import Transaction
@@ -64,6 +68,7 @@ class Saved:
         size_bytes: of its tensors.
         seconds: from `save` to here.
         dropped: steps that went because of it.
+        approximate: what is promised of numbers kept in fewer bits; None: all are as they were.
     """
 
     step: int
@@ -72,6 +77,7 @@ class Saved:
     size_bytes: int
     seconds: float
     dropped: tuple[int, ...] = ()
+    approximate: Approximation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ class Checkpointer:
         run: str,
         *,
         keep: Keep | None = None,
+        optimiser: Lossy | None = None,
         start: Digest | None = None,
         staging_bytes: int = _STAGING_BYTES,
         on_saved: Callable[[Saved], None] | None = None,
@@ -104,6 +111,7 @@ class Checkpointer:
         """Made by `Repository.checkpointer`."""
         self.run = check_run(run)
         self.keep = keep or Keep()
+        self.optimiser = optimiser
         self._repository = repository
         self._start = start
         self._staging = Staging(staging_bytes)
@@ -175,7 +183,7 @@ class Checkpointer:
         return read_history(self._repository, self.run).metrics
 
     def load(self, step: int | None = None, *, output: str = "torch") -> dict[str, Any]:
-        """The state that `save` was given.
+        """The state that `save` was given, but for numbers kept in fewer bits: a warning says so.
 
         Args:
             step: which; None: the newest.
@@ -189,9 +197,20 @@ class Checkpointer:
         self.wait()
         entry = state_entry(self._repository, self._commit_of(step))
         model = open_model(self._repository.core.objects, entry)
+        warn_if_approximate(model, self.run, stacklevel=3)
         tensors = model.load(output="torch" if output == "torch" else "numpy")
         found: dict[str, Any] = put_together(model.metadata.get("state"), tensors)
         return found
+
+    def approximation(self, step: int | None = None) -> Approximation | None:
+        """What is promised of numbers that a checkpoint keeps in fewer bits; None: all are exact.
+
+        Raises:
+            NotFoundError: no such checkpoint; says which there are.
+        """
+        self.wait()
+        entry = state_entry(self._repository, self._commit_of(step))
+        return approximation_of(open_model(self._repository.core.objects, entry).lineage)
 
     def delete(self, step: int) -> None:
         """Drop a checkpoint. Its bytes go with the next collection, its metrics stay."""
@@ -247,8 +266,13 @@ class Checkpointer:
         return saved
 
     def _committed(self, waiting: _Waiting) -> Saved:
+        edge = None
+        if self.optimiser is not None:
+            # Where the copies lie: the next checkpoint is encoded against what is stored of this.
+            edge = shorten_state(waiting.skeleton, waiting.tensors, self.optimiser, STATE_PATH)
+        lineage = () if edge is None else (edge,)
         with begin_beside(self._repository.core, ref_of(self.run, waiting.step)) as transaction:
-            transaction.stage(STATE_PATH, self._write(transaction, waiting))
+            transaction.stage(STATE_PATH, self._write(transaction, waiting, lineage))
             made = commit_checkpoint(
                 transaction,
                 self.run,
@@ -267,9 +291,12 @@ class Checkpointer:
             waiting.size_bytes,
             self._clock() - waiting.began,
             made.dropped,
+            approximation_of(lineage),
         )
 
-    def _write(self, transaction: Transaction, waiting: _Waiting) -> Entry:
+    def _write(
+        self, transaction: Transaction, waiting: _Waiting, lineage: tuple[Edge, ...]
+    ) -> Entry:
         # What does not change is kept there, and the rest encoded against it.
         before = newest_entry(self._repository, transaction.pin, self.run)
         return write_model(
@@ -277,6 +304,7 @@ class Checkpointer:
             waiting.tensors,
             metadata={"run": self.run, "step": waiting.step, "state": waiting.skeleton},
             metrics=waiting.metrics,
+            lineage=lineage,
             known=[] if before is None else [before],
             against=Against(
                 before,

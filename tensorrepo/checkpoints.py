@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.formats.model.training.lossy import approximation_of
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.series import commit_beside
@@ -20,6 +22,7 @@ from tensorrepo.repo.trees import Entry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tensorrepo.formats.model.read import Model
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
     from tensorrepo.repo.transaction import Transaction
@@ -107,6 +110,14 @@ def state_entry(repository: Repository, commit: Digest) -> Entry:
     if entry is None:
         raise CorruptError(f"commit {commit:.12} is no checkpoint: it has no {STATE_PATH}")
     return entry
+
+
+def warn_if_approximate(model: Model, run: str, *, stacklevel: int) -> None:
+    """Tell who resumes from a state that it is not bit by bit what was saved."""
+    found = approximation_of(model.lineage)
+    if found is not None:
+        step = model.metadata.get("step")
+        warnings.warn(f"run {run!r}, step {step}: {found.text}", stacklevel=stacklevel + 1)
 
 
 def newest_entry(repository: Repository, view: View, run: str) -> Entry | None:

@@ -45,6 +45,7 @@ from tensorrepo.checkpoints import (
     read_history,
     ref_of,
     state_entry,
+    warn_if_approximate,
 )
 from tensorrepo.formats.model.bases import RUN_DEPTH, Against
 from tensorrepo.formats.model.read import Model, open_model
@@ -243,6 +244,7 @@ class Reader(StorageReader):
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """What the checkpoint holds."""
         model = self._opened()
+        warn_if_approximate(model, self._run, stacklevel=2)
         flat = _flat(model)
         found: dict[str, Any] = {name: BytesStorageMetadata() for name in flat.texts}
         found |= {name: _about(model, tensor) for name, tensor in flat.tensors.items()}

@@ -20,6 +20,7 @@ from tensorrepo.formats.model.repack.run import ALPHA, DEPTH, Repacked, Wishes, 
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.usage import measure_usage
 from tensorrepo.model import Model
+from tensorrepo.registry import Registry
 from tensorrepo.repo import append, combine, pick, refs
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history import walk
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tensorrepo.checkpointer import Saved
     from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
     from tensorrepo.formats.model.space.usage import SpaceUsage
+    from tensorrepo.formats.model.training.lossy import Lossy
     from tensorrepo.repo import repository as core
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.commits import Commit
@@ -203,6 +205,11 @@ class Repository:
         _, _, entry = self._entry(name, ref, "files", Kind.BLOB)
         return bytes(self.core.objects.get(entry.digest).payload)
 
+    @property
+    def registry(self) -> Registry:
+        """Registered models: versions by number, and aliases that name one of them."""
+        return Registry(self)
+
     def transaction(
         self, branch: str = "main", message: str = "", *, unchanged: Iterable[str] = ()
     ) -> Transaction:
@@ -220,6 +227,7 @@ class Repository:
         run: str,
         *,
         keep: Keep | None = None,
+        optimiser: Lossy | None = None,
         start: str | None = None,
         staging: int | str = "4GiB",
         on_saved: Callable[[Saved], None] | None = None,
@@ -229,6 +237,8 @@ class Repository:
         Args:
             run: its name, such as ``"exp1"``.
             keep: which checkpoints stay; None: the last 3.
+            optimiser: ``tr.Lossy(relative=2**-8)`` keeps an optimiser's moments in fewer bits, each
+                within that share of its size; None: all is kept bit by bit.
             start: the commit that the run began at, its checkpoints' parent; None: that of branch
                 main, where there is one.
             staging: bytes of copies that may wait to be stored.
@@ -242,6 +252,7 @@ class Repository:
             self,
             run,
             keep=keep,
+            optimiser=optimiser,
             start=began if start is None else self.resolve(start).digest,
             staging_bytes=connect.parse_size(staging),
             on_saved=on_saved,

@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.lineage import Edge, relation_of
+from tensorrepo.formats.lineage import LOSSY_OF, Edge, relation_of
 from tensorrepo.formats.model.architecture import architecture_fingerprint
 from tensorrepo.formats.model.graph.derived import natural_key
 from tensorrepo.formats.model.graph.graph import INPUT
 from tensorrepo.formats.model.graph.hashes import graph_hash, prefix_hashes
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.movement import layer_of
+from tensorrepo.formats.model.training.lossy import approximation_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,9 +77,7 @@ class Description:
             yield f"file {name} ({size:,} bytes)"
         for name, value in self.metrics.items():
             yield f"metric {name} = {value}"
-        for edge in self.lineage:
-            at = f" in commit {edge.commit:.12}" if edge.commit else ""
-            yield f"{relation_of(edge.relation)} {edge.path} ({edge.digest:.12}){at}"
+        yield from map(_edge_text, self.lineage)
 
     def to_json(self) -> dict[str, Any]:
         layers = [asdict(layer) for layer in self.layers]
@@ -122,6 +121,14 @@ def describe_model(model: Model) -> Description:
         metadata=dict(model.metadata),
         lineage=model.lineage,
     )
+
+
+def _edge_text(edge: Edge) -> str:
+    found = approximation_of([edge])
+    if found is not None:
+        return f"{LOSSY_OF} what was saved: {found.text}"
+    at = f" in commit {edge.commit:.12}" if edge.commit else ""
+    return f"{relation_of(edge.relation)} {edge.path} ({edge.digest:.12}){at}"
 
 
 def _layers(model: Model) -> tuple[Layer, ...]:

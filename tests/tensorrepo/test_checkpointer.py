@@ -225,6 +225,36 @@ def test_who_saves_too_fast_waits(repository: tr.Repository) -> None:
     assert all(stored.acquire(blocking=False) for _ in range(6))
 
 
+def adam_state(step: int) -> dict[str, Any]:
+    random = np.random.default_rng(step)
+    weight, moment = random.normal(size=(2, 3000)).astype(np.float32)
+    state = {0: {"step": np.float32(step), "exp_avg": moment, "exp_avg_sq": moment**2}}
+    return {"weight": weight, "optimizer": {"state": state, "param_groups": [{"lr": 0.1}]}}
+
+
+def test_an_approximate_state_is_within_its_bound_and_says_so(repository: tr.Repository) -> None:
+    with repository.checkpointer("exp1", optimiser=tr.Lossy(relative=2**-8)) as checkpointer:
+        saved = [checkpointer.save(step, adam_state(step)) for step in (1, 2)]
+        with pytest.warns(UserWarning, match="run 'exp1', step 2: 2 tensors of optimizer state"):
+            found = checkpointer.load(output="numpy")
+    expected, moments = adam_state(2), found["optimizer"]["state"][0]
+    assert np.array_equal(found["weight"], expected["weight"])
+    assert moments["step"] == 2
+    exact = expected["optimizer"]["state"][0]["exp_avg"]
+    assert not np.array_equal(moments["exp_avg"], exact)
+    assert (np.abs(moments["exp_avg"] - exact) <= 2**-8 * np.abs(exact)).all()
+    told = saved[1].result().approximate
+    assert told == repository.checkpointer("exp1").approximation()
+    assert told is not None
+    assert told.relative == 2**-8
+
+
+def test_an_exact_state_makes_no_promise(repository: tr.Repository) -> None:
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(1, adam_state(1))
+        assert checkpointer.approximation(1) is None
+
+
 _TRAINING = """
 import sys, numpy as np, tensorrepo as tr
 repository = tr.open(sys.argv[1], author="Ada <ada@example.org>")

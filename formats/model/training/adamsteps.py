@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.model.bases import Prediction
 from tensorrepo.formats.model.codecs.adam import AdamParams, Role
-from tensorrepo.formats.model.training.statetree import dict_of
+from tensorrepo.formats.model.training.statetree import dict_of, name_of, optimizers
 from tensorrepo.formats.tensors import is_torch
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def adam_steps(
         before: the skeleton of the checkpoint before: a scheduler may have changed the rate since
             the step was made.
     """
-    earlier = dict(_optimizers(before, ())) if before is not None else {}
+    earlier = dict(optimizers(before, ())) if before is not None else {}
     found: list[AdamStep] = []
-    for path, optimizer in _optimizers(skeleton, ()):
+    for path, optimizer in optimizers(skeleton, ()):
         try:
             found += _steps_of(optimizer, skeleton, tensors, earlier.get(path))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
@@ -96,17 +96,6 @@ def _params(step: AdamStep, role: Role, rate: float) -> bytes:
     return AdamParams(
         role, step.step, rate, step.betas, step.eps, step.decay, step.decoupled
     ).pack()
-
-
-def _optimizers(node: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
-    told = dict_of(node)
-    if told is None:
-        return
-    if {"state", "param_groups"} <= told.keys():
-        yield path, told
-        return
-    for key, item in told.items():
-        yield from _optimizers(item, (*path, key))
 
 
 def _steps_of(
@@ -142,12 +131,12 @@ def _adam_step(
     tensors: Mapping[str, Any],
     rates: tuple[float, ...],
 ) -> AdamStep | None:
-    first, second = (_name(state.get(moment)) for moment in _MOMENTS)
+    first, second = (name_of(state.get(moment)) for moment in _MOMENTS)
     if first is None or second is None or group.get("amsgrad"):
         return None
     one, two = group["betas"]["$tuple"] if isinstance(group["betas"], dict) else group["betas"]
     counted = state["step"]
-    named = _name(counted)
+    named = name_of(counted)
     step = int(_scalar(tensors[named]) if named is not None else counted)
     decoupled = bool(group.get("decoupled_weight_decay", False))
     decay = float(group["weight_decay"])
@@ -166,7 +155,7 @@ def _matched(
     left = list(free)
     found: list[str | None] = []
     for key in keys:
-        moment = tensors[_name(states[key]["exp_avg"]) or ""]
+        moment = tensors[name_of(states[key]["exp_avg"]) or ""]
         alike = [name for name in left if _same_form(tensors[name], moment)]
         if isinstance(key, str):
             alike = [name for name in alike if name == key or name.endswith(f".{key}")]
@@ -187,7 +176,7 @@ def _groups(optimizer: Json) -> list[dict[Any, Json]]:
 
 def _tensors_in(node: Json) -> Iterator[str]:
     """Names of the tensors below a node of a skeleton, in its order."""
-    name = _name(node)
+    name = name_of(node)
     if name is not None:
         yield name
     elif isinstance(node, dict):
@@ -196,13 +185,6 @@ def _tensors_in(node: Json) -> Iterator[str]:
     elif isinstance(node, list):
         for item in node:
             yield from _tensors_in(item)
-
-
-def _name(node: Json) -> str | None:
-    if isinstance(node, dict) and len(node) == 1:
-        found = node.get("$tensor", node.get("$array"))
-        return found if isinstance(found, str) else None
-    return None
 
 
 def _scalar(value: Any) -> float:

@@ -18,6 +18,8 @@ from tensorrepo.formats.tensors import TORCH_NAMES, is_torch, memory_key, tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from numpy.typing import NDArray
+
 _ALIGNMENT = 64
 
 
@@ -100,6 +102,17 @@ class _Room:
         copied = torch.from_numpy(part).view(dtype).reshape(plain.shape)
         copied.copy_(plain)
         return copied
+
+
+def memory_of(copy: Any) -> NDArray[np.uint8]:
+    """The bytes of a copy that `Staging.copies` made, where they lie."""
+    if not is_torch(copy):
+        array: NDArray[np.uint8] = copy.reshape(-1).view(np.uint8)
+        return array
+    import torch
+
+    found: NDArray[np.uint8] = copy.reshape(-1).view(torch.uint8).numpy()
+    return found
 
 
 def _identity(name: str, value: Any) -> object:

@@ -21,12 +21,15 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tensorrepo.formats.tensors import is_torch
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Json = Any
 MAX_NESTING: Final = 48  # a manifest's JSON may nest 64 deep, and wrappers nest, too
@@ -137,6 +140,26 @@ def dict_of(node: Json) -> dict[Any, Json] | None:
     if pairs is None:
         return None if any(key.startswith("$") for key in node) else node
     return {key: item for key, item in pairs if not isinstance(key, dict)}
+
+
+def optimizers(node: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """The state dicts of optimizers in a skeleton, and where they are."""
+    told = dict_of(node)
+    if told is None:
+        return
+    if {"state", "param_groups"} <= told.keys():
+        yield path, told
+        return
+    for key, item in told.items():
+        yield from optimizers(item, (*path, key))
+
+
+def name_of(node: Json) -> str | None:
+    """The tensor that a node stands for; None for what is no tensor."""
+    if isinstance(node, dict) and len(node) == 1:
+        found = node.get("$tensor", node.get("$array"))
+        return found if isinstance(found, str) else None
+    return None
 
 
 def _together(node: Json, tensors: Mapping[str, Any], depth: int) -> Any:

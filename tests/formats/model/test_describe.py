@@ -58,3 +58,14 @@ def test_a_model_without_tensors_has_a_description() -> None:
     found = describe_model(stored({}))
     assert (found.tensors, found.layers, found.parameters) == (0, (), 0)
     assert list(found.lines())
+
+
+def test_an_approximate_state_is_told_with_its_bound() -> None:
+    details = {"relative": 2**-8, "largest": 0.0031, "tensors": {"w": "1" * 64}}
+    found = describe_model(
+        stored({"w": np.ones(3)}, lineage=[Edge("lossy-of", "s", "", None, details)])
+    )
+    assert (
+        "lossy-of what was saved: 1 tensor of optimizer state is approximate: each number within "
+        "0.00391 of its size, the farthest 0.0031 off"
+    ) in list(found.lines())
