@@ -3,8 +3,8 @@
 Rows are named by a predicate (a pyarrow expression over columns, or a line of text), by their ids,
 by their numbers, or by the values of key columns. The answer counts physical rows.
 
-A predicate reads the columns that it names, page after page. Pages are not skipped by their ranges:
-pyarrow does not show what an expression compares, and a wrong guess would lose rows.
+A predicate reads the columns that it names, page after page; pages for whose rows it cannot be true
+are not read, see `pruning`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -28,11 +29,13 @@ from tensorrepo.formats.dataset.read import (
     BATCH_BYTES,
     Dataset,
     Rows,
-    iterate,
+    column_index,
     live_rows,
     resolve_rows,
     row_id_table,
 )
+from tensorrepo.formats.dataset.read import scan as scan_pages
+from tensorrepo.formats.dataset.rows.pruning import rows_that_may_match
 from tensorrepo.formats.dataset.tree.rowids import format_row_id, row_ids
 from tensorrepo.formats.dataset.tree.rowruns import ROW_ID
 from tensorrepo.formats.dataset.tree.treeread import read_leaf
@@ -211,15 +214,31 @@ def each_match(
         yield np.arange(dataset.rows if always else 0)
         return
     number = _unused_name(dataset.schema)
-    first = 0
-    for batch in scan(dataset, [column.name for column in columns]):
+    live = live_rows(dataset)
+    for rows, batch in _scan_where(dataset, expression, [column.name for column in columns]):
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
-        rows = next(iter(batch.values())).rows
-        arrays[number] = pa.array(np.arange(first, first + rows))
+        numbers = rows if live is None else live.live(rows)
+        arrays[number] = pa.array(numbers)
         yield _filtered(pa.table(arrays), expression)[number].to_numpy()
-        first += rows
         if progress is not None:
-            progress(first)
+            progress(int(numbers[-1]) + 1)
+
+
+def _scan_where(
+    dataset: Dataset, expression: pc.Expression, names: Sequence[str]
+) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+    """Rows that are not deleted and for which `expression` may be true, with physical numbers."""
+    ranges = ranges_where(dataset, expression)
+    return _joined_batches(
+        each for start, stop in ranges.tolist() for each in scan_pages(dataset, names, start, stop)
+    )
+
+
+def ranges_where(dataset: Dataset, expression: pc.Expression) -> NDArray[np.int64]:
+    """Physical rows outside of which a predicate is true for none: int64 ``(n, 2)``."""
+    columns = {column.name: column for column in dataset.schema.columns}
+    index_of = partial(column_index, dataset)
+    return rows_that_may_match(expression, columns, index_of, dataset.root.rows)
 
 
 def _filtered(rows: pa.Table, expression: pc.Expression) -> pa.Table:
@@ -303,22 +322,36 @@ def scan(
     dataset: Dataset, columns: Iterable[str], rows: int = SCAN_ROWS
 ) -> Iterator[dict[str, ColumnValues]]:
     """`iterate`, with batches joined up to so many rows, within `BATCH_BYTES` or one batch."""
-    waiting: list[dict[str, ColumnValues]] = []
+    names = dataset.schema.select(columns).names
+    for _, batch in _joined_batches(scan_pages(dataset, names), rows):
+        yield batch
+
+
+_Batch: TypeAlias = "tuple[NDArray[np.int64], dict[str, ColumnValues]]"
+
+
+def _joined_batches(batches: Iterable[_Batch], rows: int = SCAN_ROWS) -> Iterator[_Batch]:
+    """Batches with the numbers of their rows, put together as `scan` says."""
+    waiting: list[_Batch] = []
     count = size = 0
-    for batch in iterate(dataset, columns):
+    for numbers, batch in batches:
         batch_bytes = sum(values.nbytes for values in batch.values())
         if waiting and (count >= rows or size + batch_bytes > BATCH_BYTES):
             yield _joined(waiting)
             waiting, count, size = [], 0, 0
-        waiting.append(batch)
-        count += next(iter(batch.values())).rows
+        waiting.append((numbers, batch))
+        count += len(numbers)
         size += batch_bytes
     if waiting:
         yield _joined(waiting)
 
 
-def _joined(batches: Sequence[dict[str, ColumnValues]]) -> dict[str, ColumnValues]:
-    return {name: concat([batch[name] for batch in batches]) for name in batches[0]}
+def _joined(batches: Sequence[_Batch]) -> _Batch:
+    if len(batches) == 1:
+        return batches[0]
+    numbers = np.concatenate([each for each, _ in batches])
+    names = batches[0][1]
+    return numbers, {name: concat([batch[name] for _, batch in batches]) for name in names}
 
 
 # ------------------------------------------------------------------------------ ids and keys
