@@ -1,0 +1,153 @@
+"""What ten checkpoints of a training take, what goes when they expire, how long `save` blocks.
+
+The training is real: the transformer of `pairs`, with AdamW, in F32; a checkpoint is its weights
+and the optimiser's state after every step. Bytes are those of all files of the repository.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from harness import MIB, SEED
+from model_cases import pairs
+
+import tensorrepo
+from tensorrepo.repo.fence import closure
+from tensorrepo.repo.graves import parse_object_key
+from tensorrepo.retention import Keep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness import Options
+
+    from tensorrepo.repository import Repository
+
+COUNT = 10
+WARM_STEPS = 50
+SAVE_MIB = 512
+
+
+def checkpoints(folder: Path, options: Options) -> dict[str, Any]:  # noqa: ARG001
+    repository = tensorrepo.init(folder / "repository", author="Bench <bench@example.org>")
+    raw, sizes = 0, []
+    with repository.checkpointer("run", keep=Keep(last=None)) as saver:
+        for step, state in _training():
+            saver.save(step, state)
+            saver.wait()
+            sizes.append(_bytes(folder))
+            raw += sum(each.nbytes for each in _tensors(state))
+    each = [after - before for before, after in zip([0, *sizes], sizes, strict=False)]
+    return {
+        "checkpoints": COUNT,
+        "raw_mb": round(raw / 1e6, 1),
+        "share_of_raw": round(sizes[-1] / raw, 3),
+        "first_share": round(each[0] * COUNT / raw, 3),
+        "later_share": round(statistics.mean(each[1:]) * COUNT / raw, 3),
+        "goal": "share_of_raw <= 0.45",
+    }
+
+
+def checkpoints_expire(folder: Path, options: Options) -> dict[str, Any]:  # noqa: ARG001
+    """As above, of which the last two are kept: what deleting all that no ref reaches frees."""
+    repository = tensorrepo.init(folder / "repository", author="Bench <bench@example.org>")
+    raw, last = 0, {}
+    with repository.checkpointer("run", keep=Keep(last=2)) as saver:
+        for step, state in _training():
+            saver.save(step, state)
+            saver.wait()
+            last = {"at": step, "state": {k: v.clone() for k, v in state["model"].items()}}
+            raw += sum(each.nbytes for each in _tensors(state))
+        before = _bytes(folder)
+        _collect(repository)
+        after = _bytes(folder)
+        found = tensorrepo.open(folder / "repository").checkpointer("run").load(last["at"])
+    whole = all(torch.equal(found["model"][name], one) for name, one in last["state"].items())
+    return {
+        "before_mb": round(before / 1e6, 1),
+        "after_mb": round(after / 1e6, 1),
+        "freed_share": round(1 - after / before, 3),
+        "left_to_raw_of_two": round(after / (raw / COUNT * 2), 3),
+        "last_is_whole": whole,
+    }
+
+
+def save_blocks(folder: Path, options: Options) -> dict[str, Any]:
+    """`save` against a clone of every tensor, in turns, each made when nothing else goes on."""
+    state = _state(SAVE_MIB * options.scale)
+    repository = tensorrepo.init(folder / "repository", author="Bench <bench@example.org>")
+    clones, saves = [], []
+    with repository.checkpointer("run", keep=Keep(last=1)) as saver:
+        for step in range(options.rounds + 2):
+            for each in state.values():
+                each.mul_(1.0001)
+            began = time.perf_counter()
+            made = {name: each.clone() for name, each in state.items()}
+            clones.append(time.perf_counter() - began)
+            del made
+            began = time.perf_counter()
+            saver.save(step, state)
+            saves.append(time.perf_counter() - began)
+            saver.wait()
+    ratios = [mine / theirs for mine, theirs in zip(saves, clones, strict=True)]
+    return {
+        "mib": sum(each.nbytes for each in state.values()) // MIB,
+        "clone_ms": round(1e3 * statistics.median(clones)),
+        "save_ms": [round(1e3 * each) for each in saves],
+        "first_ratios": [round(each, 2) for each in ratios[:2]],
+        "ratio": round(statistics.median(ratios[2:]), 2),
+        "goal": "ratio <= 1.3",
+    }
+
+
+def _training() -> Iterator[tuple[int, dict[str, Any]]]:
+    """The state after each of so many steps, from a training that has gone on for a while."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    module, batches = pairs.Reader(), pairs.text_batches(0)
+    optimiser = torch.optim.AdamW(module.parameters(), pairs.TRAIN_RATE)
+    pairs.train(module, optimiser, batches, WARM_STEPS)
+    for step in range(WARM_STEPS + 1, WARM_STEPS + 1 + COUNT):
+        pairs.train(module, optimiser, batches, 1)
+        yield step, {"model": module.state_dict(), "optimizer": optimiser.state_dict()}
+
+
+def _tensors(node: Any) -> Iterator[torch.Tensor]:
+    if isinstance(node, torch.Tensor):
+        yield node
+    elif isinstance(node, dict | list):
+        for each in node.values() if isinstance(node, dict) else node:
+            yield from _tensors(each)
+
+
+def _state(mib: float) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(SEED)
+    side = 1024
+    count = max(1, round(mib * MIB / (4 * side * side)))
+    return {f"{at}.w": torch.randn(side, side, generator=generator) for at in range(count)}
+
+
+def _collect(repository: Repository) -> None:
+    """Delete all that no ref reaches, as a collection does in the end that lets go of the past."""
+    core = repository.core
+    state = core.log.refresh().state
+    live = set(closure(core.objects, state.refs.values(), state.supersedes))
+    for stored in list(core.backend.list("objects/")):
+        parsed = parse_object_key(stored.key)
+        if parsed is not None and parsed[0] not in live:
+            core.backend.delete(stored.key)
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+CASES = {
+    "checkpoints": checkpoints,
+    "checkpoints_expire": checkpoints_expire,
+    "save_blocks": save_blocks,
+}

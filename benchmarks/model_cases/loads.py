@@ -1,0 +1,123 @@
+"""Loading models from a warm local disk, beside safetensors.
+
+Ours verifies every byte by BLAKE3; safetensors verifies nothing. Sides:
+
+- `safetensors`: `safetensors.numpy.load_file`, every tensor in memory of its own, as ours.
+- `safetensors_hashed`: the same, then BLAKE3 of every tensor: equal work.
+- `safetensors_lazy`: `safetensors.torch.load_file`, which maps the file and reads nothing yet.
+- `safetensors_touched`: that, and one look at every byte, beside our views (mapped, verified).
+
+A delta's base is read, too: `load_delta_*` decode both.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from blake3 import blake3
+from harness import medians_ms, ratio
+from model_cases.models import AS_THEY_ARE, DELTAS, Stored, grown, random_model, stored_bytes
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as map_file
+
+from tensorrepo.formats.model.bases import Against
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness import Case, Options
+
+RAW_MIB, DELTA_MIB = 512, 256
+
+
+def load_raw(folder: Path, options: Options) -> dict[str, Any]:
+    tensors = random_model(RAW_MIB * options.scale)
+    save_file(tensors, path := folder / "model.safetensors")
+    stored = Stored(folder / "objects")
+    entry = stored.put(tensors, AS_THEY_ARE)
+    del tensors
+    sides = {
+        "ours": lambda: stored.open(entry).load(),
+        "safetensors": lambda: load_file(path),
+        "safetensors_hashed": lambda: [_hash(each) for each in load_file(path).values()],
+        "ours_views": lambda: stored.open(entry).load(copy=False),
+        "safetensors_lazy": lambda: map_file(path),
+        "safetensors_touched": lambda: [_touch(each) for each in map_file(path).values()],
+    }
+    wall, cpu = measured(options.rounds, sides)
+    return {
+        "speed_to_safetensors": ratio(wall["safetensors"], wall["ours"]),
+        "speed_to_safetensors_hashed": ratio(wall["safetensors_hashed"], wall["ours"]),
+        "views_to_touched": ratio(wall["safetensors_touched"], wall["ours_views"]),
+        **medians_ms(wall),
+        **{f"{name}_cpu": seconds for name, seconds in cpu.items()},
+        "goal": "speed_to_safetensors >= 1",
+    }
+
+
+def load_delta(steps: tuple[int, int]) -> Case:
+    """A model of depth 1 whose base is stored as it is, or in byte planes as it would be."""
+
+    def case(folder: Path, options: Options) -> dict[str, Any]:
+        base, new = (grown(step, DELTA_MIB * options.scale) for step in steps)
+        save_file(new, path := folder / "model.safetensors")
+        stored, sides = Stored(folder / "objects"), {}
+        found: dict[str, Any] = {"safetensors": lambda: load_file(path)}
+        for name, how in (("on_raw", AS_THEY_ARE), ("on_planes", Against())):
+            under = stored.put(base, how)
+            entry = stored.put(new, Against(under, codecs=DELTAS))
+            sides[name] = stored.open(entry)
+            assert {one.depth for one in sides[name].packs.members.entries.values()} <= {0, 1}
+            found[name] = _loading(stored, entry)
+        raw = sum(array.nbytes for array in new.values())
+        del base, new
+        wall, cpu = measured(options.rounds, found)
+        return {
+            "share_of_safetensors": ratio(wall["safetensors"], wall["on_raw"]),
+            "share_on_planes": ratio(wall["safetensors"], wall["on_planes"]),
+            "stored_share_of_raw": round(stored_bytes(sides["on_planes"]) / 2 / raw, 3),
+            **medians_ms(wall),
+            **{f"{name}_cpu": seconds for name, seconds in cpu.items()},
+            "mib": raw >> 20,
+            "goal": "share_of_safetensors >= 0.5 on 2 cores",
+        }
+
+    return case
+
+
+def _loading(stored: Stored, entry: Any) -> Callable[[], Any]:
+    return lambda: stored.open(entry).load()
+
+
+def measured(
+    rounds: int, sides: dict[str, Callable[[], Any]]
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Seconds of each side in turns, the first round apart, and least seconds of processor time."""
+    wall: dict[str, list[float]] = {name: [] for name in sides}
+    cpu: dict[str, list[float]] = {name: [] for name in sides}
+    for at in range(rounds + 1):
+        for name, side in sides.items():
+            began, worked = time.perf_counter(), time.process_time()
+            made = side()
+            wall[name] += [time.perf_counter() - began] * (at > 0)
+            cpu[name] += [time.process_time() - worked] * (at > 0)
+            del made
+    return wall, {name: round(min(each), 3) for name, each in cpu.items()}
+
+
+def _hash(array: np.ndarray[Any, Any]) -> bytes:
+    return blake3(array.reshape(-1).view(np.uint8).data, max_threads=blake3.AUTO).digest()
+
+
+def _touch(tensor: Any) -> int:
+    return int(np.bitwise_or.reduce(tensor.reshape(-1).numpy().view(np.uint32)))
+
+
+CASES: dict[str, Case] = {
+    "load_raw": load_raw,
+    "load_delta_one_step": load_delta((200, 201)),
+    "load_delta_200_steps": load_delta((0, 200)),
+}

@@ -1,0 +1,107 @@
+"""How many bytes come from afar for one tensor, and for a tenth of its rows?
+
+The objects lie where nothing is mapped, and every request for a range is counted: planes, and the
+directories of packs apart from them. The bound is 1.2 times what is stored of the rows, bases
+included, and one frame for each tensor of the chain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness import CountingStore
+from model_cases.models import AS_THEY_ARE, DELTAS, grown, random_model
+
+from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.frames import frame_bytes
+from tensorrepo.formats.model.read import open_model
+from tensorrepo.formats.model.write import write_model
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.writer import ObjectWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness import Case, Options
+
+    from tensorrepo.formats.model.read import Model
+
+MIB_OF_MODEL = 192
+
+
+def slices(how: str) -> Case:
+    def case(folder: Path, options: Options) -> dict[str, Any]:  # noqa: ARG001
+        model = _stored(how, MIB_OF_MODEL * options.scale)
+        name = max(model.keys(), key=lambda one: model.spec(one).size_bytes)
+        for one in model.keys():  # noqa: SIM118  # a Model is no dict; directories are read once
+            model.tensor(one)
+        spec = model.spec(name)
+        frame, rows = frame_bytes(spec.type), spec.shape[0]
+        members, chain = _needed(model, spec.fingerprint or "")
+        whole, tenth = (
+            _read(model, name, slice(start, stop))
+            for start, stop in ((0, rows), (rows // 3, rows // 3 + rows // 10))
+        )
+        return {
+            "tensor_mib": round(spec.size_bytes / 2**20, 1),
+            "stored_share_of_raw": round(members / spec.size_bytes / chain, 3),
+            "whole_to_stored": round(whole["bytes"] / members, 3),
+            "whole_requests": whole["requests"],
+            "tenth_to_stored": round(tenth["bytes"] / (members / 10), 3),
+            "tenth_to_bound": round(
+                tenth["bytes"] / (1.2 * members / 10 + members * frame / spec.size_bytes), 3
+            ),
+            "tenth_requests": tenth["requests"],
+            "goal": "whole_to_stored <= 1.2, tenth_to_bound <= 1",
+        }
+
+    return case
+
+
+def _stored(how: str, mib: float) -> Model:
+    backend = MemoryBackend()
+    objects = CountingStore(backend)
+    writer = ObjectWriter(objects, ())
+    if how == "delta":
+        base, new = (grown(step, mib / 2) for step in (200, 201))
+        under = write_model(writer, _joined(base))
+        entry = write_model(writer, _joined(new), against=Against(under, codecs=DELTAS))
+    else:
+        against = AS_THEY_ARE if how == "raw" else Against()
+        entry = write_model(writer, random_model(mib), against=against)
+    writer.flush()
+    return open_model(CountingStore(backend), entry)
+
+
+def _joined(tensors: dict[str, Any]) -> dict[str, Any]:
+    """All matrices of 256 columns as one: a tensor of many frames."""
+    import numpy as np
+
+    wide = [each for each in tensors.values() if each.shape[-1:] == (256,) and each.ndim == 2]
+    return {"w": np.concatenate(wide)}
+
+
+def _needed(model: Model, fingerprint: str) -> tuple[int, int]:
+    """Stored bytes of a tensor and all its bases, and how many tensors that are."""
+    entries = model.packs.members.entries
+    pending = list(model.packs.stored[bytes.fromhex(fingerprint)].members)
+    depth = max(member.depth for member in pending)
+    total, seen = 0, set()
+    while pending:
+        member = pending.pop()
+        if member.place not in seen:
+            seen.add(member.place)
+            total += member.stored_bytes
+            pending += [entries[base] for base in member.bases]
+    return total, depth + 1
+
+
+def _read(model: Model, name: str, rows: slice) -> dict[str, int]:
+    objects = model.objects
+    assert isinstance(objects, CountingStore)
+    objects.requests = objects.bytes = 0
+    model.slice(name, (rows,))
+    return {"bytes": objects.bytes, "requests": objects.requests}
+
+
+CASES: dict[str, Case] = {f"slice_{how}": slices(how) for how in ("raw", "planes", "delta")}
