@@ -62,6 +62,8 @@ class Kind(IntEnum):
     MODEL = 32
     PLACEMENT = 33
     PACK = 34
+    RUN = 48
+    METRICS = 49
 
     @property
     def label(self) -> str:

@@ -43,7 +43,14 @@ def encode_canonical(value: msgspec.Struct, what: str) -> bytes:
         raise InvalidInputError(f"{what}: {error}") from error
 
 
-def decode_canonical(payload: Buffer, kind: type[T], what: str, check: Callable[[T], None]) -> T:
+def decode_canonical(
+    payload: Buffer,
+    kind: type[T],
+    what: str,
+    check: Callable[[T], None],
+    *,
+    version: int = VERSION,
+) -> T:
     """Parse what `encode_canonical` wrote.
 
     Args:
@@ -51,17 +58,18 @@ def decode_canonical(payload: Buffer, kind: type[T], what: str, check: Callable[
         kind: what they hold.
         what: how messages call it.
         check: raises InvalidInputError when the parts do not fit together.
+        version: of the format that is read.
 
     Raises:
         UnsupportedError: a newer version of the format.
         CorruptError: anything else that is not its one encoding.
     """
     try:
-        version = msgspec.msgpack.decode(payload, type=_Head).version
-        if version != VERSION:
+        found = msgspec.msgpack.decode(payload, type=_Head).version
+        if found != version:
             raise UnsupportedError(
-                f"{what}: version {version}, this tensorrepo reads {VERSION}. "
-                + ("Update it." if version > VERSION else "Add the model again: it is an old one.")
+                f"{what}: version {found}, this tensorrepo reads {version}. "
+                + ("Update it." if found > version else "Add the model again: it is an old one.")
             )
         value = msgspec.msgpack.decode(payload, type=kind)
         check(value)

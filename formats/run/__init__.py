@@ -1,0 +1,1 @@
+"""What a training left of itself: parameters, inputs, outputs, metrics."""

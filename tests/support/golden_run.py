@@ -1,0 +1,86 @@
+"""The run whose bytes are kept in tests/golden/run: one of everything that version 1 writes.
+
+`python -m tests.support.golden_run` writes the files anew, which changes the stored format.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tensorrepo.formats.lineage import TRAINED_ON, USED, Edge
+from tensorrepo.formats.run.document import (
+    FAILED,
+    At,
+    Attempt,
+    Code,
+    Made,
+    Metric,
+    RunDocument,
+    chunk_names,
+    encode_run,
+)
+from tensorrepo.formats.run.points import Points, encode_points
+from tensorrepo.repo.objects import Kind
+from tests.support.objects import MemoryObjects
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "run"
+POINTS = {
+    "accuracy": Points(np.array([10]), np.array([0.5]), np.array([1_700_000_000_100])),
+    "loss": Points(
+        np.array([0, 1, 2, 1]),
+        np.array([2.5, np.nan, -np.inf, 0.1]),
+        np.array([1_700_000_000_000, 1_700_000_000_050, 1_700_000_000_051, 1_700_000_000_050]),
+    ),
+}
+
+
+def golden_objects() -> dict[str, bytes]:
+    """File name and stored bytes of the run's objects."""
+    objects = MemoryObjects()
+    chunk = objects.put(Kind.METRICS, encode_points(POINTS))
+    run = golden_run(objects)
+    link = objects.put(Kind.RUN, encode_run(run), run.links())
+    return {
+        "metrics.bin": objects.stored[chunk.digest],
+        "run.bin": objects.stored[link.digest],
+    }
+
+
+def golden_run(objects: MemoryObjects) -> RunDocument:
+    chunk = objects.put(Kind.METRICS, encode_points(POINTS))
+    return RunDocument(
+        name="exp1",
+        id="a" * 64,
+        status=FAILED,
+        author="Ada <ada@example.org>",
+        started_ns=1_700_000_000_000_000_000,
+        written_ns=1_700_000_001_000_000_000,
+        due_ns=1_700_000_001_000_000_000,
+        ended_ns=1_700_000_001_000_000_000,
+        error="ValueError: no",
+        params={"lr": 1e-3, "layers": [1, 2], "name": "ü", "nothing": None},
+        attempts=(
+            Attempt(
+                1_700_000_000_000_000_000, Code("b" * 40, True, "train.py"), {"python": "3.11"}
+            ),
+            Attempt(1_700_000_000_500_000_000),
+        ),
+        inputs=(
+            Edge(TRAINED_ON, "datasets/x", "1" * 64, "2" * 64, {"seed": 7, "position": 4096}),
+            Edge(USED, "https://example.org/a.csv", ""),
+        ),
+        outputs=(Made("models/m", "3" * 64, "4" * 64),),
+        metrics=(
+            Metric("accuracy", 1, 0, At(10, 0.5), At(10, 0.5), At(10, 0.5)),
+            Metric("loss", 4, 2, At(1, 0.1), At(1, 0.1), At(0, 2.5)),
+        ),
+        chunks=chunk_names([chunk.digest]),
+    )
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for name, data in golden_objects().items():
+        (GOLDEN / name).write_bytes(data)
