@@ -211,17 +211,31 @@ placement = _table(
     Index("placement_of_placement", "placement"),
 )
 
+# The members of packs that a placement names: those that hold a tensor (`part` counts them within
+# it), and those that are bases of such and no tensor of the model (no fingerprint).
 tensor_storage = _table(
     "tensor_storage",
     _key("placement"),
-    _key("fingerprint"),
-    _key("part", Whole),  # of the members that hold the tensor, one after the other
+    _key("pack"),
+    _key("member", Whole),
+    _maybe("fingerprint"),
+    _some("part", Whole),
     _some("codec"),
-    _some("pack"),
     _some("stored_bytes", Whole),
-    _some("depth", Whole),  # bases below it
-    _maybe("base"),  # fingerprint of what it is a delta of, when the placement tells
+    _some("depth", Whole),  # bases that a read of it goes through
     Index("tensor_storage_of_fingerprint", "fingerprint"),
+    Index("tensor_storage_of_member", "pack", "member"),
+)
+
+# What a member is a delta of: another member of the same placement.
+member_base = _table(
+    "member_base",
+    _key("placement"),
+    _key("pack"),
+    _key("member", Whole),
+    _key("place", Whole),
+    _some("base_pack"),
+    _some("base_member", Whole),
 )
 
 # ------------------------------------------------------------------------------ architecture

@@ -1,0 +1,24 @@
+"""What Alembic runs to find the database and the tables. Loaded by it alone, by path."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from tensorrepo.query import tables
+
+
+def run() -> None:
+    """Run the revisions on the connection that `revisions` handed over, in its transaction."""
+    context.configure(
+        connection=context.config.attributes["connection"],
+        target_metadata=tables.METADATA,
+        render_as_batch=True,  # SQLite alters a table by making another
+        version_table=VERSION_TABLE,
+        transaction_per_migration=False,
+    )
+    context.run_migrations()
+
+
+VERSION_TABLE = "alembic_version"
+
+run()

@@ -1,0 +1,95 @@
+"""Which revision have the catalog's tables, and how do they get another?
+
+Each revision makes tables from the ones before, and can be taken back. All that an upgrade does is
+one transaction in both databases, so a crash leaves the tables as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect
+
+from tensorrepo.query import tables
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+HEAD: Final = "head"
+BASE: Final = "base"
+
+
+class Fit(Enum):
+    """How tables fit this version of tensorrepo."""
+
+    EMPTY = "empty"
+    CURRENT = "current"
+    BEHIND = "behind"
+    AHEAD = "ahead"
+    HALF = "half-migrated"
+    FOREIGN = "not a catalog"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the tables are: their revisions (one, or none), and what is wrong with them."""
+
+    fit: Fit
+    revisions: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+
+
+def newest() -> str:
+    """The revision that this version of tensorrepo works with."""
+    found = _scripts().get_current_head()
+    assert found is not None, "there is a first revision"
+    return found
+
+
+def standing(connection: Connection) -> Standing:
+    """How the tables of a database fit."""
+    present = set(inspect(connection).get_table_names())
+    revisions = MigrationContext.configure(connection).get_current_heads()
+    ours = {table.name for table in tables.METADATA.tables.values()}
+    if not revisions:
+        if not present & ours:
+            return Standing(Fit.EMPTY, ())
+        # A table of that name that somebody else made, or what is left of ours.
+        fit = Fit.HALF if tables.cursor.name in present else Fit.FOREIGN
+        return Standing(fit, (), tuple(sorted(ours - present)))
+    missing = tuple(sorted(ours - present))
+    known = {script.revision for script in _scripts().walk_revisions()}
+    if not set(revisions) <= known:
+        return Standing(Fit.AHEAD, revisions)
+    if len(revisions) > 1 or (revisions == (newest(),) and missing):
+        return Standing(Fit.HALF, revisions, missing)
+    return Standing(Fit.CURRENT if revisions == (newest(),) else Fit.BEHIND, revisions)
+
+
+def upgrade(connection: Connection, to: str = HEAD) -> None:
+    """Bring the tables to a revision, in the transaction of `connection`."""
+    command.upgrade(_config(connection), to)
+
+
+def downgrade(connection: Connection, to: str = BASE) -> None:
+    """Take the tables back to a revision, in the transaction of `connection`."""
+    command.downgrade(_config(connection), to)
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())

@@ -1,0 +1,221 @@
+"""What is the catalog, to whoever asks it?
+
+A SQL database that pictures one repository at one record of its log. It is a cache: whatever it
+says can be made again from the repository, and nothing is lost with it. `sync.catchup` makes it
+equal to the repository; here it is opened, locked and looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import create_engine, event, make_url, select
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from tensorrepo.query import tables
+from tensorrepo.query.dialects import POSTGRESQL, SQLITE
+from tensorrepo.repo.errors import (
+    InvalidInputError,
+    PermissionDenied,
+    StorageError,
+    UnsupportedError,
+)
+from tensorrepo.repo.ids import Digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import URL, Connection, Engine
+
+WRITES: Final = "tensorrepo_writes"  # an execution option: this transaction will write
+WAIT_SECONDS: Final = 600  # for another process that is catching up
+_CACHE_KIB: Final = 64 << 10
+_SQLITE_SETTINGS: Final = (
+    "journal_mode = WAL",  # readers go on while one writes
+    "synchronous = NORMAL",  # a power cut may lose the newest rows: they are made again
+    f"cache_size = -{_CACHE_KIB}",
+    "temp_store = MEMORY",
+    f"busy_timeout = {WAIT_SECONDS * 1000}",
+    "foreign_keys = OFF",
+)
+_MISSING_DRIVER: Final = "pip install 'tensorrepo[postgres]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Up to which record of which repository the catalog tells.
+
+    `digest` names the bytes of that record. `shallow` are the commits without parents there.
+    """
+
+    repository: str
+    generation: int
+    digest: Digest
+    shallow: frozenset[Digest]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """A catalog whose tables are there."""
+
+    engine: Engine
+
+    @property
+    def url(self) -> str:
+        """Where it is, without a password."""
+        return self.engine.url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection that sees one state of the catalog, whatever others write meanwhile."""
+        with told(self.engine), self.engine.connect() as connection:
+            if self.engine.dialect.name == POSTGRESQL:
+                connection.execution_options(
+                    isolation_level="REPEATABLE READ", postgresql_readonly=True
+                )
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that nobody else can write beside; kept when the block ends well."""
+        with told(self.engine), self.engine.connect() as connection:
+            connection.execution_options(**{WRITES: True})
+            with connection.begin():
+                if self.engine.dialect.name == POSTGRESQL:
+                    lock(connection)
+                yield connection
+
+    def dispose(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def connect(url: str) -> Engine:
+    """The database at `url`, as the catalog uses it. Nothing is read yet.
+
+    Args:
+        url: ``sqlite:///path``, ``sqlite://`` (in memory), ``postgresql://user@host/database``,
+            or the path of a SQLite file.
+
+    Raises:
+        InvalidInputError: another kind of database, or no URL.
+        UnsupportedError: the driver is not installed.
+        PermissionDenied: the folder of the file cannot be made.
+    """
+    parsed = _parse(url)
+    try:
+        engine = create_engine(parsed, **_options(parsed))
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"the catalog {parsed} needs the package {error.name}: {_MISSING_DRIVER}"
+        ) from error
+    if engine.dialect.name == SQLITE:
+        _prepare_sqlite(engine, parsed)
+    return engine
+
+
+def read_cursor(connection: Connection) -> Cursor | None:
+    """How far the catalog tells; None when nothing was ever put in."""
+    found = connection.execute(select(tables.cursor)).one_or_none()
+    if found is None:
+        return None
+    shallow = frozenset(Digest(each) for each in json.loads(found.shallow))
+    return Cursor(found.repository, found.generation, Digest(found.digest), shallow)
+
+
+def lock(connection: Connection) -> None:
+    """Let no other process write to this catalog in PostgreSQL until the transaction ends."""
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{WAIT_SECONDS}s'")
+    # Not the cursor's row: before the first catch-up there is none.
+    name = connection.dialect.identifier_preparer.format_table(tables.cursor)
+    connection.exec_driver_sql(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE")
+
+
+@contextmanager
+def told(engine: Engine) -> Iterator[None]:
+    """What a database refuses, as one of our errors."""
+    try:
+        yield
+    except DBAPIError as error:
+        reason = str(error.orig).strip().split("\n", 1)[0]
+        where = engine.url.render_as_string(hide_password=True)
+        if "readonly" in reason or "permission denied" in reason:
+            raise PermissionDenied(
+                f"the catalog {where} cannot be written: {reason}. Name another one in "
+                "TENSORREPO_CATALOG."
+            ) from error
+        raise StorageError(f"the catalog {where}: {reason}. {_advice(reason)}") from error
+    except SQLAlchemyError as error:
+        where = engine.url.render_as_string(hide_password=True)
+        raise StorageError(f"the catalog {where}: {error}") from error
+
+
+def _advice(reason: str) -> str:
+    if "locked" in reason or "lock timeout" in reason:
+        return "Another process has been writing to it for ten minutes: wait, or end that process."
+    if "malformed" in reason or "not a database" in reason:
+        return "It is only a cache: delete the file, and the next command makes it anew."
+    if "no such table" in reason or "does not exist" in reason:
+        return "`tensorrepo catalog status` says what is wrong with its tables."
+    return "It is only a cache: nothing of the repository is lost. Look at that database."
+
+
+def _parse(url: str) -> URL:
+    text = url if "://" in url else f"sqlite:///{url}"
+    try:
+        parsed = make_url(text)
+        if parsed.drivername in ("postgres", "postgresql"):
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        kind = parsed.get_backend_name()
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        raise InvalidInputError(f"no URL of a catalog: {url!r:.80}. {_URLS}") from error
+    if kind not in (SQLITE, POSTGRESQL):
+        raise InvalidInputError(f"a catalog cannot be in {kind}. {_URLS}")
+    return parsed
+
+
+_URLS: Final = "Expected sqlite:///path/to/file.db or postgresql://user@host/database."
+
+
+def _options(url: URL) -> dict[str, Any]:
+    if url.get_backend_name() == POSTGRESQL:
+        return {"pool_size": 4, "pool_pre_ping": True}
+    if _in_memory(url):
+        return {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+    return {"connect_args": {"timeout": WAIT_SECONDS, "check_same_thread": False}}
+
+
+def _in_memory(url: URL) -> bool:
+    return url.database in (None, "", ":memory:")
+
+
+def _prepare_sqlite(engine: Engine, url: URL) -> None:
+    if not _in_memory(url):
+        folder = Path(str(url.database)).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise PermissionDenied(
+                f"the folder {folder} of the catalog cannot be made: {error.strerror}. Name "
+                "another place in TENSORREPO_CATALOG."
+            ) from error
+    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "begin", _begin)
+
+
+def _set_up(driver: Any, _: object) -> None:
+    driver.isolation_level = None  # we say BEGIN ourselves: the driver says it too late
+    for setting in _SQLITE_SETTINGS:
+        driver.execute(f"PRAGMA {setting}")
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITES)
+    # A reader that begins to write after others have is refused, so a writer says so at once.
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

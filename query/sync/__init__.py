@@ -1,0 +1,1 @@
+"""How the catalog is made equal to the repository: what to add, what to take away."""

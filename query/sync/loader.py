@@ -1,0 +1,134 @@
+"""How do rows get into the tables, many at a time?
+
+SQLite takes a prepared statement and a list, PostgreSQL a stream of COPY. Rows wait in memory
+until they are many or large; whoever asks the tables meanwhile calls `flush` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from sqlalchemy import bindparam, select
+
+from tensorrepo.query import tables
+from tensorrepo.query.dialects import POSTGRESQL, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Column, Connection, Table
+
+# A row is its values in the order of the table's columns.
+Row: TypeAlias = tuple[Any, ...]
+Rows: TypeAlias = Iterable[tuple["Table", Row]]
+
+BATCH_ROWS: Final = 20_000
+BATCH_BYTES: Final = 16 << 20
+ASK_AT_ONCE: Final = 500  # values in one question; databases take some thousands
+_ROW_BYTES: Final = 200  # what a row takes beside its texts
+
+# Many models share a graph: the rows of one that is there are left out.
+SHARED: Final = frozenset({tables.graph, tables.node, tables.edge, tables.node_parameter})
+
+
+@dataclass(slots=True)
+class Loader:
+    """Puts rows into the tables, in one transaction. `told` hears how many, after each batch."""
+
+    connection: Connection
+    told: Callable[[int], None] = lambda _: None
+    rows: int = 0
+    _waiting: dict[Table, list[Row]] = field(default_factory=dict)
+    _waiting_rows: int = 0
+    _waiting_bytes: int = 0
+    _graph: tuple[str, bool] = ("", False)  # the last one met, and whether it is left out
+    _graphs_loaded: set[str] = field(default_factory=set)
+
+    def add(self, rows: Rows) -> None:
+        """Take rows; a batch goes out when enough of them wait."""
+        for table, row in rows:
+            if table in SHARED and self._is_there(row[0]):
+                continue
+            self._waiting.setdefault(table, []).append(row)
+            self._waiting_rows += 1
+            self._waiting_bytes += _ROW_BYTES + sum(
+                len(value) for value in row if type(value) in (str, bytes)
+            )
+            if self._waiting_rows >= BATCH_ROWS or self._waiting_bytes >= BATCH_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if not self._waiting_rows:
+            return
+        for table, rows in self._waiting.items():
+            insert(self.connection, table, rows)
+        self.rows += self._waiting_rows
+        self._waiting, self._waiting_rows, self._waiting_bytes = {}, 0, 0
+        self.told(self.rows)
+
+    def _is_there(self, graph: str) -> bool:
+        """Whether the rows of a graph, which come one behind the other, are known already."""
+        if self._graph[0] != graph:
+            known = graph in self._graphs_loaded or bool(
+                present(self.connection, tables.graph.c.digest, [graph])
+            )
+            if len(self._graphs_loaded) >= BATCH_ROWS:  # they are in the table by then
+                self.flush()
+                self._graphs_loaded.clear()
+            self._graphs_loaded.add(graph)
+            self._graph = graph, known
+        return self._graph[1]
+
+    def next_owner(self) -> None:
+        """What comes now is another thing's: a graph met again is one that is there."""
+        self._graph = "", False
+
+
+def insert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Insert whole rows, none of which is there."""
+    clean = [_shown(row) for row in rows]
+    if connection.dialect.name == POSTGRESQL:
+        _copy(connection, table, clean)
+        return
+    marks = ", ".join("?" * len(table.columns))
+    name = connection.dialect.identifier_preparer.format_table(table)
+    connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({marks})", clean)  # noqa: S608 - a table's own name
+
+
+def present(connection: Connection, column: Column[Any], values: Iterable[str]) -> set[str]:
+    """Which of `values` stand in `column`."""
+    query = select(column).where(column.in_(bindparam("asked", expanding=True))).distinct()
+    found: set[str] = set()
+    for some in chunks(values):
+        found.update(connection.execute(query, {"asked": some}).scalars())
+    return found
+
+
+def chunks(values: Iterable[Any], size: int = ASK_AT_ONCE) -> Iterator[list[Any]]:
+    """`values` in lists of at most `size`."""
+    some: list[Any] = []
+    for value in values:
+        some.append(value)
+        if len(some) == size:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _shown(row: Row) -> Row:
+    for value in row:
+        if type(value) is str and "\0" in value:
+            return tuple(shown(each) if type(each) is str else each for each in row)
+    return row
+
+
+def _copy(connection: Connection, table: Table, rows: Iterable[Row]) -> None:
+    name = connection.dialect.identifier_preparer.format_table(table)
+    driver: Any = connection.connection
+    with driver.cursor() as cursor, cursor.copy(f"COPY {name} FROM STDIN") as copy:
+        for row in rows:
+            copy.write_row(row)
