@@ -101,15 +101,20 @@ class Attempt:
         """What is recorded with the commit, ahead of it."""
         return ()
 
+    def after(self, view: View, moved: Update) -> tuple[LogEntry, ...]:  # noqa: ARG002  as above
+        """What is recorded with the commit, behind it; `moved` is what the commit does."""
+        return ()
+
     def _entries(self, view: View, moved: Update) -> tuple[LogEntry, ...]:
         subject = self.message.partition("\n")[0][:_SUBJECT_CHARACTERS]
         actor = self.actor or self.author
         commit = LogEntry(self.txn, "commit", actor, self.time_ns, subject, (moved,))
+        around = (*self.before(view), commit, *self.after(view, moved))
         if self.closes_lease is None or self.closes_lease not in view.state.leases:
-            return (*self.before(view), commit)
+            return around
         gone = {"id": self.closes_lease}
         closed = LogEntry(self.txn, "lease-close", actor, self.time_ns, data=gone)
-        return (*self.before(view), commit, closed)
+        return (*around, closed)
 
     def _write_or_expire(self, tip: Digest | None) -> tuple[Digest, Commit]:
         try:

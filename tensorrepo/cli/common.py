@@ -11,7 +11,8 @@ import typer
 from tensorrepo.cli import output
 from tensorrepo.cli.main import AFTER_DASHES, OUTSIDE
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.sdk import machine
+from tensorrepo.repository import Origin, Repository
+from tensorrepo.sdk import machine, reopen
 from tensorrepo.workspace.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -41,6 +42,17 @@ def started_in(context: typer.Context) -> Machine:
 def session_of(context: typer.Context, url: str | None = None) -> Session:
     """The session of a command: of a URL given, or of the workspace around."""
     return open_session(started_in(context), url, warn=output.warning)
+
+
+def handle_of(context: typer.Context, url: str | None = None) -> Repository:
+    """The repository of a command as the SDK shows it; who works in the workspace is its author."""
+    session = session_of(context, url)
+    try:
+        who = session.author()
+    except InvalidInputError:
+        who = None  # commands that only look need no author; the others say how to tell
+    core = session.repository
+    return Repository(core, Origin(core.url, author=who), session.machine, reopen)
 
 
 def place(context: typer.Context, path: str) -> Path:

@@ -14,6 +14,7 @@ import typer
 from tensorrepo.cli.common import started_in
 from tensorrepo.repo.errors import Error
 from tensorrepo.repo.refs import BRANCHES, TAGS
+from tensorrepo.repo.registry import registered
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.repo.trees import iterate
 from tensorrepo.workspace.session import SPACES, Session, open_session
@@ -38,6 +39,15 @@ def complete_ref(context: typer.Context, incomplete: str) -> list[str]:
     """Branches, tags and HEAD; after ``A..`` the other side."""
     before, dots, last = incomplete.rpartition("..")
     return [f"{before}{dots}{name}" for name in _starting(_all_refs(context), last)]
+
+
+def complete_registered(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of registered models."""
+    try:
+        names = list(registered(_session(context).repository.log.refresh()))
+    except (Error, OSError):
+        names = []
+    return _starting(names, incomplete)
 
 
 def complete_entry(context: typer.Context, incomplete: str) -> list[str]:

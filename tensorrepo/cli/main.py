@@ -70,6 +70,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "model merge": ("model_make", "Blend the weights of models, and stage the result.", CHANGE),
     "model repack": ("model_repack", "Store models anew, in fewer bytes.", MORE),
     "model export": ("model_export", "Write a model in a foreign format.", LOOK),
+    "registry ls": ("registry", "List the registered models.", LOOK),
+    "registry show": ("registry", "Show a registered model and its versions.", LOOK),
+    "registry create": ("registry", "Name a model before its first version.", CHANGE),
+    "registry register": ("registry", "Make a model of a commit the next version.", CHANGE),
+    "registry alias": ("registry", "Let an alias name a version, or move it.", CHANGE),
+    "registry history": ("registry", "Show where an alias was.", LOOK),
+    "registry protect": ("registry", "Refuse to move an alias.", CHANGE),
+    "registry describe": ("registry", "Say what a model or a version is.", CHANGE),
+    "registry rm": ("registry", "Remove a version, or a model with all of them.", CHANGE),
     "branch": ("branches", "List, make, rename or delete branches.", BRANCH),
     "tag": ("branches", "List, make or delete tags.", BRANCH),
     "switch": ("move", "Put the workspace on another branch.", BRANCH),
@@ -86,6 +95,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 # name: (one line of help, panel)
 GROUPS: dict[str, tuple[str, str]] = {
     "model": ("Describe, compare, cut and combine models.", LOOK),
+    "registry": ("Number versions of models, and name them by aliases.", LOOK),
 }
 
 AFTER_DASHES = "tensorrepo.after-dashes"  # key of the context's memory

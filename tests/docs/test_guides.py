@@ -6,25 +6,36 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.pages import blocks
+from tests.support.prepared import prepared_commands
 from tests.support.sources import ROOT
 
-GUIDES = ["changing-datasets", "checkpointing", "model-files", "models", "sampling"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GUIDES = ["changing-datasets", "checkpointing", "model-files", "models", "registry", "sampling"]
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with prepared_commands(tmp_path_factory.mktemp("bin") / "b") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_a_guide_runs_from_top_to_bottom(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = ROOT / f"docs/guides/{name}.md"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TENSORREPO_AUTHOR", "Ada <ada@example.org>")
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    # A fork that is ready for each command: the tutorial proves that the installed one starts.
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{Path(sys.executable).parent}", os.pathsep)
     names: dict[str, Any] = {}
     for block in blocks(page):
         if block.language == "console":

@@ -1,0 +1,146 @@
+"""What do people say about a registered model, and about its versions?
+
+One JSON file a model, ``files/registry/<model>.json`` on the branch ``meta/registry``: texts
+change, and their history is that branch's. Versions and aliases are refs, see `registry`.
+
+Source:
+    docs/spec/registry.md, section "Descriptions".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tensorrepo.repo.commits import read_commit
+from tensorrepo.repo.errors import ConflictError, CorruptError, InvalidInputError
+from tensorrepo.repo.names import check_text
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.transaction import begin
+from tensorrepo.repo.trees import Entry, iterate, lookup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log import View
+    from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.repository import Repository
+
+BRANCH: Final = "meta/registry"
+FOLDER: Final = "files/registry/"
+SUFFIX: Final = ".json"
+VERSION: Final = 1
+MAX_TEXT_BYTES: Final = 64 << 10
+MAX_LABELS: Final = 1000
+
+_TRIES = 20
+
+
+class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A description, and labels: names with texts, such as ``task: segmentation``."""
+
+    description: str = ""
+    labels: dict[str, str] = {}
+
+    def with_changes(self, description: str | None, labels: dict[str, str | None]) -> Words:
+        """Other words; None keeps the description, and removes a label."""
+        joined = {**self.labels, **labels}
+        return Words(
+            self.description if description is None else description,
+            {name: text for name, text in sorted(joined.items()) if text is not None},
+        )
+
+
+class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one file says. `last` is the largest number of a version that was deleted."""
+
+    version: int = VERSION
+    model: Words = Words()
+    versions: dict[str, Words] = {}
+    last: int = 0
+
+    def of(self, number: int) -> Words:
+        return self.versions.get(str(number), Words())
+
+
+def about_path(model: str) -> str:
+    return f"{FOLDER}{model}{SUFFIX}"
+
+
+def about_at(repository: Repository, view: View, model: str) -> About | None:
+    """What is said about a model at `view`; None where nothing ever was."""
+    commit = view.state.refs.get(f"heads/{BRANCH}")
+    if commit is None:
+        return None
+    objects = repository.objects
+    entry = lookup(objects, read_commit(objects, commit).tree, about_path(model))
+    return None if entry is None else _read(objects, entry)
+
+
+def described(repository: Repository, commit: Digest) -> Iterator[tuple[str, About]]:
+    """Every model that `commit`, of branch `BRANCH`, says something about."""
+    objects = repository.objects
+    for path, entry in iterate(objects, read_commit(objects, commit).tree, FOLDER):
+        if path.endswith(SUFFIX):
+            yield path.removeprefix(FOLDER).removesuffix(SUFFIX), _read(objects, entry)
+
+
+def edit_about(
+    repository: Repository, model: str, change: Callable[[About], About], *, author: str
+) -> About:
+    """Change what is said about a model: read, changed and committed anew when others were first.
+
+    Raises:
+        ConflictError: others were first too often. Nothing changed.
+        InvalidInputError: a text is too long, or has characters that deceive.
+    """
+    path = about_path(model)
+    for last in reversed(range(_TRIES)):
+        with begin(repository, BRANCH) as transaction:
+            entry = transaction.entry(path)
+            changed = change(About() if entry is None else _read(transaction.objects, entry))
+            link = transaction.objects.put(Kind.BLOB, encode_about(changed))
+            transaction.stage(path, Entry(Kind.BLOB, link.digest))
+            try:
+                transaction.commit(f"Describe {model}", author=author)
+            except ConflictError:
+                if not last:
+                    raise
+            else:
+                return changed
+    raise AssertionError("the last try returns or raises")
+
+
+def encode_about(about: About) -> bytes:
+    """Content of the file: JSON, sorted, for people who look at the branch, too."""
+    for words in (about.model, *about.versions.values()):
+        _check(words)
+    return msgspec.json.format(msgspec.json.encode(about, order="sorted"), indent=2) + b"\n"
+
+
+def decode_about(data: bytes | memoryview, where: str) -> About:
+    """Raises CorruptError, which names `where`, for what is no such file."""
+    try:
+        found = msgspec.json.decode(data, type=About)
+        for words in (found.model, *found.versions.values()):
+            _check(words)
+    except (msgspec.MsgspecError, InvalidInputError, RecursionError) as error:
+        raise CorruptError(f"{where}: {error}") from error
+    if found.version != VERSION:
+        raise CorruptError(f"{where}: version {found.version}, this tensorrepo knows {VERSION}")
+    return found
+
+
+def _read(objects: ObjectSource, entry: Entry) -> About:
+    return decode_about(objects.get(entry.digest).payload, f"description {entry.digest:.12}")
+
+
+def _check(words: Words) -> None:
+    check_text(words.description, "a description", limit_bytes=MAX_TEXT_BYTES, lines=True)
+    if len(words.labels) > MAX_LABELS:
+        raise InvalidInputError(f"{len(words.labels)} labels, at most {MAX_LABELS} are allowed")
+    for name, text in words.labels.items():
+        check_text(name, "the name of a label", limit_bytes=255, lines=False)
+        check_text(text, f"label {name!r}", limit_bytes=MAX_TEXT_BYTES, lines=True)

@@ -1,0 +1,283 @@
+"""How does a model get its next version, and how does an alias move?
+
+Each verb appends one record, decided anew on every head: of two who register at once, one gets the
+next number, and the other the one after it. A number is given once, also when it is deleted.
+
+Source:
+    docs/spec/registry.md.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tensorrepo.repo.about import About, about_at, edit_about
+from tensorrepo.repo.attempt import Attempt
+from tensorrepo.repo.commits import read_commit
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.names import check_path
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.records import LogEntry, Update
+from tensorrepo.repo.refs import refuse_taken
+from tensorrepo.repo.registry import (
+    PROTECTED,
+    REGISTERED,
+    Registered,
+    Version,
+    alias_ref,
+    existing,
+    find_version,
+    no_alias,
+    number_of,
+    protected_refs,
+    registered,
+    version_ref,
+)
+from tensorrepo.repo.series import begin_beside
+from tensorrepo.repo.trees import EMPTY_TREE, update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorrepo.repo.commits import Json
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log import View
+    from tensorrepo.repo.repository import Repository
+
+MOST_AT_ONCE: Final = 100  # refs in one record, which has 64 KiB
+
+
+def register(
+    repository: Repository,
+    model: str,
+    source: Digest,
+    path: str,
+    *,
+    author: str,
+    message: str = "",
+    alias: str | None = None,
+    clock: Callable[[], int] = time.time_ns,
+) -> Version:
+    """Make the model at `path` of commit `source` the next version of a registered model.
+
+    Args:
+        repository: that holds it.
+        model: name of the registered model; one that has no version yet begins with 1.
+        source: the commit to take it from.
+        path: where it stands there.
+        author: who registers it.
+        message: of the version's commit.
+        alias: one that names the new version from then on, moved in the same record.
+        clock: UTC in ns.
+
+    Raises:
+        NotFoundError: nothing at `path`.
+        InvalidInputError: what stands there is no model, or `model` cannot be a name.
+        ConflictError: the alias is protected. Nothing changed.
+    """
+    check_path(f"models/{model}")
+    if alias is not None:
+        alias_ref(model, alias)
+    entry = repository.entry(read_commit(repository.objects, source).tree, path)
+    if entry is None:
+        raise NotFoundError(f"no {path} in commit {source:.12}: nothing was registered")
+    if entry.kind is not Kind.MODEL:
+        raise InvalidInputError(f"{path} is a {entry.kind.label}: versions are of models")
+    facts: dict[str, Json] = {"model": model, "path": path, "id": secrets.token_hex(8)}
+    with begin_beside(repository, version_ref(model, 1)) as transaction:
+        transaction.stage(f"models/{model}", entry, since=0)
+        tree = update(transaction.objects, EMPTY_TREE, transaction.staged)
+        attempt = _Numbered(
+            transaction,
+            lambda _: tree,
+            message or f"Register {path} as a version of {model}",
+            author,
+            clock(),
+            {REGISTERED: facts},
+            others=(source,),
+            model=model,
+            alias=alias,
+        )
+        made = attempt.run()
+    aliases = () if alias is None else (alias,)
+    return Version(
+        model, attempt.number, made.digest, source, path, author, made.commit.time_ns, aliases
+    )
+
+
+def delete_version(repository: Repository, model: str, number: int, *, actor: str) -> Digest:
+    """Remove a version; its number is not given again, and its commit comes back by its digest.
+
+    Raises:
+        ConflictError: an alias names it. Nothing changed.
+    """
+    one = existing(repository.log.refresh(), model)
+    number_of(one, model, number)
+    if number == max(one.versions):
+        edit_about(repository, model, _given(number), author=actor)
+
+    def decide(view: View) -> LogEntry:
+        now = existing(view, model)
+        commit = now.versions[number_of(now, model, number)]
+        if naming := [alias for alias, at in now.aliases.items() if at == commit]:
+            raise ConflictError(
+                f"version {number} of {model} has the alias {naming[0]!r}: move or remove it first"
+            )
+        return _entry("ref-delete", actor, Update(version_ref(model, number), commit, None))
+
+    _append(repository, decide)
+    return one.versions[number]
+
+
+def delete_model(repository: Repository, model: str, *, actor: str) -> int:
+    """Remove all versions and aliases of a model; gives how many versions there were.
+
+    What was said about it stays on its branch, so that no number is given a second time.
+    """
+    one = existing(repository.log.refresh(), model)
+    edit_about(repository, model, _given(max(one.versions, default=0)), author=actor)
+
+    def decide(view: View) -> LogEntry | None:
+        for alias in registered(view).get(model, Registered()).aliases:
+            _refuse_protected(view, model, alias)
+        gone = _refs_of(view, model)[:MOST_AT_ONCE]
+        updates = tuple(Update(ref, view.state.refs[ref], None) for ref in gone)
+        return _entry("ref-delete", actor, *updates) if gone else None
+
+    while _refs_of(repository.log.refresh(), model):
+        _append(repository, decide)
+    return len(one.versions)
+
+
+def set_alias(
+    repository: Repository, model: str, alias: str, which: int | str, *, actor: str
+) -> int:
+    """Let an alias name a version, by its number or by another alias; gives the number.
+
+    Raises:
+        ConflictError: the alias is protected. Nothing changed.
+    """
+    ref = alias_ref(model, alias)
+
+    def decide(view: View) -> LogEntry | None:
+        one = existing(view, model)
+        old, new = one.aliases.get(alias), one.versions[number_of(one, model, which)]
+        told = f"version {one.number_of(new)}"
+        if old == new:
+            return None
+        if old is None:
+            return _entry("ref-create", actor, Update(ref, None, new), note=told)
+        _refuse_protected(view, model, alias)
+        return _entry("ref-reset", actor, Update(ref, old, new), note=told)
+
+    _append(repository, decide)
+    return find_version(repository, model, alias).number
+
+
+def delete_alias(repository: Repository, model: str, alias: str, *, actor: str) -> None:
+    """Remove an alias; the version stays. Raises ConflictError when it is protected."""
+    ref = alias_ref(model, alias)
+
+    def decide(view: View) -> LogEntry:
+        one = existing(view, model)
+        if alias not in one.aliases:
+            raise NotFoundError(no_alias(one, model, alias))
+        _refuse_protected(view, model, alias)
+        return _entry("ref-delete", actor, Update(ref, one.aliases[alias], None))
+
+    _append(repository, decide)
+
+
+def protect_alias(
+    repository: Repository, model: str, alias: str, *, actor: str, on: bool = True
+) -> None:
+    """Refuse, or allow again, to move and remove an alias; it need not exist yet."""
+    ref = alias_ref(model, alias)
+
+    def decide(view: View) -> LogEntry | None:
+        existing(view, model)
+        held = protected_refs(view)
+        wanted = (*held, ref) if on else tuple(one for one in held if one != ref)
+        if wanted == held or (on and ref in held):
+            return None
+        return LogEntry(
+            secrets.token_hex(16),
+            "config",
+            actor,
+            time.time_ns(),
+            data={"set": {PROTECTED: tuple(sorted(set(wanted)))}},
+        )
+
+    _append(repository, decide)
+
+
+def _refuse_protected(view: View, model: str, alias: str) -> None:
+    """The log refuses it anyhow; here it is said in the words of a registry."""
+    if alias_ref(model, alias) in protected_refs(view):
+        raise ConflictError(
+            f"alias {alias!r} of {model} is protected: it may neither move nor go. "
+            f"`tensorrepo registry protect {model} {alias} --off` allows it again."
+        )
+
+
+def _append(repository: Repository, decide: Callable[[View], LogEntry | None]) -> None:
+    """Append what is decided on the head; None: nothing has to change."""
+
+    def entries(view: View) -> tuple[LogEntry, ...]:
+        entry = decide(view)
+        return () if entry is None else (entry,)
+
+    repository.append(entries)
+
+
+def _entry(kind: str, actor: str, *updates: Update, note: str = "") -> LogEntry:
+    return LogEntry(secrets.token_hex(16), kind, actor, time.time_ns(), note, updates)
+
+
+def _given(number: int) -> Callable[[About], About]:
+    """Notes that versions up to `number` were given once."""
+    return lambda about: msgspec.structs.replace(about, last=max(about.last, number))
+
+
+def _refs_of(view: View, model: str) -> list[str]:
+    one = registered(view).get(model, Registered())
+    aliases = [alias_ref(model, alias) for alias in one.aliases]
+    return aliases + [version_ref(model, number) for number in one.versions]
+
+
+@dataclass(slots=True)
+class _Numbered(Attempt):
+    """An attempt whose ref is the next version of a model, whichever that is when it lands.
+
+    `alias` names the version from then on.
+    """
+
+    model: str = ""
+    alias: str | None = None
+    number: int = 0
+
+    def tip(self, view: View) -> Digest | None:
+        repository = self.transaction.repository
+        given = registered(view).get(self.model, Registered()).versions
+        about = about_at(repository, view, self.model) or About()
+        self.number = 1 + max((0, about.last, *given))
+        self.transaction.branch = f"{self.model}/v/{self.number}"
+        refuse_taken(view, self.transaction.ref)
+        return None
+
+    def after(self, view: View, moved: Update) -> tuple[LogEntry, ...]:
+        if self.alias is None:
+            return ()
+        ref = alias_ref(self.model, self.alias)
+        old = view.state.refs.get(ref)
+        if old is not None:
+            _refuse_protected(view, self.model, self.alias)
+        kind = "ref-create" if old is None else "ref-reset"
+        named = Update(ref, old, moved.new)
+        note = f"version {self.number}"
+        return (LogEntry(self.txn, kind, self.author, self.time_ns, note, (named,)),)

@@ -1,0 +1,195 @@
+"""Which versions of a model are registered, and which of them do its aliases name?
+
+    registry/<model>/v/<n>         version n: a commit that holds the model alone, at
+                                   models/<model>; its parent is the commit it was taken from
+    registry/<model>/alias/<name>  names one version; moves, and the log keeps where it was
+
+All of it is refs: what is registered is never collected, and travels with the repository.
+`registering` changes them, `about` holds what people say about them.
+
+Source:
+    docs/spec/registry.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tensorrepo.repo import refs
+from tensorrepo.repo.commits import read_commit
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.names import check_ref
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log import View
+    from tensorrepo.repo.refs import Move
+    from tensorrepo.repo.repository import Repository
+
+SPACE: Final = "registry/"
+REGISTERED: Final = "registered"  # the key of a version's commit metadata
+PROTECTED: Final = "protected_refs"
+
+_REF = re.compile(
+    r"registry/(?P<model>.+)/(?:v/(?P<number>[1-9][0-9]{0,8})|alias/(?P<alias>[^/]+))"
+)
+_ALIAS = re.compile(r"(?![0-9]+$)[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(?<!\.)")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a registered model.
+
+    Attributes:
+        model: name of the registered model.
+        number: counted from 1; a number is given once.
+        commit: that holds the model alone, at `path`.
+        source: the commit that it was taken from, and
+        source_path: where it stood there.
+        author: who registered it.
+        time_ns: when, UTC.
+        aliases: that name it now.
+    """
+
+    model: str
+    number: int
+    commit: Digest
+    source: Digest
+    source_path: str
+    author: str
+    time_ns: int
+    aliases: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        return f"models/{self.model}"
+
+    @property
+    def ref(self) -> str:
+        return version_ref(self.model, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the refs say about one model: versions by number, and aliases by name."""
+
+    versions: dict[int, Digest] = field(default_factory=dict)
+    aliases: dict[str, Digest] = field(default_factory=dict)
+
+    def number_of(self, commit: Digest) -> int | None:
+        return next((number for number, at in self.versions.items() if at == commit), None)
+
+
+def version_ref(model: str, number: int) -> str:
+    return f"{SPACE}{model}/v/{number}"
+
+
+def alias_ref(model: str, alias: str) -> str:
+    """Raises InvalidInputError for what cannot be an alias: a number means a version."""
+    if not _ALIAS.fullmatch(alias):
+        raise InvalidInputError(
+            f"alias {alias!r:.80} cannot be used: letters, digits, . _ and - make an alias, and it "
+            "is no number, which means a version"
+        )
+    return check_ref(f"{SPACE}{model}/alias/{alias}")
+
+
+def registered(view: View) -> dict[str, Registered]:
+    """The models that have versions, in the order of their names."""
+    found: dict[str, Registered] = {}
+    for ref, commit in view.state.refs.items():
+        if (parts := _REF.fullmatch(ref)) is None:
+            continue
+        one = found.setdefault(parts["model"], Registered())
+        if parts["alias"] is not None:
+            one.aliases[parts["alias"]] = commit
+        else:
+            one.versions[int(parts["number"])] = commit
+    return {
+        name: Registered(dict(sorted(one.versions.items())), dict(sorted(one.aliases.items())))
+        for name, one in sorted(found.items())
+    }
+
+
+def find_version(repository: Repository, model: str, which: int | str | None = None) -> Version:
+    """A version by its number or by an alias; None: the newest.
+
+    Raises:
+        NotFoundError: no such model, version or alias; says which there are.
+    """
+    view = repository.log.refresh()
+    one = existing(view, model)
+    return _read_version(repository, model, number_of(one, model, which), one)
+
+
+def versions(repository: Repository, model: str) -> Iterator[Version]:
+    """All versions of a model, the newest first. Raises NotFoundError for one without any."""
+    one = existing(repository.log.refresh(), model)
+    return (_read_version(repository, model, number, one) for number in reversed(one.versions))
+
+
+def protected_refs(view: View) -> tuple[str, ...]:
+    """Refs, and beginnings of refs with ``*``, that may neither be deleted nor reset."""
+    found = view.state.config.get(PROTECTED, ())
+    assert isinstance(found, (list, tuple))
+    return tuple(map(str, found))
+
+
+def alias_history(repository: Repository, model: str, alias: str) -> Iterator[tuple[Move, int]]:
+    """Every move of an alias, the newest first, and the version it named then; 0: none, or gone."""
+    one = registered(repository.log.refresh()).get(model, Registered())
+    for move in refs.reflog(repository, alias_ref(model, alias)):
+        new = move.update.new
+        yield move, (one.number_of(new) or 0) if new is not None else 0
+
+
+def _read_version(repository: Repository, model: str, number: int, one: Registered) -> Version:
+    digest = one.versions[number]
+    commit = read_commit(repository.objects, digest)
+    facts = commit.metadata.get(REGISTERED)
+    path = facts.get("path") if isinstance(facts, dict) else None
+    if not isinstance(path, str) or len(commit.parents) != 1:
+        raise CorruptError(
+            f"{version_ref(model, number)} names commit {digest:.12}, which does not say where the "
+            "model was taken from: it was not made by `register`"
+        )
+    aliases = tuple(alias for alias, at in one.aliases.items() if at == digest)
+    return Version(
+        model, number, digest, commit.parents[0], path, commit.author, commit.time_ns, aliases
+    )
+
+
+def existing(view: View, model: str) -> Registered:
+    known = registered(view)
+    if model in known:
+        return known[model]
+    near = difflib.get_close_matches(model, known, 3, 0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`tensorrepo registry ls` lists them."
+    raise NotFoundError(f"no model {model!r:.100} has a registered version; {hint}")
+
+
+def number_of(one: Registered, model: str, which: int | str | None) -> int:
+    """The version that a number, a number as text, an alias or None (the newest) means."""
+    if which is None:
+        return max(one.versions)
+    if isinstance(which, str) and not which.isdecimal():
+        if which not in one.aliases:
+            raise NotFoundError(no_alias(one, model, which))
+        found = one.number_of(one.aliases[which])
+        if found is None:
+            raise NotFoundError(f"alias {which!r} of {model} names a version that was deleted")
+        return found
+    if int(which) not in one.versions:
+        listed = ", ".join(map(str, list(one.versions)[-8:]))
+        raise NotFoundError(f"{model} has no version {which}; there are {listed}")
+    return int(which)
+
+
+def no_alias(one: Registered, model: str, alias: str) -> str:
+    listed = f"there are {', '.join(one.aliases)}" if one.aliases else "it has none"
+    return f"{model} has no alias {alias!r:.80}; {listed}"

@@ -1,0 +1,242 @@
+"""The model registry, as the SDK shows it: versions of models by number, aliases that move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tensorrepo.model import Model
+from tensorrepo.repo import registering, registry
+from tensorrepo.repo.about import BRANCH, About, Words, about_at, described, edit_about
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.registry import SPACE, Version
+from tensorrepo.repo.revisions import split_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tensorrepo.repo.log import View
+    from tensorrepo.repo.refs import Move
+    from tensorrepo.repository import Repository
+
+__all__ = ["AliasMove", "RegisteredModel", "Registry", "Version"]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredModel:
+    """A name under which versions of a model are registered.
+
+    Attributes:
+        versions: their numbers, ascending.
+        aliases: name to the number of the version.
+        protected: aliases that may neither move nor go.
+    """
+
+    name: str
+    versions: tuple[int, ...] = ()
+    aliases: Mapping[str, int] = field(default_factory=dict)
+    protected: tuple[str, ...] = ()
+    description: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def latest(self) -> int | None:
+        return self.versions[-1] if self.versions else None
+
+
+@dataclass(frozen=True, slots=True)
+class AliasMove:
+    """One move of an alias: to a version, or to none (it was removed; or that version was)."""
+
+    time_ns: int
+    actor: str
+    version: int | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """See `Repository.registry`. A version is given by its number or by an alias."""
+
+    repository: Repository
+
+    def models(self) -> list[RegisteredModel]:
+        """All registered models, by name."""
+        view = self.repository.core.log.refresh()
+        known = registry.registered(view)
+        said = self._said(view)
+        return [
+            _model(view, name, known.get(name), said.get(name)) for name in sorted({*known, *said})
+        ]
+
+    def get(self, name: str) -> RegisteredModel:
+        """One registered model. Raises NotFoundError."""
+        view = self.repository.core.log.refresh()
+        known = registry.registered(view)
+        about = about_at(self.repository.core, view, name)
+        if name not in known and about is None:
+            registry.existing(view, name)
+        return _model(view, name, known.get(name), about)
+
+    def create(
+        self, name: str, *, description: str = "", labels: Mapping[str, str | None] | None = None
+    ) -> RegisteredModel:
+        """Name a model and say what it is, before its first version."""
+        return self.describe(name, description=description, labels=labels or {})
+
+    def register(
+        self,
+        name: str,
+        source: Model | str,
+        *,
+        message: str = "",
+        alias: str | None = None,
+    ) -> Version:
+        """Make a model of a commit the next version.
+
+        Args:
+            name: of the registered model; a new one begins with version 1.
+            source: a model, or ``REF:models/NAME``.
+            message: what is told about the version, for ever.
+            alias: one to name it from then on, in the same step.
+
+        Raises:
+            ConflictError: the alias is protected. Nothing changed.
+        """
+        model = source if isinstance(source, Model) else self._source(source)
+        if model.repository.id != self.repository.id:
+            raise InvalidInputError(f"{model!r} is of another repository: pull it into this first")
+        return registering.register(
+            self.repository.core,
+            name,
+            model.commit,
+            model.path,
+            author=self.repository.author,
+            message=message,
+            alias=alias,
+        )
+
+    def versions(self, name: str) -> list[Version]:
+        """All versions, the newest first."""
+        return list(registry.versions(self.repository.core, name))
+
+    def version(self, name: str, which: int | str | None = None) -> Version:
+        """One version; None: the newest. Raises NotFoundError, which names those there are."""
+        return registry.find_version(self.repository.core, name, which)
+
+    def model(self, name: str, which: int | str | None = None) -> Model:
+        """The weights of a version, read when asked for; None: the newest."""
+        found = self.version(name, which)
+        return self.repository.model(name, found.ref)
+
+    def alias(self, name: str, alias: str, which: int | str) -> int:
+        """Let an alias name a version, new or moved; gives the number.
+
+        Raises:
+            ConflictError: the alias is protected. Nothing changed.
+        """
+        author = self.repository.author
+        return registering.set_alias(self.repository.core, name, alias, which, actor=author)
+
+    def delete_alias(self, name: str, alias: str) -> None:
+        author = self.repository.author
+        registering.delete_alias(self.repository.core, name, alias, actor=author)
+
+    def protect(self, name: str, alias: str, *, on: bool = True) -> None:
+        """Refuse to move or remove an alias; ``on=False`` allows it again."""
+        author = self.repository.author
+        registering.protect_alias(self.repository.core, name, alias, actor=author, on=on)
+
+    def history(self, name: str, alias: str) -> list[AliasMove]:
+        """Where an alias was, and who moved it: the newest first."""
+        found = registry.alias_history(self.repository.core, name, alias)
+        return [_alias_move(move, number) for move, number in found]
+
+    def describe(
+        self,
+        name: str,
+        which: int | str | None = None,
+        *,
+        description: str | None = None,
+        labels: Mapping[str, str | None] | None = None,
+    ) -> RegisteredModel:
+        """Say what a model is, or what one of its versions is.
+
+        Args:
+            name: of the registered model.
+            which: a version; None: the model itself.
+            description: None keeps the one there is.
+            labels: to set; a label that is None is removed.
+        """
+        number = None if which is None else self.version(name, which).number
+        changes = dict(labels or {})
+
+        def change(about: About) -> About:
+            if number is None:
+                words = about.model.with_changes(description, changes)
+                return msgspec.structs.replace(about, model=words)
+            words = about.of(number).with_changes(description, changes)
+            versions = {**about.versions, str(number): words}
+            return msgspec.structs.replace(about, versions=versions)
+
+        edit_about(self.repository.core, name, change, author=self.repository.author)
+        return self.get(name)
+
+    def words(self, name: str, which: int | str) -> Words:
+        """What is said about one version: its description and labels."""
+        number = self.version(name, which).number
+        view = self.repository.core.log.refresh()
+        return (about_at(self.repository.core, view, name) or About()).of(number)
+
+    def delete_version(self, name: str, which: int | str) -> None:
+        """Remove a version; its number is not given again. One with an alias is refused."""
+        number = self.version(name, which).number
+        author = self.repository.author
+        registering.delete_version(self.repository.core, name, number, actor=author)
+
+    def delete(self, name: str) -> int:
+        """Remove all versions and aliases of a model; gives how many versions there were."""
+        author = self.repository.author
+        return registering.delete_model(self.repository.core, name, actor=author)
+
+    def __iter__(self) -> Iterator[str]:
+        return (model.name for model in self.models())
+
+    def __repr__(self) -> str:
+        return f"<registry of {self.repository!r}>"
+
+    def _said(self, view: View) -> dict[str, About]:
+        commit = view.state.refs.get(f"heads/{BRANCH}")
+        return {} if commit is None else dict(described(self.repository.core, commit))
+
+    def _source(self, text: str) -> Model:
+        ref, path = split_path(text)
+        if path is None:
+            raise InvalidInputError(f"{text!r}: expected REF:models/NAME, such as main:models/net")
+        try:
+            return self.repository.model(path.removeprefix("models/"), ref)
+        except NotFoundError as error:
+            raise NotFoundError(f"nothing was registered: {error}") from error
+
+
+def _model(
+    view: View, name: str, known: registry.Registered | None, said: About | None
+) -> RegisteredModel:
+    one, about = known or registry.Registered(), said or About()
+    numbers = {alias: one.number_of(at) or 0 for alias, at in one.aliases.items()}
+    start = f"{SPACE}{name}/alias/"
+    held = registry.protected_refs(view)
+    return RegisteredModel(
+        name,
+        tuple(one.versions),
+        numbers,
+        tuple(ref.removeprefix(start) for ref in held if ref.startswith(start)),
+        about.model.description,
+        about.model.labels,
+    )
+
+
+def _alias_move(move: Move, number: int) -> AliasMove:
+    return AliasMove(move.entry.time_ns, move.entry.actor, number or None, move.generation)
