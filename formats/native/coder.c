@@ -58,6 +58,8 @@ INLINE void store16(uint8_t *at, uint16_t value)
  * symbol; what it cannot hold goes out in words of 16 bits, all coders to one run. Stored are the
  * states as the decoder begins, then the words in the order in which it asks for them. */
 
+/* What a symbol does to a state; for each (context, symbol). Besides, for those who take many coders
+ * at once, the same in fewer bits: frequency - 1 (12 bits), start (12 bits). */
 typedef struct {
     uint64_t reciprocal; /* 2^63 / frequency, rounded up: a quotient without dividing */
     uint32_t rest;       /* TABLE - frequency */
@@ -65,38 +67,74 @@ typedef struct {
     uint32_t limit;      /* what a state's upper bits must stay below */
 } coded;
 
+typedef struct {
+    const coded *coded;
+    const uint32_t *brief;
+} coding;
+
+typedef struct {
+    uint8_t *at; /* where what is written begins; it grows downward */
+    const uint8_t *floor;
+} downward;
+
+/* One round of turns, from its last symbol to its first. */
+INLINE void pack_round(const uint8_t *symbols, const uint8_t *contexts, size_t turns,
+                       const coded *table, uint32_t *states, downward *to)
+{
+    uint8_t *at = to->at;
+    for (size_t lane = turns; lane-- > 0;) {
+        const coded *one =
+            table + (contexts ? (size_t)contexts[lane] * SYMBOLS : 0) + symbols[lane];
+        uint32_t state = states[lane];
+        store16(at - 2, (uint16_t)state);
+        unsigned full = state >> 20 >= one->limit; /* no branch: nobody could predict it */
+        at -= 2 * full;
+        state >>= 16 * full;
+        uint32_t quotient =
+            (uint32_t)(((unsigned __int128)((uint64_t)state << 1) * one->reciprocal) >> 64);
+        states[lane] = state + quotient * one->rest + one->start;
+    }
+    to->at = at;
+}
+
+/* Whole rounds of LANES before symbol `end`, a multiple of LANES, while there is room; the first
+ * symbol that was packed. */
+typedef size_t pack_rounds(const uint8_t *symbols, const uint8_t *contexts, size_t end,
+                           const coding *by, uint32_t *states, downward *to);
+
+static size_t pack_rounds_portable(const uint8_t *symbols, const uint8_t *contexts, size_t end,
+                                   const coding *by, uint32_t *states, downward *to)
+{
+    for (; end && to->at >= to->floor; end -= LANES)
+        pack_round(symbols + end - LANES, contexts ? contexts + end - LANES : NULL, LANES,
+                   by->coded, states, to);
+    return end;
+}
+
+static pack_rounds *best_pack_rounds;
+
 /* Encode from the last symbol to the first, backwards from the end of `out`. Returns where the
  * result begins, or NULL where it does not fit. */
 static uint8_t *pack_symbols(const uint8_t *symbols, const uint8_t *contexts, size_t count,
-                             const coded *table, size_t lanes, uint8_t *out, size_t room)
+                             const coding *by, size_t lanes, uint8_t *out, size_t room)
 {
     uint32_t states[LANES];
     for (size_t lane = 0; lane < lanes; lane++)
         states[lane] = LOWEST;
-    uint8_t *at = out + room, *floor = out + 4 * lanes + 2 * LANES;
+    downward to = {out + room, out + 4 * lanes + 2 * LANES};
     if (room < 4 * lanes + 2 * LANES)
         return NULL;
-    size_t i = count;
-    while (i > 0) {
-        if (at < floor)
-            return NULL;
-        size_t round = (i - 1) / lanes * lanes; /* of this round of turns, the first symbol */
-        while (i > round) {
-            i--;
-            const coded *one = table + (contexts ? (size_t)contexts[i] * SYMBOLS : 0) + symbols[i];
-            uint32_t state = states[i - round];
-            store16(at - 2, (uint16_t)state);
-            unsigned full = state >> 20 >= one->limit; /* no branch: nobody could predict it */
-            at -= 2 * full;
-            state >>= 16 * full;
-            uint32_t quotient = (uint32_t)(((unsigned __int128)((uint64_t)state << 1) *
-                                            one->reciprocal) >> 64);
-            states[i - round] = state + quotient * one->rest + one->start;
-        }
-    }
-    at -= 4 * lanes;
-    memcpy(at, states, 4 * lanes);
-    return at;
+    size_t turns = count % lanes, end = count - turns;
+    pack_round(symbols + end, contexts ? contexts + end : NULL, turns, by->coded, states, &to);
+    if (lanes == LANES)
+        end = best_pack_rounds(symbols, contexts, end, by, states, &to);
+    for (; end && to.at >= to.floor; end -= lanes)
+        pack_round(symbols + end - lanes, contexts ? contexts + end - lanes : NULL, lanes,
+                   by->coded, states, &to);
+    if (end)
+        return NULL;
+    memcpy(to.at - 4 * lanes, states, 4 * lanes);
+    return to.at - 4 * lanes;
 }
 
 /* Per slot of a table: symbol, frequency - 1 (12 bits), slot - start of the symbol (12 bits). */
@@ -176,120 +214,22 @@ static bool unpack_symbols(const uint8_t *data, size_t size, const uint32_t *slo
 
 #if defined(__x86_64__)
 
-/* Sixteen coders at a time, on machines that have 512 bits. */
-WIDEST INLINE __m512i unpack_sixteen(__m512i state, const uint32_t *slots, const uint8_t *contexts,
-                                     reading *from, uint8_t *out)
-{
-    __m512i slot = _mm512_and_si512(state, _mm512_set1_epi32(TABLE - 1));
-    if (contexts) {
-        __m512i of = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)contexts));
-        slot = _mm512_or_si512(slot, _mm512_slli_epi32(of, TABLE_BITS));
-    }
-    __m512i entry = _mm512_i32gather_epi32(slot, slots, 4);
-    __m512i frequency = _mm512_add_epi32(
-        _mm512_and_si512(_mm512_srli_epi32(entry, 8), _mm512_set1_epi32(0xFFF)),
-        _mm512_set1_epi32(1));
-    _mm_storeu_si128((__m128i *)out, _mm512_cvtepi32_epi8(entry));
-    state = _mm512_add_epi32(_mm512_mullo_epi32(frequency, _mm512_srli_epi32(state, TABLE_BITS)),
-                             _mm512_srli_epi32(entry, 20));
-    __mmask16 low = _mm512_cmplt_epu32_mask(state, _mm512_set1_epi32(LOWEST));
-    __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from->words));
-    words = _mm512_maskz_expand_epi32(low, words);
-    size_t taken = (size_t)__builtin_popcount(low);
-    from->words += 2 * taken;
-    from->left -= taken;
-    return _mm512_mask_or_epi32(state, low, _mm512_slli_epi32(state, 16), words);
-}
-
-WIDEST static size_t rounds_widest(const uint32_t *slots, const uint8_t *contexts, size_t count,
-                                   uint32_t *states, reading *from, uint8_t *out)
-{
-    __m512i one = _mm512_loadu_si512(states), other = _mm512_loadu_si512(states + 16);
-    reading local = *from;
-    size_t at = 0;
-    for (; at + LANES <= count && local.left >= LANES; at += LANES) {
-        const uint8_t *of = contexts ? contexts + at : NULL;
-        one = unpack_sixteen(one, slots, of, &local, out + at);
-        other = unpack_sixteen(other, slots, of ? of + 16 : NULL, &local, out + at + 16);
-    }
-    _mm512_storeu_si512(states, one);
-    _mm512_storeu_si512(states + 16, other);
-    *from = local;
-    return at;
-}
-
-enum { WIDTH = 8 };
-static __m256i spread[256]; /* for each mask of lanes: which of the next words each lane gets */
-
-static void fill_spread(void)
-{
-    for (unsigned mask = 0; mask < 256; mask++) {
-        uint32_t places[WIDTH];
-        for (unsigned lane = 0, next = 0; lane < WIDTH; lane++)
-            places[lane] = mask >> lane & 1 ? next++ : 0;
-        memcpy(&spread[mask], places, sizeof places);
-    }
-}
-
-/* Eight coders take their turn. At least eight words are left. */
-WIDE INLINE __m256i unpack_eight(__m256i state, const uint32_t *slots, const uint8_t *contexts,
-                                 reading *from, uint8_t *out)
-{
-    __m256i slot = _mm256_and_si256(state, _mm256_set1_epi32(TABLE - 1));
-    if (contexts) {
-        __m256i of = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)contexts));
-        slot = _mm256_or_si256(slot, _mm256_slli_epi32(of, TABLE_BITS));
-    }
-    __m256i entry = _mm256_i32gather_epi32((const int *)slots, slot, 4);
-    __m256i frequency = _mm256_add_epi32(
-        _mm256_and_si256(_mm256_srli_epi32(entry, 8), _mm256_set1_epi32(0xFFF)),
-        _mm256_set1_epi32(1));
-    state = _mm256_add_epi32(
-        _mm256_mullo_epi32(frequency, _mm256_srli_epi32(state, TABLE_BITS)),
-        _mm256_srli_epi32(entry, 20));
-    __m256i symbols = _mm256_and_si256(entry, _mm256_set1_epi32(0xFF));
-    __m128i narrow = _mm_packus_epi32(_mm256_castsi256_si128(symbols),
-                                      _mm256_extracti128_si256(symbols, 1));
-    _mm_storel_epi64((__m128i *)out, _mm_packus_epi16(narrow, narrow));
-    __m256i low = _mm256_cmpeq_epi32(_mm256_srli_epi32(state, 16), _mm256_setzero_si256());
-    unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(low));
-    __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from->words));
-    words = _mm256_permutevar8x32_epi32(words, spread[mask]);
-    __m256i filled = _mm256_or_si256(_mm256_slli_epi32(state, 16), words);
-    size_t taken = (size_t)__builtin_popcount(mask);
-    from->words += 2 * taken;
-    from->left -= taken;
-    return _mm256_blendv_epi8(state, filled, low);
-}
-
-WIDE static size_t rounds_wide(const uint32_t *slots, const uint8_t *contexts, size_t count,
-                               uint32_t *states, reading *from, uint8_t *out)
-{
-    __m256i all[LANES / WIDTH];
-    reading local = *from;
-    for (size_t i = 0; i < LANES / WIDTH; i++)
-        all[i] = _mm256_loadu_si256((const __m256i *)(states + WIDTH * i));
-    size_t at = 0;
-    for (; at + LANES <= count && local.left >= LANES; at += LANES)
-        for (size_t i = 0; i < LANES / WIDTH; i++)
-            all[i] = unpack_eight(all[i], slots, contexts ? contexts + at + WIDTH * i : NULL,
-                                  &local, out + at + WIDTH * i);
-    for (size_t i = 0; i < LANES / WIDTH; i++)
-        _mm256_storeu_si256((__m256i *)(states + WIDTH * i), all[i]);
-    *from = local;
-    return at;
-}
+#include "coderwide.h"
 
 static void choose(void)
 {
     best_rounds = rounds_portable;
+    best_pack_rounds = pack_rounds_portable;
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("popcnt"))
         return;
     fill_spread();
     best_rounds = rounds_wide;
-    if (__builtin_cpu_supports("avx512f"))
+    best_pack_rounds = pack_rounds_wide;
+    if (__builtin_cpu_supports("avx512f")) {
         best_rounds = rounds_widest;
+        best_pack_rounds = pack_rounds_widest;
+    }
 }
 
 #else
@@ -297,6 +237,7 @@ static void choose(void)
 static void choose(void)
 {
     best_rounds = rounds_portable;
+    best_pack_rounds = pack_rounds_portable;
 }
 
 #endif
@@ -403,7 +344,7 @@ static bool known_lanes(int lanes)
     return lanes == LANES || lanes == FEW;
 }
 
-static void fill_coded(const uint16_t *frequencies, coded *table)
+static void fill_coded(const uint16_t *frequencies, coded *table, uint32_t *brief)
 {
     uint32_t start = 0;
     for (size_t i = 0; i < SYMBOLS; i++) {
@@ -413,6 +354,7 @@ static void fill_coded(const uint16_t *frequencies, coded *table)
         else
             table[i] = (coded){(((uint64_t)1 << 63) + frequency - 1) / frequency,
                                TABLE - frequency, start, frequency};
+        brief[i] = (table[i].limit - 1) | table[i].start << TABLE_BITS;
         start += frequency;
     }
 }
@@ -422,14 +364,17 @@ static PyObject *packed(Py_buffer *at, int lanes)
     size_t tables = checked_tables(&at[2]);
     if (!tables || !known_lanes(lanes) || !are_contexts(&at[1], at[0].len, tables))
         return NULL;
-    coded *table = malloc(tables * SYMBOLS * sizeof *table);
+    coded *table = malloc(tables * SYMBOLS * (sizeof *table + sizeof(uint32_t)));
     if (!table)
         return PyErr_NoMemory();
+    uint32_t *brief = (uint32_t *)(table + tables * SYMBOLS);
     for (size_t i = 0; i < tables; i++)
-        fill_coded((const uint16_t *)at[2].buf + i * SYMBOLS, table + i * SYMBOLS);
+        fill_coded((const uint16_t *)at[2].buf + i * SYMBOLS, table + i * SYMBOLS,
+                   brief + i * SYMBOLS);
+    coding by = {table, brief};
     uint8_t *begin, *out = at[3].buf;
     Py_BEGIN_ALLOW_THREADS
-    begin = pack_symbols(at[0].buf, at[1].obj ? at[1].buf : NULL, (size_t)at[0].len, table,
+    begin = pack_symbols(at[0].buf, at[1].obj ? at[1].buf : NULL, (size_t)at[0].len, &by,
                          (size_t)lanes, out, (size_t)at[3].len);
     Py_END_ALLOW_THREADS
     free(table);

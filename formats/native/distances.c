@@ -31,6 +31,8 @@ enum {
     CONTEXTS = 256,
     SLACK = 16,  /* bytes: bits are written in words */
     DIRECT = 16, /* distances below are tokens of their own */
+    MOST_STEPS = 16,
+    MOST_BITS = 29, /* of a number of at most 4 bytes */
 };
 
 /* Small distances are their own token; larger ones give their length and the two bits below their
@@ -44,16 +46,18 @@ INLINE unsigned token_of(uint64_t distance)
 
 /* The same without a branch or a count of zeros, so that compilers take many at once: the length is
  * the exponent of the float, with the bit below the first cleared so that nothing is rounded up. */
-INLINE void short_tokens(const U32 *distances, size_t count, uint8_t *tokens)
+INLINE void short_tokens(const U32 *restrict distances, size_t count, uint8_t *restrict tokens)
 {
     for (size_t i = 0; i < count; i++) {
         U32 distance = distances[i], half = (distance | DIRECT) >> 1;
-        float rounded = (float)(I32)(half & ~(half >> 1));
-        U32 bits;
-        memcpy(&bits, &rounded, sizeof bits);
-        U32 top = (bits >> 23) - 126;
+        union {
+            float number;
+            U32 bits;
+        } rounded = {(float)(I32)(half & ~(half >> 1))};
+        U32 top = (rounded.bits >> 23) - 126;
         U32 far = 4 * top + (distance >> (top - 2)) - 4;
-        tokens[i] = (uint8_t)(distance < DIRECT ? distance : far);
+        U32 direct = 0 - (U32)(distance / DIRECT == 0);
+        tokens[i] = (uint8_t)((distance & direct) | (far & ~direct));
     }
 }
 
@@ -70,21 +74,6 @@ INLINE uint64_t least_of(unsigned token)
 static unsigned last_token(int size)
 {
     return (unsigned)(DIRECT + 4 * (8 * size - 5) + 3);
-}
-
-typedef struct {
-    uint64_t least[SYMBOLS];
-    uint8_t bits[SYMBOLS];
-} token_table;
-
-INLINE token_table tokens_known(void)
-{
-    token_table table;
-    for (unsigned token = 0; token < SYMBOLS; token++) {
-        table.least[token] = least_of(token);
-        table.bits[token] = (uint8_t)bits_of(token);
-    }
-    return table;
 }
 
 /* ------------------------------------------------------------------ distances to tokens */
@@ -143,63 +132,172 @@ static void scan_portable(const uint8_t *frame, const uint8_t *base, size_t coun
     BY_WIDTH(scan_body(frame, base, count, kind, tokens, counts, others))
 }
 
-INLINE void contexts_body(const uint8_t *base, size_t count, kind kind, const uint8_t *map,
+/* Where groups begin. Groups of neighbours are few: to count how many begin at or before a context
+ * takes many contexts at once, to look each one up does not. */
+typedef struct {
+    const uint8_t *map;
+    uint8_t begin[MOST_STEPS];
+    size_t steps; /* more than MOST_STEPS: look up */
+    bool same;    /* each context is its own group */
+} grouping;
+
+static grouping grouping_of(const uint8_t *map)
+{
+    grouping found = {.map = map, .same = map[0] == 0};
+    for (unsigned i = 1; i < CONTEXTS; i++) {
+        found.same &= map[i] == i;
+        if (map[i] == map[i - 1])
+            continue;
+        if (found.steps < MOST_STEPS && map[i] == map[i - 1] + 1)
+            found.begin[found.steps++] = (uint8_t)i;
+        else
+            found.steps = MOST_STEPS + 1;
+    }
+    return found;
+}
+
+INLINE void grouped(uint8_t *restrict contexts, size_t count, const grouping *by)
+{
+    uint8_t groups[BLOCK];
+    if (by->same)
+        return;
+    if (by->steps > MOST_STEPS) {
+        for (size_t i = 0; i < count; i++)
+            contexts[i] = by->map[contexts[i]];
+        return;
+    }
+    memset(groups, by->map[0], sizeof groups);
+    for (size_t step = 0; step < by->steps; step++) {
+        uint8_t begin = by->begin[step];
+        for (size_t i = 0; i < count; i++)
+            groups[i] = (uint8_t)(groups[i] + (contexts[i] >= begin));
+    }
+    memcpy(contexts, groups, count);
+}
+
+INLINE void contexts_body(const uint8_t *base, size_t count, kind kind, const grouping *by,
                           uint8_t *out)
 {
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t part = count - at < BLOCK ? count - at : BLOCK;
         contexts_block(base + at * (size_t)kind.size, part, kind, out + at);
-        for (size_t i = 0; i < part; i++)
-            out[at + i] = map[out[at + i]];
+        grouped(out + at, part, by);
     }
 }
 
-typedef void contexter(const uint8_t *, size_t, kind, const uint8_t *, uint8_t *);
+typedef void contexter(const uint8_t *, size_t, kind, const grouping *, uint8_t *);
 
-static void contexts_portable(const uint8_t *base, size_t count, kind kind, const uint8_t *map,
+static void contexts_portable(const uint8_t *base, size_t count, kind kind, const grouping *by,
                               uint8_t *out)
 {
-    BY_WIDTH(contexts_body(base, count, kind, map, out))
+    BY_WIDTH(contexts_body(base, count, kind, by, out))
 }
 
 /* ------------------------------------------------------------------ bits */
+
+typedef struct {
+    uint8_t *out;
+    size_t used;
+    uint64_t waiting;
+    unsigned held; /* bits of `waiting`, below 8 between numbers */
+} writing;
+
+/* At most 56 bits. */
+INLINE void write_bits(writing *to, uint64_t value, unsigned bits)
+{
+    to->waiting |= value << to->held;
+    to->held += bits;
+    store64(to->out + to->used, to->waiting);
+    to->used += to->held >> 3;
+    to->waiting >>= to->held & ~7u;
+    to->held &= 7;
+}
+
+/* Up to 64 bits; those above 32 by themselves. */
+INLINE void write_many(writing *to, uint64_t value, unsigned bits)
+{
+    if (bits <= 32) {
+        write_bits(to, value, bits);
+        return;
+    }
+    write_bits(to, value & 0xFFFFFFFFu, 32);
+    write_bits(to, value >> 32, bits - 32);
+}
+
+/* The bits that tokens leave of each number, and how many. */
+INLINE void short_bits(U32 *restrict moved, const uint8_t *restrict tokens, size_t count,
+                       uint8_t *restrict lengths)
+{
+    for (size_t i = 0; i < count; i++) {
+        unsigned bits = bits_of(tokens[i]);
+        moved[i] &= ((U32)1 << bits) - 1;
+        lengths[i] = (uint8_t)bits;
+    }
+}
+
+/* One block of numbers of at most 4 bytes; whether there was room. */
+INLINE bool write_short(const uint8_t *frame, const uint8_t *base, const uint8_t *tokens,
+                        size_t count, kind kind, writing *to, size_t room)
+{
+    U32 moved[BLOCK];
+    uint8_t lengths[BLOCK];
+    writing local = *to; /* what is written might be the fields themselves, for all compilers know */
+    short_moved(frame, base, count, kind, moved);
+    short_bits(moved, tokens, count, lengths);
+    size_t i = 0;
+    for (; i + 2 <= count; i += 2) { /* two at once: each waits for the one before */
+        unsigned bits = (unsigned)lengths[i] + lengths[i + 1];
+        uint64_t value = moved[i] | (uint64_t)moved[i + 1] << lengths[i];
+        if (__builtin_expect(room - local.used < SLACK, 0))
+            return false;
+        if (__builtin_expect(bits > 56, 0))
+            write_many(&local, value, bits);
+        else
+            write_bits(&local, value, bits);
+    }
+    if (room - local.used < SLACK)
+        return false;
+    if (i < count)
+        write_bits(&local, moved[i], lengths[i]);
+    *to = local;
+    return true;
+}
+
+/* One block of numbers of 8 bytes; whether there was room. */
+INLINE bool write_long(const uint8_t *frame, const uint8_t *base, const uint8_t *tokens,
+                       size_t count, kind kind, writing *to, size_t room)
+{
+    U64 moved[BLOCK];
+    moved64(frame, base, count, kind.magnitude, moved);
+    for (size_t i = 0; i < count; i++) {
+        unsigned bits = bits_of(tokens[i]);
+        if (room - to->used < SLACK)
+            return false;
+        write_many(to, moved[i] & (((uint64_t)1 << bits) - 1), bits);
+    }
+    return true;
+}
 
 /* The bits of all distances, the first in the lowest bits of the first byte. Returns the bytes, or
  * -1 where they and SLACK do not fit. */
 INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, const uint8_t *tokens,
                                  size_t count, kind kind, uint8_t *out, size_t room)
 {
-    token_table table = tokens_known();
-    uint64_t moved[BLOCK], waiting = 0;
-    unsigned held = 0; /* bits of `waiting`, below 8 between numbers */
-    size_t used = 0;
+    writing to = {.out = out};
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
-        moved_block(frame + start, base + start, part, kind, moved);
-        for (size_t i = 0; i < part; i++) {
-            unsigned bits = table.bits[tokens[at + i]];
-            uint64_t value = moved[i] & (((uint64_t)1 << bits) - 1);
-            if (__builtin_expect(room - used < SLACK, 0))
-                return -1;
-            if (kind.size == 8 && bits > 32) {
-                waiting |= (value & 0xFFFFFFFFu) << held;
-                store64(out + used, waiting);
-                used += 4;
-                waiting >>= 32;
-                value >>= 32;
-                bits -= 32;
-            }
-            waiting |= value << held;
-            held += bits;
-            store64(out + used, waiting);
-            used += held >> 3;
-            waiting >>= held & ~7u;
-            held &= 7;
-        }
+        bool fits = kind.size == 8 ? write_long(frame + start, base + start, tokens + at, part,
+                                                kind, &to, room)
+                                   : write_short(frame + start, base + start, tokens + at, part,
+                                                 kind, &to, room);
+        if (!fits)
+            return -1;
     }
-    if (held)
-        out[used++] = (uint8_t)waiting;
-    return room - used < SLACK ? -1 : (Py_ssize_t)used;
+    if (room - to.used < SLACK)
+        return -1;
+    if (to.held)
+        out[to.used++] = (uint8_t)to.waiting;
+    return room - to.used < SLACK ? -1 : (Py_ssize_t)to.used;
 }
 
 typedef Py_ssize_t bit_packer(const uint8_t *, const uint8_t *, const uint8_t *, size_t, kind,
@@ -236,31 +334,84 @@ INLINE uint64_t bits_at(const uint8_t *bits, size_t size, size_t at, bool far)
     return low;
 }
 
+typedef struct {
+    const uint8_t *bits;
+    size_t size; /* bytes */
+    size_t at;   /* bit */
+} bit_reading;
+
+/* What tokens say of numbers of at most 4 bytes: the least there is, and how many bits follow. */
+INLINE void short_least(const uint8_t *restrict tokens, size_t count, U32 *restrict least,
+                        uint8_t *restrict lengths)
+{
+    for (size_t i = 0; i < count; i++) {
+        U32 token = tokens[i], bits = bits_of(tokens[i]);
+        lengths[i] = (uint8_t)bits;
+        least[i] = token < DIRECT ? token : (4 | (token & 3)) << bits;
+    }
+}
+
+INLINE void short_zigzag(const uint8_t *restrict tokens, size_t count, bit_reading *from,
+                         U32 *restrict zigzag)
+{
+    U32 raw[BLOCK];
+    uint8_t lengths[BLOCK];
+    short_least(tokens, count, zigzag, lengths);
+    size_t at = from->at;
+    if ((at + MOST_BITS * count) / 8 + 9 <= from->size) {
+        for (size_t i = 0; i < count; i++) {
+            raw[i] = (U32)(load64(from->bits + at / 8) >> at % 8);
+            at += lengths[i];
+        }
+    } else {
+        for (size_t i = 0; i < count; i++) {
+            raw[i] = (U32)bits_at(from->bits, from->size, at, false);
+            at += lengths[i];
+        }
+    }
+    from->at = at;
+    for (size_t i = 0; i < count; i++)
+        zigzag[i] |= raw[i] & (((U32)1 << lengths[i]) - 1);
+}
+
+INLINE void long_zigzag(const uint8_t *tokens, size_t count, bit_reading *from, U64 *zigzag)
+{
+    for (size_t i = 0; i < count; i++) {
+        unsigned length = bits_of(tokens[i]);
+        uint64_t raw = bits_at(from->bits, from->size, from->at, true);
+        zigzag[i] = least_of(tokens[i]) | (raw & (((uint64_t)1 << length) - 1));
+        from->at += length;
+    }
+}
+
 /* Whether all tokens are those of such numbers and use up exactly these bits. */
 INLINE bool apply_body(const uint8_t *tokens, const uint8_t *bits, size_t size, const uint8_t *base,
                        size_t count, kind kind, uint8_t *out)
 {
-    token_table table = tokens_known();
-    uint64_t zigzag[BLOCK];
-    unsigned last = last_token(kind.size), highest = 0;
-    size_t bit = 0;
+    union {
+        U32 shorter[BLOCK];
+        U64 longer[BLOCK];
+    } zigzag;
+    bit_reading from = {bits, size, 0};
+    uint8_t last = (uint8_t)last_token(kind.size);
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
+        uint8_t highest = 0;
         for (size_t i = 0; i < part; i++)
             highest = tokens[at + i] > highest ? tokens[at + i] : highest;
         if (highest > last)
             return false;
-        for (size_t i = 0; i < part; i++) {
-            unsigned token = tokens[at + i], length = table.bits[token];
-            uint64_t mask = ((uint64_t)1 << length) - 1;
-            zigzag[i] = table.least[token] | (bits_at(bits, size, bit, kind.size == 8) & mask);
-            bit += length;
+        if (kind.size == 8) {
+            long_zigzag(tokens + at, part, &from, zigzag.longer);
+            restored64(zigzag.longer, base + start, part, kind.magnitude, out + start);
+        } else {
+            short_zigzag(tokens + at, part, &from, zigzag.shorter);
+            short_restored(zigzag.shorter, base + start, part, kind, out + start);
         }
-        restored_block(zigzag, base + start, part, kind, out + start);
     }
-    if ((bit + 7) / 8 != size)
+    if ((from.at + 7) / 8 != size)
         return false;
-    return bit % 8 == 0 || bits[size - 1] >> bit % 8 == 0;
+    return from.at % 8 == 0 || bits[size - 1] >> from.at % 8 == 0;
 }
 
 typedef bool applier(const uint8_t *, const uint8_t *, size_t, const uint8_t *, size_t, kind,
@@ -289,10 +440,10 @@ WIDE static void scan_wide(const uint8_t *frame, const uint8_t *base, size_t cou
     BY_WIDTH(scan_body(frame, base, count, kind, tokens, counts, others))
 }
 
-WIDE static void contexts_wide(const uint8_t *base, size_t count, kind kind, const uint8_t *map,
+WIDE static void contexts_wide(const uint8_t *base, size_t count, kind kind, const grouping *by,
                                uint8_t *out)
 {
-    BY_WIDTH(contexts_body(base, count, kind, map, out))
+    BY_WIDTH(contexts_body(base, count, kind, by, out))
 }
 
 WIDE static Py_ssize_t pack_bits_wide(const uint8_t *frame, const uint8_t *base,
@@ -414,8 +565,9 @@ static PyObject *contexts(PyObject *module, PyObject *arguments)
         return NULL;
     if (known_kind(size, 0, exponent, &kind) && (count = numbers(&at[0], size)) >= 0 &&
         is_size("map", at[1].len, CONTEXTS) && is_size("contexts", at[2].len, count)) {
+        grouping by = grouping_of(at[1].buf);
         Py_BEGIN_ALLOW_THREADS
-        best_contexts(at[0].buf, (size_t)count, kind, at[1].buf, at[2].buf);
+        best_contexts(at[0].buf, (size_t)count, kind, &by, at[2].buf);
         Py_END_ALLOW_THREADS
         found = Py_NewRef(Py_None);
     }

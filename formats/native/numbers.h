@@ -102,26 +102,13 @@ INLINE void short_moved(const uint8_t *frame, const uint8_t *base, size_t count,
     }
 }
 
-/* The distances of one block. */
-INLINE void moved_block(const uint8_t *frame, const uint8_t *base, size_t count, kind kind, U64 *out)
-{
-    U32 narrow[BLOCK];
-    if (kind.size == 8) {
-        moved64(frame, base, count, kind.magnitude, out);
-        return;
-    }
-    short_moved(frame, base, count, kind, narrow);
-    for (size_t i = 0; i < count; i++)
-        out[i] = narrow[i];
-}
-
-INLINE void restored_block(const uint64_t *zigzag, const uint8_t *base, size_t count, kind kind,
+/* The numbers of one block of at most 4 bytes each, that are so far from their base. */
+INLINE void short_restored(const U32 *zigzag, const uint8_t *base, size_t count, kind kind,
                            uint8_t *out)
 {
     union {
         U8 of8[BLOCK];
         U16 of16[BLOCK];
-        U32 of32[BLOCK];
     } narrow;
     switch (kind.size) {
     case 1:
@@ -134,13 +121,8 @@ INLINE void restored_block(const uint64_t *zigzag, const uint8_t *base, size_t c
             narrow.of16[i] = (U16)zigzag[i];
         restored16(narrow.of16, base, count, kind.magnitude, out);
         break;
-    case 4:
-        for (size_t i = 0; i < count; i++)
-            narrow.of32[i] = (U32)zigzag[i];
-        restored32(narrow.of32, base, count, kind.magnitude, out);
-        break;
     default:
-        restored64(zigzag, base, count, kind.magnitude, out);
+        restored32(zigzag, base, count, kind.magnitude, out);
     }
 }
 

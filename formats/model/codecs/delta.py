@@ -88,7 +88,7 @@ def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> Stor
     tables, groups = tables_of(counts)
     bits = int((groups.sum(0) * bits_of(np.arange(256, dtype=np.uint8))).sum())
     expected = (tables.bits(groups) + bits) / 8
-    if layers.seem_better(frame, base, of, bits, tables):
+    if layers.seem_better(frame, base, of, tokens, bits, tables):
         packed = layers.encode(frame, base, of)
         if packed.nbytes < min(expected, frame.nbytes):
             return StoredPlane(PlaneCodec.LAYERS, packed.data)

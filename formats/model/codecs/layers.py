@@ -38,7 +38,12 @@ _EACH: Final = np.arange(CONTEXTS, dtype=np.uint8)
 
 
 def seem_better(
-    frame: NDArray[Any], base: NDArray[Any], of: Numbers, bits: int, tables: Tables
+    frame: NDArray[Any],
+    base: NDArray[Any],
+    of: Numbers,
+    tokens: NDArray[np.uint8],
+    bits: int,
+    tables: Tables,
 ) -> bool:
     """Whether a sample says that the bits below the tokens, which are `bits`, are no noise."""
     if of.size == 1 or bits < 2 * frame.size or frame.size < _SAMPLE:
@@ -46,15 +51,16 @@ def seem_better(
     size = min(_SAMPLE, frame.size)
     starts = sorted({(frame.size - size) * run // (_RUNS - 1) for run in range(_RUNS)})
     where = np.concatenate([np.arange(start, start + size) for start in starts])
-    some, some_base = frame[where], base[where]
-    tokens, _ = BEST.scan(some, some_base, of)
+    some, some_base, tokens = frame[where], base[where], tokens[where]
     left = int(bits_of(tokens).sum(dtype=np.int64))
     groups = len(tables.frequencies)
     contexts = BEST.contexts(some_base, of, tables.groups)
     moved = differences(some, some_base, of)
-    each = planes.BEST.split(moved.view(np.uint8), of.size, turn=False)
-    found = sum(_entropy(coder.BEST.count(layer, contexts, groups)) for layer in each)
-    return found < 0.9 * (_entropy(coder.BEST.count(tokens, contexts, groups)) + left)
+    found, enough = 0.0, 0.9 * (_entropy(coder.BEST.count(tokens, contexts, groups)) + left)
+    for layer in planes.BEST.split(moved.view(np.uint8), of.size, turn=False)[::-1]:
+        if found < enough:  # the last bytes are what is noise, if anything is
+            found += _entropy(coder.BEST.count(layer, contexts, groups))
+    return found < enough
 
 
 def _entropy(counts: NDArray[Any]) -> float:
