@@ -99,7 +99,13 @@ class Walk:
     def _changes(self, digest: Digest, commit: Commit) -> tuple[Change, ...]:
         parents = self.parents(digest, commit)
         before = self._read(parents[0]).tree if parents else EMPTY_TREE
-        return tuple(differences(self._objects, before, commit.tree))
+        changes = differences(self._objects, before, commit.tree)
+        if commit.changed is None:
+            return tuple(changes)
+        # A checkpoint, or a registered version, holds its own entries alone: it did not remove all
+        # others of the commit that it stands beside. What a commit says that it changed tells so.
+        own = set(commit.changed)
+        return tuple(change for change in changes if change.path in own)
 
 
 def rows_of(new: NewCommit) -> Rows:
