@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.exchange.checkpoints.models import export_model, export_options
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
+from tensorrepo.formats.model.combine.adapter import adapter_of
 from tensorrepo.formats.model.combine.make import Placed, remake
 from tensorrepo.formats.model.combine.recipe import recipe_of
 from tensorrepo.formats.model.describe import describe_model
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from tensorrepo.formats.lineage import Edge
+    from tensorrepo.formats.model.combine.adapter import Adapter
     from tensorrepo.formats.model.describe import Description
     from tensorrepo.formats.model.diff import ModelDiff
     from tensorrepo.formats.model.graph.graph import Graph
@@ -177,6 +179,11 @@ class Model:
     def lineage(self) -> tuple[Edge, ...]:
         """What it was made from."""
         return self.stored.lineage
+
+    def adapter(self) -> Adapter | None:
+        """What it changes of its base, when it was stored as an adapter; None for other models."""
+        found = adapter_of(self.stored.lineage)
+        return None if found is None else found[1]
 
     def diff(self, other: Model, *, measure: bool = True) -> ModelDiff:
         """What `other` has changed: tensors added, removed, reshaped, changed and by how much.

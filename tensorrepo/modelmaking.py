@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.lineage import ADAPTER_OF
+from tensorrepo.formats.model.combine.adapter import adapter_of
+from tensorrepo.formats.model.combine.adapternames import declare
 from tensorrepo.formats.model.combine.construct import construct_model
 from tensorrepo.formats.model.combine.make import Placed, merge_models, slice_model
-from tensorrepo.formats.model.combine.recipe import make_recipe
+from tensorrepo.formats.model.combine.recipe import ADAPTER, make_recipe
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.source import ModelSource, source_of
 from tensorrepo.model import Model
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from tensorrepo.formats.lineage import Edge
     from tensorrepo.repo.objects import ObjectSink
     from tensorrepo.repo.trees import Entry
 
@@ -42,6 +46,8 @@ def merged(
 ) -> Entry:
     """Blend models; see `Transaction.merge_models`."""
     parents = [placed(model) for model in models]
+    if base is None and method == ADAPTER and models:
+        base = base_of(models[0])
     under = None if base is None else placed(base)
     recipe = make_recipe(
         method,
@@ -53,6 +59,42 @@ def merged(
         strict=strict,
     )
     return merge_models(objects, recipe, parents, under, metrics=metrics).entry
+
+
+def base_of(adapter: Model) -> Model:
+    """The model that an adapter was declared to be of.
+
+    Raises:
+        InvalidInputError: it is no adapter.
+        NotFoundError: its base is gone.
+    """
+    found = adapter_of(adapter.stored.lineage)
+    if found is None:
+        raise InvalidInputError(
+            f"{adapter.path} is no adapter, or was saved without adapter_of=: say what its base is"
+        )
+    edge, _ = found
+    if edge.commit is None:
+        raise NotFoundError(
+            f"the base of {adapter.path}, {edge.path}: no commit is known; give base="
+        )
+    return adapter.repository.model(edge.path, edge.commit)
+
+
+def adapter_edge(
+    base: Model,
+    tensors: Any,
+    files: Mapping[str, Any] | None,
+    metadata: Mapping[str, Any] | None,
+) -> Edge:
+    """The edge from an adapter that is to be stored to its base."""
+    given = tensors if isinstance(tensors, ModelSource) else source_of(tensors)
+    source = replace(
+        given,
+        files={**given.files, **(files or {})},
+        metadata={**given.metadata, **(metadata or {})},
+    )
+    return placed(base).edge(ADAPTER_OF, **declare(base.stored, source).to_json())
 
 
 def sliced(objects: ObjectSink, source: Model, first: str, last: str) -> Entry:

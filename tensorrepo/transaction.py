@@ -16,7 +16,7 @@ from tensorrepo.formats.lineage import DERIVED_FROM, FINE_TUNED_FROM, TRAINED_ON
 from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.write import store_model
 from tensorrepo.model import Model
-from tensorrepo.modelmaking import constructed, merged, sliced, with_graph
+from tensorrepo.modelmaking import adapter_edge, constructed, merged, sliced, with_graph
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
@@ -125,6 +125,7 @@ class Transaction:
         *,
         parent: str | None = None,
         base: Model | str | None = None,
+        adapter_of: Model | str | None = None,
         files: Mapping[str, bytes | Path] | None = None,
         metadata: Mapping[str, Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
@@ -140,6 +141,10 @@ class Transaction:
             parent: what it was tuned from, as ``REF:models/NAME``.
             base: a model of the repository, or ``REF:models/NAME``, to store the difference from;
                 None: `parent`, else the most similar models of the branch.
+            adapter_of: these are tensors of an adapter (LoRA, IA3) to that model. What each changes
+                is found by its name, checked against it, and kept: ``merge_models(..., "adapter")``
+                puts it into its base. PEFT's config is ``adapter_config.json`` of `files`, or
+                `adapter_config` of `metadata`.
             files: such as a config or a tokenizer: content, or where it lies.
             metadata: JSON.
             metrics: JSON, such as ``{"accuracy": 0.91}``.
@@ -155,6 +160,10 @@ class Transaction:
         lineage = [_edge_of(source) for source in trained_on]
         if parent is not None:
             lineage.insert(0, self._parent_edge(parent))
+        if adapter_of is not None:
+            given = adapter_of
+            under = self._model(given, "adapter_of") if isinstance(given, str) else given
+            lineage.insert(0, adapter_edge(under, tensors, files, metadata))
         declared = self._base_entry(base if base is not None else parent)
         written = store_model(
             self.core.objects,
@@ -187,14 +196,15 @@ class Transaction:
 
         Args:
             name: of the new model.
-            models: to blend; files and metadata are the first one's.
-            method: "average", "slerp" (of two), "task-arithmetic" or "ties".
-            base: what they were tuned from; of the latter two.
-            weights: one for each model; None: equal ones.
+            models: to blend; files and metadata are the first one's. Or adapters, all of one base,
+                whose files and metadata the new model gets.
+            method: "average", "slerp" (of two), "task-arithmetic", "ties", or "adapter".
+            base: what they were tuned from, of the latter three; None: of an adapter, its own.
+            weights: one for each model; None: equal ones. Of adapters: 1, beside their own scale.
             density: of "ties": the share of each tensor's changes that is kept.
-            scale: of the latter two: of the joint change.
-            strict: refuse models whose tensors differ in name, shape or type; else those are the
-                first model's.
+            scale: of methods with a base: of the joint change.
+            strict: refuse models whose tensors differ in name, shape or type, and adapters of
+                another base; else those are the first model's, and the base is any that fits.
             metrics: JSON, measured of the blend.
         """
         entry = merged(

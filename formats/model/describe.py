@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.lineage import LOSSY_OF, Edge, relation_of
 from tensorrepo.formats.model.architecture import architecture_fingerprint
+from tensorrepo.formats.model.combine.adapter import adapter_of
 from tensorrepo.formats.model.graph.derived import natural_key
 from tensorrepo.formats.model.graph.graph import INPUT
 from tensorrepo.formats.model.graph.hashes import graph_hash, prefix_hashes
@@ -128,6 +129,9 @@ def _edge_text(edge: Edge) -> str:
     if found is not None:
         return f"{LOSSY_OF} what was saved: {found.text}"
     at = f" in commit {edge.commit:.12}" if edge.commit else ""
+    adapter = adapter_of([edge])
+    if adapter is not None:
+        at += f": {adapter[1].text}"
     return f"{relation_of(edge.relation)} {edge.path} ({edge.digest:.12}){at}"
 
 

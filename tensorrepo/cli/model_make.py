@@ -12,10 +12,11 @@ from tensorrepo.cli.common import JsonOption, place, session_of
 from tensorrepo.cli.complete import complete_entry, complete_place
 from tensorrepo.cli.model import ModelArgument
 from tensorrepo.formats.model.combine.make import merge_models, remake, slice_model
-from tensorrepo.formats.model.combine.recipe import METHODS, make_recipe
+from tensorrepo.formats.model.combine.recipe import ADAPTER, METHODS, make_recipe
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.workspace.add import add
 from tensorrepo.workspace.models import (
+    adapter_base,
     find_model,
     make_model,
     named_in,
@@ -45,19 +46,44 @@ def model_add_command(
     format_name: Annotated[
         str | None, typer.Option("--format", help="Its format; else told by suffix and content.")
     ] = None,
+    adapter_of: Annotated[
+        str | None,
+        typer.Option(
+            "--adapter-of",
+            metavar="[REF:]NAME",
+            help="It is an adapter (LoRA, IA3) to that model.",
+            autocompletion=complete_place,
+        ),
+    ] = None,
+    adapter_scale: Annotated[
+        float | None,
+        typer.Option("--adapter-scale", help="Its alpha / rank, where no config of it says so."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read a model from a file or folder, and stage it: the same as `add PATH --model NAME`.
+
+    An adapter is kept with what it changes of its base: `model desc` shows rank, scale and targets,
+    and `model merge --adapter NAME` makes the adapted model.
 
     Examples:
         tensorrepo model add model.safetensors classifier
         tensorrepo model add snapshot/ bert --replace
         tensorrepo model add epoch3.pt classifier --replace --format torch
+        tensorrepo model add lora-math/ math --adapter-of llm
     """
     session = session_of(context)
     mode = Mode.REPLACE if replace else Mode.NEW
     source = place(context, path)
-    request = Request(source, "models", name.removeprefix("models/"), mode, format_name)
+    request = Request(
+        source,
+        "models",
+        name.removeprefix("models/"),
+        mode,
+        format_name,
+        adapter_of=adapter_of,
+        adapter_scale=adapter_scale,
+    )
     with session.here.locked(), output.progress(f"adding {request.path}", None) as told:
         (added,) = add(session, request, told)
     for note in added.notes:
@@ -111,7 +137,7 @@ def model_merge_command(
         typer.Option(
             "--base",
             metavar="[REF:]NAME",
-            help="What they were tuned from; for ties and task-arithmetic.",
+            help="What they were tuned from; for ties, task-arithmetic and adapters.",
             autocompletion=complete_place,
         ),
     ] = None,
@@ -127,6 +153,9 @@ def model_merge_command(
     lenient: Annotated[
         bool, typer.Option("--lenient", help="Tensors that do not fit are the first model's.")
     ] = False,
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Put adapters into their base.")
+    ] = False,
     again: Annotated[
         bool, typer.Option("--remake", help="Make a merged model again, and compare it.")
     ] = False,
@@ -137,13 +166,15 @@ def model_merge_command(
 
     average: the weighted mean. slerp: of two, a place on the arc between them (--weights 0.7,0.3).
     task-arithmetic: the base plus what each changed. ties: likewise, of the largest changes and
-    where their signs agree. How it was made is kept with the model: --remake makes it again and
-    compares every tensor. For branches see `tensorrepo merge`.
+    where their signs agree. --adapter: the base of adapters with these put into it. How it was
+    made is kept with the model: --remake makes it again and compares every tensor. For branches see
+    `tensorrepo merge`.
 
     Examples:
         tensorrepo model merge run1 run2 run3 --as soup
         tensorrepo model merge a b --method slerp --weights 0.7,0.3 --as mix
         tensorrepo model merge math code --method ties --base v1:llm --density 0.3 --as both
+        tensorrepo model merge --adapter lora-math --as math
         tensorrepo model merge --remake soup
     """
     session = session_of(context)
@@ -156,6 +187,8 @@ def model_merge_command(
         raise InvalidInputError("say what the new model is called: --as NAME")
     parents = [find_model(session, name) for name in names]
     under = None if base is None else find_model(session, base)
+    if adapter:
+        method, under = ADAPTER, under or adapter_base(session, parents[0])
     recipe = make_recipe(
         method,
         tuple(one.digest for one in parents),
@@ -165,7 +198,7 @@ def model_merge_command(
         scale=scale,
         strict=not lenient,
     )
-    total = parents[0].model.size_bytes
+    total = (under if under is not None and adapter else parents[0]).model.size_bytes
     with output.progress(f"merging into {new}", total) as told:
 
         def make(writer: ObjectWriter) -> Made:

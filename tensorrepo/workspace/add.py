@@ -17,7 +17,9 @@ from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.checkpoints.models import read_model
+from tensorrepo.formats.lineage import ADAPTER_OF
 from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.combine.adapternames import declare
 from tensorrepo.formats.model.write import store_model
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import (
@@ -33,6 +35,7 @@ from tensorrepo.repo.writer import ObjectWriter
 from tensorrepo.workspace.add_files import add_files
 from tensorrepo.workspace.commit import forget_committed
 from tensorrepo.workspace.ingest import forget_unfinished, ingest_dataset
+from tensorrepo.workspace.models import find_model
 from tensorrepo.workspace.request import Added, Mode, Request, existing_entry, new_writer
 from tensorrepo.workspace.session import entry_at
 from tensorrepo.workspace.staging import change, stage
@@ -42,7 +45,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.formats.exchange.base import Reading
+    from tensorrepo.formats.lineage import Edge
     from tensorrepo.formats.model.report import WriteReport
+    from tensorrepo.formats.model.source import ModelSource
     from tensorrepo.workspace.session import Session
 
 SHOWN_MISFITS = 5
@@ -215,6 +220,7 @@ def _add_model(
     written = store_model(
         writer,
         source,
+        lineage=_lineage(session, request, source),
         known=known_models(session, writer, existing),
         against=Against(_base_model(session, request.base)),
         progress=lambda _, done: progress(done),
@@ -222,6 +228,15 @@ def _add_model(
     changed = existing is None or existing.digest != written.entry.digest
     notes = (*source.notes, *(_told(written.report) if changed else ()))
     return written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes)
+
+
+def _lineage(session: Session, request: Request, source: ModelSource) -> tuple[Edge, ...]:
+    """Of which committed model an adapter is, and what it changes of it."""
+    if request.adapter_of is None:
+        return ()
+    base = find_model(session, request.adapter_of)
+    adapter = declare(base.model, source, request.adapter_scale)
+    return (base.edge(ADAPTER_OF, **adapter.to_json()),)
 
 
 def _told(report: WriteReport) -> Iterator[str]:

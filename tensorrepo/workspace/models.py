@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tensorrepo.formats.model.combine.adapter import adapter_of
 from tensorrepo.formats.model.combine.make import Made, Placed
 from tensorrepo.formats.model.combine.recipe import recipe_of
 from tensorrepo.formats.model.read import open_model
@@ -117,6 +118,22 @@ def named_in(
     digests = [*recipe.parents, *([recipe.base] if recipe.base is not None else [])]
     found = [_by_digest(session, digest, source) for digest in digests]
     return found[: len(recipe.parents)], found[-1] if recipe.base is not None else None
+
+
+def adapter_base(session: Session, adapter: Placed) -> Placed:
+    """The model that an adapter was declared to be of, found as `named_in` does.
+
+    Raises:
+        InvalidInputError: it is no adapter.
+        NotFoundError: its base is nowhere.
+    """
+    found = adapter_of(adapter.model.lineage)
+    if found is None:
+        raise InvalidInputError(
+            f"{adapter.path} is no adapter, or was added without its base: "
+            "`tensorrepo model add PATH NAME --adapter-of BASE`"
+        )
+    return _by_digest(session, found[0].digest, adapter)
 
 
 def recipe_named(source: Placed) -> Recipe:

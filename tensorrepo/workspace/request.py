@@ -43,6 +43,8 @@ class Request:
     codec: str = "none"
     key: tuple[str, ...] = ()  # of Mode.UPSERT
     base: str | None = None  # of a model: REF:models/NAME to store the difference from
+    adapter_of: str | None = None  # of a model: it is an adapter to REF:NAME
+    adapter_scale: float | None = None  # of its products, where no config of it says so
 
     @property
     def path(self) -> str:

@@ -108,6 +108,25 @@ def test_models_are_merged_and_made_again(
     assert models.json("model", "merge", "--remake", "mix")["equal"] is True
 
 
+def test_an_adapter_is_kept_with_its_base_and_put_into_it(models: Shell) -> None:
+    low, high = np.ones((2, 40), "f4"), np.full((40, 2), 3, "f4")
+    tensors = {"layers.1.lora_A.weight": low, "layers.1.lora_B.weight": high}
+    write_safetensors(stored(tensors), models.folder / "lora.safetensors")
+    words = ("model", "add", "lora.safetensors", "lora", "--adapter-of", "a")
+    assert "--adapter-scale" in models.fails(2, *words)
+    models(*words, "--adapter-scale", "0.5")
+    models("commit", "-m", "Adapter")
+    shown = models("model", "desc", "lora")
+    assert "adapter-of models/a" in shown
+    assert "lora, rank 2, scale 0.5, 1 tensor of layers" in shown
+    models("model", "merge", "--adapter", "lora", "--as", "tuned")
+    models("commit", "-m", "Tuned")
+    tuned = models.repository().model("tuned")
+    assert (tuned["layers.1.weight"][0, 0], tuned["layers.0.weight"][0, 0]) == (4, 1)
+    assert "made again by adapter" in models("model", "merge", "--remake", "tuned")
+    assert "is no adapter" in models.fails(2, "model", "merge", "--adapter", "a", "--as", "x")
+
+
 def test_a_merge_is_made_again_after_its_parents_are_gone_from_the_branch(models: Shell) -> None:
     models("model", "merge", "a", "b", "--as", "mix")
     models("commit", "-m", "Mix")

@@ -42,6 +42,27 @@ def test_models_are_merged_and_made_again(repo: Any) -> None:
     ]  # fmt: skip
 
 
+def test_an_adapter_is_saved_with_its_base_and_put_into_it(repo: Any) -> None:
+    lora = {"layers.0.lora_A.weight": np.ones((1, 30)), "layers.0.lora_B.weight": np.ones((30, 1))}
+    config = {"adapter_config": {"lora_alpha": 2}}
+    with repo.transaction("main") as tx:
+        tx.save_model("lora", lora, adapter_of="main:models/a", metadata=config)
+    found = repo.model("lora").adapter()
+    assert (found.method, found.changes["layers.0.weight"].rank) == ("lora", 1)
+    with repo.transaction("main") as tx:
+        tx.merge_models("tuned", [repo.model("lora")], "adapter")
+    tuned = repo.model("tuned")
+    assert (tuned["layers.0.weight"] == 3).all()
+    assert (tuned["layers.1.weight"] == 1).all()
+    assert tuned.remake() == ()
+    assert repo.model("a").adapter() is None
+    with (
+        pytest.raises(tr.InvalidInputError, match="adapter_of="),
+        repo.transaction("main") as tx,
+    ):
+        tx.merge_models("x", [repo.model("a")], "adapter")
+
+
 def test_a_model_that_was_not_merged_is_not_made_again(repo: Any) -> None:
     with pytest.raises(tr.InvalidInputError, match="no recipe"):
         repo.model("a").remake()

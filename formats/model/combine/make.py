@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo.formats.lineage import MERGED_FROM, MERGED_ONTO, SLICED_FROM, Edge
+from tensorrepo.formats.model.combine.adapted import adapt
 from tensorrepo.formats.model.combine.blend import Blend, blend
-from tensorrepo.formats.model.combine.recipe import Recipe, with_recipe
+from tensorrepo.formats.model.combine.recipe import ADAPTER, Recipe, with_recipe
 from tensorrepo.formats.model.frames import INLINE_BYTES, fingerprint, frame_bytes, frame_digest
 from tensorrepo.formats.model.graph.cut import between
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
@@ -67,7 +68,9 @@ def merge_models(
     metrics: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Made:
-    """Blend models by a recipe. Files and metadata are the first parent's, metrics are nobody's.
+    """Blend models by a recipe, or put adapters into their base.
+
+    Files and metadata are the first parent's, of adapters the base's; metrics are nobody's.
 
     Args:
         objects: where to store.
@@ -81,8 +84,8 @@ def merge_models(
         InvalidInputError: models whose tensors do not fit together.
     """
     _check_named(recipe, parents, base)
-    first = parents[0].model
-    made = blend(recipe, [one.model for one in parents], base.model if base else None)
+    like = parents[0].model if recipe.method != ADAPTER or base is None else base.model
+    made = _made(recipe, parents, base)
     edges = [
         one.edge(MERGED_FROM, weight=weight)
         for one, weight in zip(parents, recipe.weights, strict=True)
@@ -95,9 +98,9 @@ def merge_models(
         ModelSource(
             made.tensors,
             made.aliases,
-            files=_files(first),
-            metadata=with_recipe(first.metadata, recipe.to_json()),
-            graph=_stored_graph(first),
+            files=_files(like),
+            metadata=with_recipe(like.metadata, recipe.to_json()),
+            graph=_stored_graph(like),
         ),
         metrics=metrics,
         lineage=edges,
@@ -118,7 +121,7 @@ def remake(
         Names of tensors that come out otherwise than they are stored; none: all are equal.
     """
     _check_named(recipe, parents, base)
-    made = blend(recipe, [one.model for one in parents], base.model if base else None)
+    made = _made(recipe, parents, base)
     odd = set(made.tensors) ^ set(model.tensors) | set(made.aliases) ^ set(model.aliases)
     odd |= {
         name
@@ -126,6 +129,13 @@ def remake(
         if name in model.tensors and content_of(tensor) != model.content(name)
     }
     return tuple(sorted(odd))
+
+
+def _made(recipe: Recipe, parents: Sequence[Placed], base: Placed | None) -> Blend:
+    models, under = [one.model for one in parents], base.model if base is not None else None
+    if recipe.method == ADAPTER and under is not None:
+        return adapt(recipe, models, under)
+    return blend(recipe, models, under)
 
 
 def content_of(tensor: TensorReader) -> bytes:

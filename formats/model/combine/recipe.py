@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 KEY: Final = "recipe"
 METHODS: Final = ("average", "slerp", "task-arithmetic", "ties")
-WITH_BASE: Final = ("task-arithmetic", "ties")
+ADAPTER: Final = "adapter"  # no blend: the parents are adapters, which are put into the base
+WITH_BASE: Final = ("task-arithmetic", "ties", ADAPTER)
 VERSION: Final = 1
 
 
@@ -31,7 +32,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A blend of models.
 
     Attributes:
-        method: one of `METHODS`.
+        method: one of `METHODS`, or `ADAPTER`.
         parents: digests, in order.
         base: digest of what the parents were tuned from; of the methods that need one.
         weights: one for each parent. "average" divides by their sum; "slerp" takes two, whose
@@ -116,8 +117,9 @@ def _check(recipe: Recipe) -> None:
 
 def _faults(recipe: Recipe) -> Any:
     count = len(recipe.parents)
-    if recipe.method not in METHODS:
-        yield f"there is no method {recipe.method!r:.40}, there are {', '.join(METHODS)}"
+    if recipe.method not in (*METHODS, ADAPTER):
+        known = ", ".join((*METHODS, ADAPTER))
+        yield f"there is no method {recipe.method!r:.40}, there are {known}"
     if recipe.version != VERSION:
         yield f"its recipe has version {recipe.version}, this tensorrepo knows {VERSION}"
     least = 1 if recipe.method in WITH_BASE else 2
@@ -127,7 +129,7 @@ def _faults(recipe: Recipe) -> Any:
         yield f"{recipe.method} takes {least} or more models, got {count}"
     if (recipe.base is None) == (recipe.method in WITH_BASE):
         needs = "needs a base" if recipe.base is None else "takes no base"
-        yield f"{recipe.method} {needs}: the model that the others were tuned from"
+        yield f"{recipe.method} {needs}: the model that the others were trained from"
     if len(recipe.weights) != count or not all(isfinite(one) for one in recipe.weights):
         yield f"{count} models take as many finite weights, got {list(recipe.weights)}"
     shares = recipe.method in {"average", "slerp"}
