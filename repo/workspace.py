@@ -104,8 +104,8 @@ class Staging(msgspec.Struct, frozen=True, omit_defaults=True):
     """`staged.json`: what is staged, and since when.
 
     `base` is the commit that it was staged on (None: no commit yet); the branch may move between
-    `add` and `commit`, which then merges. `generation` is where the log stood at the first `add`:
-    the fence looks at every condemnation after it.
+    `add` and `commit`, which then merges. `generation` is where the log stood before the first
+    `add` stored anything: the fence looks at every condemnation after it.
     """
 
     base: Digest | None = None
@@ -121,6 +121,7 @@ class Unfinished(msgspec.Struct, frozen=True):
 
     `source` says what was read and how, `base` what it was put behind. `root` holds the first
     `rows` rows of it. While the lease of the staging area keeps `root`, the same `add` goes on.
+    `generation` is where the log stood before any of it was stored; None: not known.
     """
 
     source: str
@@ -129,6 +130,7 @@ class Unfinished(msgspec.Struct, frozen=True):
     rows: int
     skipped: int = 0  # of them, rows that did not fit
     nulled: int = 0  # values that did not fit
+    generation: int | None = None
 
     def __post_init__(self) -> None:
         _check_digests(self.base, self.root)

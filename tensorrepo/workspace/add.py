@@ -21,7 +21,7 @@ from tensorrepo.formats.lineage import ADAPTER_OF
 from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.combine.adapternames import declare
 from tensorrepo.formats.model.write import store_model
-from tensorrepo.repo.attempt import tree_of
+from tensorrepo.repo.attempt import entry_digests, tree_of
 from tensorrepo.repo.errors import (
     ConflictError,
     InvalidInputError,
@@ -38,7 +38,7 @@ from tensorrepo.workspace.ingest import forget_unfinished, ingest_dataset
 from tensorrepo.workspace.models import find_model
 from tensorrepo.workspace.request import Added, Mode, Request, existing_entry, new_writer
 from tensorrepo.workspace.session import entry_at
-from tensorrepo.workspace.staging import change, stage
+from tensorrepo.workspace.staging import change, held, stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,11 +73,11 @@ def add(session: Session, request: Request, progress: Callable[[int], None]) -> 
     forget_committed(session)  # what a command that was cut off had committed
     if request.space == "files":
         return add_files(session, request)
+    writer, since = new_writer(session)
     existing = existing_entry(session, request)
-    writer = new_writer(session)
     try:
         adder = _add_dataset if request.space == "datasets" else _add_model
-        entry, added = adder(session, request, existing, writer, progress)
+        entry, added, since = adder(session, request, existing, writer, progress, since)
         writer.flush()
     except BaseException:
         writer.abort()
@@ -85,7 +85,7 @@ def add(session: Session, request: Request, progress: Callable[[int], None]) -> 
     if added.changed:
         rows = len(open_dataset(writer, entry.digest)) if entry.kind is Kind.DATASET else 0
         shown = change(entry, rows=rows, size_bytes=added.bytes, source=str(source))
-        stage(session, {request.path: shown})
+        stage(session, {request.path: shown}, since)
         forget_unfinished(session, request.path)
         _track(session, request, entry)
     return [added]
@@ -115,18 +115,22 @@ def _add_dataset(
     existing: Entry | None,
     writer: ObjectWriter,
     progress: Callable[[int], None],
-) -> tuple[Entry, Added]:
+    since: int,
+) -> tuple[Entry, Added, int]:
+    """The entry, what is told of it, and where the log stood before any of it was stored."""
     if existing is not None and existing.kind is not Kind.DATASET:
         raise ConflictError(f"{request.path} is a {existing.kind.label}, not a dataset")
     if existing is not None and request.mode is Mode.SYNC and _is_unchanged(session, request):
-        return existing, Added(request.path, 0, 0, changed=False)
+        return existing, Added(request.path, 0, 0, changed=False), since
     reading = registry.read(request.source, request.format, **_options(request))
     if request.mode is Mode.UPSERT and existing is not None:
-        return _upsert(request, existing, reading, writer, progress)
+        return *_upsert(request, existing, reading, writer, progress), since
     appends = request.mode is Mode.APPEND and existing is not None
     base = open_dataset(writer, existing.digest) if appends and existing else None
     misfits = Misfits(request.on_error)
-    link, known_rows = ingest_dataset(session, request, reading, writer, base, misfits, progress)
+    link, known_rows, since = ingest_dataset(
+        session, request, reading, writer, base, misfits, progress, since
+    )
     made = open_dataset(writer, link.digest)
     if reading.properties and base is None:
         link = set_properties(writer, made, reading.properties)
@@ -136,11 +140,10 @@ def _add_dataset(
         raise InvalidInputError(f"{request.source} holds no rows: there is nothing to add")
     notes = (*reading.notes, *reading.damage.notes, *_account(known_rows, misfits))
     if existing and not base and same_content(open_dataset(writer, existing.digest), made):
-        return existing, Added(request.path, 0, reading.bytes, changed=False, notes=notes)
-    entry = Entry(Kind.DATASET, link.digest)
-    return entry, Added(
-        request.path, rows, reading.bytes, changed=True, notes=notes, misfits=tuple(misfits.noted)
-    )
+        return existing, Added(request.path, 0, reading.bytes, changed=False, notes=notes), since
+    noted = tuple(misfits.noted)
+    told = Added(request.path, rows, reading.bytes, changed=True, notes=notes, misfits=noted)
+    return Entry(Kind.DATASET, link.digest), told, since
 
 
 def _options(request: Request) -> dict[str, object]:
@@ -213,7 +216,8 @@ def _add_model(
     existing: Entry | None,
     writer: ObjectWriter,
     progress: Callable[[int], None],
-) -> tuple[Entry, Added]:
+    since: int,
+) -> tuple[Entry, Added, int]:
     if request.options:
         raise InvalidInputError(f"models take no options, got {', '.join(request.options)}")
     source = read_model(request.source, request.format)
@@ -227,7 +231,7 @@ def _add_model(
     )
     changed = existing is None or existing.digest != written.entry.digest
     notes = (*source.notes, *(_told(written.report) if changed else ()))
-    return written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes)
+    return written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes), since
 
 
 def _lineage(session: Session, request: Request, source: ModelSource) -> tuple[Edge, ...]:
@@ -264,11 +268,28 @@ def _base_model(session: Session, base: str | None) -> Entry | None:
 def known_models(
     session: Session, objects: ObjectWriter, existing: Entry | None
 ) -> tuple[Entry, ...]:
-    """Models in the commit to build on, the one that is replaced first."""
+    """Models that are staged or in the commit to build on, the one that is replaced first."""
     tree = tree_of(objects, session.base())
     committed = [entry for _, entry in session.repository.entries(tree, "models/")]
-    models = (one for one in (existing, *committed) if one is not None and one.storage is not None)
-    return tuple(dict.fromkeys(models))
+    models = dict.fromkeys(
+        one for one in (*_staged(session), *committed) if one.storage is not None
+    )
+    replaced = None if existing is None else existing.digest
+    return tuple(sorted(models, key=lambda one: one.digest != replaced))
+
+
+def _staged(session: Session) -> list[Entry]:
+    """What is staged and held by the lease, which is a root as a commit is.
+
+    So what it consists of is there now, and the commit's fence looks at all of it.
+    """
+    entries = [staged.entry for staged in session.here.staging().entries.values()]
+    kept = held(session)
+    return [
+        session.repository.current(entry)
+        for entry in entries
+        if entry is not None and kept.issuperset(entry_digests(entry))
+    ]
 
 
 def _is_unchanged(session: Session, request: Request) -> bool:

@@ -32,7 +32,7 @@ def add_files(session: Session, request: Request) -> list[Added]:
     parts = _files_of(request)
     requests = [Request(place, "files", name, request.mode) for name, place in parts.items()]
     existing = [existing_entry(session, one) for one in requests]
-    writer = new_writer(session)
+    writer, since = new_writer(session)
     entries = [Entry(Kind.BLOB, _put_file(writer, one.source)) for one in requests]
     writer.flush()
     changes: dict[str, Staged] = {}
@@ -44,7 +44,7 @@ def add_files(session: Session, request: Request) -> list[Added]:
         if changed:
             changes[one.path] = change(entry, size_bytes=size, source=str(one.source))
     if changes:
-        stage(session, changes)
+        stage(session, changes, since)
     return added
 
 

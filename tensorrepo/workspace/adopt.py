@@ -40,10 +40,10 @@ def adopt_and_stage(
     request = Request(Path(wish.paths[0]), "datasets", name, mode)
     check_path(request.path)
     forget_committed(session)  # what a command that was cut off had committed
+    writer, since = new_writer(session)
     existing = existing_entry(session, request)
     if existing is not None and existing.kind is not Kind.DATASET:
         raise ConflictError(f"{request.path} is a {existing.kind.label}, not a dataset")
-    writer = new_writer(session)
     try:
         appends = mode is Mode.APPEND and existing is not None
         base = open_dataset(writer, existing.digest) if appends and existing else None
@@ -54,5 +54,5 @@ def adopt_and_stage(
         raise
     entry = Entry(Kind.DATASET, made.link.digest)
     shown = change(entry, rows=made.rows, size_bytes=made.bytes, source=wish.paths[0])
-    stage(session, {request.path: shown})
+    stage(session, {request.path: shown}, since)
     return Added(request.path, made.rows, made.bytes, changed=True, notes=made.notes)

@@ -96,8 +96,8 @@ def change_dataset(
         InvalidInputError: what the verb refuses; nothing was staged.
     """
     forget_committed(session)  # what a command that was cut off had committed
+    writer, since = new_writer(session)
     path, entry = _dataset_at(session, name)
-    writer = new_writer(session)
     try:
         before = open_dataset(writer, entry.digest, session.outside)
         predicate = None if where is None else predicate_of(before, where)
@@ -113,7 +113,7 @@ def change_dataset(
     changed = link.digest != entry.digest
     if changed:
         shown = change(Entry(Kind.DATASET, link.digest), rows=len(after), source=what)
-        stage(session, {path: shown})
+        stage(session, {path: shown}, since)
     return Changed(path, len(before), len(after), changed, chosen)
 
 

@@ -15,7 +15,7 @@ from tensorrepo.formats.dataset.ingest import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.workspace import Unfinished, describe_files
-from tensorrepo.workspace.staging import begin_staging, keep_alive
+from tensorrepo.workspace.staging import held, keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,20 +38,24 @@ def ingest_dataset(
     base: Dataset | None,
     misfits: Misfits,
     progress: Callable[[int], None],
-) -> tuple[Link, int]:
+    since: int,
+) -> tuple[Link, int, int]:
     """Store what was opened, behind `base` if there is one.
 
     Returns:
-        The root, and how many rows an earlier run had stored.
+        The root, how many rows an earlier run had stored, and where the log stood before any of it
+        was: `since`, where this run did all.
     """
     source = _fingerprint(request) if reading.bytes >= CHECKPOINT_BYTES else ""
     known = _gone_on(session, request, source, base)
+    if known is not None and known.generation is not None:
+        since = min(since, known.generation)
 
     def checkpoint(link: Link, rows: int) -> None:
         if source:
             writer.flush()
-            counts = misfits.skipped, misfits.nulled
-            _note(session, request, Unfinished(source, _digest(base), link.digest, rows, *counts))
+            told = rows, misfits.skipped, misfits.nulled, since
+            _note(session, request, Unfinished(source, _digest(base), link.digest, *told))
 
     if known:
         misfits.skipped, misfits.nulled = known.skipped, known.nulled
@@ -67,7 +71,7 @@ def ingest_dataset(
         progress=lambda _, done: progress(done),
         codec=parse_codec(request.codec),
     )
-    return link, known.rows if known else 0
+    return link, known.rows if known else 0, since
 
 
 def forget_unfinished(session: Session, path: str) -> None:
@@ -84,15 +88,13 @@ def _gone_on(
     known = session.here.unfinished().get(request.path)
     if known is None or (known.source, known.base) != (source, _digest(base)):
         return None
-    lease = session.here.state().lease
-    held = session.repository.log.refresh().state.leases.get(lease) if lease else None
-    return known if held is not None and known.root in held.keep else None
+    # Without its generation nobody knows which condemnations it may have missed.
+    return known if known.generation is not None and known.root in held(session) else None
 
 
 def _note(session: Session, request: Request, unfinished: Unfinished) -> None:
     """Keep first, then note: what was noted before is kept until then."""
-    staging = begin_staging(session)
-    entries = [staged.entry for staged in staging.entries.values()]
+    entries = [staged.entry for staged in session.here.staging().entries.values()]
     keep_alive(session, entries, unfinished.root)
     here = session.here
     here.write_unfinished({**here.unfinished(), request.path: unfinished})

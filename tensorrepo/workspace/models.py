@@ -90,7 +90,7 @@ def make_model(
     existing = entry_at(session, path)
     if existing is not None and not replace:
         raise ConflictError(f"{path} exists: choose another name, or give --replace")
-    writer = new_writer(session)
+    writer, since = new_writer(session)
     try:
         made = make(writer)
         model = open_model(writer, made.entry)
@@ -101,7 +101,7 @@ def make_model(
         raise
     changed = existing is None or existing.digest != made.entry.digest
     if changed:
-        stage(session, {path: change(made.entry, size_bytes=size, source=what)})
+        stage(session, {path: change(made.entry, size_bytes=size, source=what)}, since)
     return Staged(path, made.entry.digest, tensors, size, changed, made.notes)
 
 

@@ -89,6 +89,7 @@ def _ways_on(request: Request) -> str:
     )
 
 
-def new_writer(session: Session) -> ObjectWriter:
-    """What stores the objects of one `add`."""
-    return ObjectWriter(session.repository.objects, session.repository.log.refresh().state.graves)
+def new_writer(session: Session) -> tuple[ObjectWriter, int]:
+    """What stores the objects of one `add`, and where the log stands: `stage` is to be told."""
+    view = session.repository.log.refresh()
+    return ObjectWriter(session.repository.objects, view.state.graves), view.generation

@@ -1,7 +1,9 @@
 """How does a change get into the staging area, and out of it?
 
 Objects are stored first, then a lease in the log keeps them from collection, and only then does
-the staging area name them: a crash in between leaves garbage, never a name without its bytes.
+the staging area name them: a crash in between leaves garbage, never a name without its bytes. A
+collection between the first object and the lease may have condemned some: the staging area keeps
+where the log stood before them, and the fence of the commit looks at all that came since.
 """
 
 from __future__ import annotations
@@ -43,11 +45,17 @@ def change(entry: Entry | None, *, rows: int = 0, size_bytes: int = 0, source: s
     return Staged(entry.kind.name, entry.digest, entry.storage, rows, size_bytes, source)
 
 
-def stage(session: Session, changes: Mapping[str, Staged]) -> None:
-    """Put changes into the staging area, by path. Their objects must be durable."""
+def stage(session: Session, changes: Mapping[str, Staged], since: int) -> None:
+    """Put changes into the staging area.
+
+    Args:
+        session: of the command.
+        changes: by path; their objects must be durable.
+        since: where the log stood before their objects were put, or found reachable.
+    """
     for path in changes:
         check_path(path)
-    staging = begin_staging(session)
+    staging = _begin_staging(session, since)
     entries = {**staging.entries, **changes}
     keep_alive(session, [staged.entry for staged in entries.values()])
     session.here.write_staging(
@@ -55,13 +63,17 @@ def stage(session: Session, changes: Mapping[str, Staged]) -> None:
     )
 
 
-def begin_staging(session: Session) -> Staging:
-    """The staging area, pinned to where the log and HEAD stand when it is empty."""
+def _begin_staging(session: Session, since: int) -> Staging:
+    """The staging area, pinned to where HEAD stands when it is empty, and the log by then."""
     staging = session.here.staging()
-    if staging.entries:
-        return staging
-    generation = session.repository.log.refresh().generation
-    return Staging(session.tip(), generation)
+    if not staging.entries:
+        return Staging(session.tip(), since)
+    return msgspec.structs.replace(staging, generation=min(staging.generation, since))
+
+
+def generation(session: Session) -> int:
+    """Where the log stands."""
+    return session.repository.log.refresh().generation
 
 
 def carry_staging(session: Session, base: Digest | None) -> Staging:
@@ -116,13 +128,15 @@ def clear_staging(session: Session, left: Staging) -> None:
 
 def remove(session: Session, names: Iterable[str]) -> list[str]:
     """Stage the removal of entries; gives their paths. All of them, or none."""
+    since = generation(session)
     paths = [_present(session, name) for name in names]
-    stage(session, dict.fromkeys(paths, change(None)))
+    stage(session, dict.fromkeys(paths, change(None)), since)
     return paths
 
 
 def move(session: Session, old: str, new: str) -> tuple[str, str]:
     """Stage another path for an entry. Nothing is copied: a digest moves."""
+    since = generation(session)
     source = _present(session, old)
     target = new if "/" in new else f"{source.partition('/')[0]}/{new}"
     check_path(target)
@@ -130,7 +144,7 @@ def move(session: Session, old: str, new: str) -> tuple[str, str]:
         raise ConflictError(f"{target} exists already. Remove it first, or choose another name.")
     entry = entry_at(session, source)
     moved = change(entry, source=f"was {source}")
-    stage(session, {target: moved, source: change(None, source=f"now {target}")})
+    stage(session, {target: moved, source: change(None, source=f"now {target}")}, since)
     return source, target
 
 
@@ -154,14 +168,14 @@ def restore(session: Session, name: str, source: str | None) -> tuple[str, str, 
         raise InvalidInputError(
             f"say once which commit is meant: `restore {path or name} --source {source or 'REF'}`"
         )
-    given = source or ref
+    given, since = source or ref, generation(session)
     revision, full, entry = session.find(f"{given}:{path or name}")
     if entry_at(session, full) == entry:
         return full, given, False
     if base_entry(session, full) == entry:
         unstage(session, full)
     else:
-        stage(session, {full: change(entry, source=f"as of {revision.digest:.12}")})
+        stage(session, {full: change(entry, source=f"as of {revision.digest:.12}")}, since)
     return full, given, True
 
 
@@ -173,7 +187,7 @@ def keep_alive(session: Session, entries: list[Entry | None], root: Digest | Non
     workspace, state = session.here, session.here.state()
     digests = sorted(
         {digest for entry in entries for digest in entry_digests(entry)}
-        | ({each.root for each in workspace.unfinished().values()} & _held(session))
+        | ({each.root for each in workspace.unfinished().values()} & held(session))
         | ({root} if root is not None else set())
     )
     lease = state.lease or f"stage-{secrets.token_hex(8)}"
@@ -200,11 +214,11 @@ def keep_alive(session: Session, entries: list[Entry | None], root: Digest | Non
         workspace.write_state(msgspec.structs.replace(state, lease=lease, lease_seconds=seconds))
 
 
-def _held(session: Session) -> set[Digest]:
+def held(session: Session) -> set[Digest]:
     """What the lease of the staging area keeps now."""
     state = session.repository.log.refresh().state
-    held = state.leases.get(session.here.state().lease or "")
-    return set(held.keep) if held is not None else set()
+    lease = state.leases.get(session.here.state().lease or "")
+    return set(lease.keep) if lease is not None else set()
 
 
 def release(session: Session) -> None:

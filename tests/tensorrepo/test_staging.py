@@ -1,0 +1,124 @@
+"""What is staged is there when it is committed, whatever a collector did meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tensorrepo.repo.append import append
+from tensorrepo.repo.records import LogEntry
+from tensorrepo.workspace import add, ingest, staging
+from tests.support.collector import condemn, delete
+
+if TYPE_CHECKING:
+    from tests.support.shell import Shell
+
+WEIGHTS = np.random.default_rng(1).normal(0, 0.02, (300, 400)).astype("f4")
+TUNED = WEIGHTS + np.float32(1e-6)
+
+
+@pytest.fixture
+def models(shell: Shell) -> Shell:
+    save_file({"w": WEIGHTS, "kept": WEIGHTS[:200] * 2}, shell.folder / "one.safetensors")
+    save_file({"w": TUNED, "kept": WEIGHTS[:200] * 2}, shell.folder / "two.safetensors")
+    return shell
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keys that were condemned after an `add` had stored its objects, and before its lease."""
+    keys: list[str] = []
+
+    def staged(session: Any, *words: Any) -> None:
+        keys.extend(condemn(session.repository))
+        staging.stage(session, *words)
+
+    monkeypatch.setattr(add, "stage", staged)
+    return keys
+
+
+def lose_lease(shell: Shell) -> None:
+    """Somebody closes every lease, as when it has expired."""
+    core = shell.repository().core
+    leases = core.log.refresh().state.leases
+    closed = [LogEntry("0" * 32, "lease-close", "x", 0, data={"id": one}) for one in leases]
+    append(core.log, lambda _: tuple(closed))
+
+
+def stored(shell: Shell, name: str) -> set[tuple[str, int]]:
+    """Codec and depth of every member that a model needs."""
+    members = shell.repository().model(name).stored.packs.members.entries.values()
+    return {(one.codec, one.depth) for one in members}
+
+
+def test_a_collection_before_the_lease_does_not_take_what_is_committed(
+    models: Shell, collected: list[str]
+) -> None:
+    models("add", "one.safetensors", "--model", "one")
+    models("commit", "-m", "One")
+    assert collected
+    delete(models.repository().core, collected)
+    assert np.array_equal(models.repository().model("one")["w"], WEIGHTS)
+
+
+def test_nor_one_before_the_checkpoint_of_a_long_add_that_went_on(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[str] = []
+
+    def cut_off(session: Any, request: Any, unfinished: Any) -> None:
+        keys.extend(condemn(session.repository))
+        note(session, request, unfinished)
+        raise KeyboardInterrupt
+
+    np.save(shell.folder / "rows.npy", np.arange(40_000.0))
+    note = ingest._note
+    monkeypatch.setattr(ingest, "CHECKPOINT_BYTES", 64 << 10)
+    monkeypatch.setattr(ingest, "_note", cut_off)
+    shell.run("add", "rows.npy", "--dataset", "rows")
+    monkeypatch.setattr(ingest, "_note", note)
+    assert "went on behind" in shell.run("add", "rows.npy", "--dataset", "rows").output
+    shell("commit", "-m", "Rows")
+    delete(shell.repository().core, keys)
+    assert len(shell.repository().dataset("rows")[:]["rows"]) == 40_000
+
+
+def test_models_that_are_added_before_a_commit_share_what_they_can(models: Shell) -> None:
+    models("add", "one.safetensors", "--model", "one")
+    assert "against model" in models.run("add", "two.safetensors", "--model", "two").output
+    models("commit", "-m", "Both")
+    assert ("delta", 1) in stored(models, "two")
+    assert np.array_equal(models.repository().model("two")["w"], TUNED)
+
+
+def test_a_model_keeps_what_it_is_the_difference_from_when_that_is_unstaged(models: Shell) -> None:
+    models("add", "one.safetensors", "--model", "one")
+    models("add", "two.safetensors", "--model", "two")
+    models("restore", "--staged", "models/one")
+    core = models.repository().core
+    delete(core, condemn(core))
+    models("commit", "-m", "Two")
+    delete(core, condemn(core))
+    assert np.array_equal(models.repository().model("two")["w"], TUNED)
+
+
+def test_a_collection_between_two_adds_takes_the_base_of_neither(
+    models: Shell, collected: list[str]
+) -> None:
+    models("add", "one.safetensors", "--model", "one")
+    models("add", "two.safetensors", "--model", "two")
+    models("restore", "--staged", "models/one")
+    models("commit", "-m", "Two")
+    delete(models.repository().core, collected)
+    assert np.array_equal(models.repository().model("two")["w"], TUNED)
+
+
+def test_what_is_staged_without_a_lease_is_no_base(models: Shell) -> None:
+    models("add", "one.safetensors", "--model", "one")
+    lose_lease(models)
+    core = models.repository().core
+    delete(core, condemn(core))
+    assert "against model" not in models.run("add", "two.safetensors", "--model", "two").output
