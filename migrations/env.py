@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
+from tensorrepo.migrations.revisions import VERSION_TABLE
 from tensorrepo.query import tables
 
 
@@ -18,7 +19,5 @@ def run() -> None:
     )
     context.run_migrations()
 
-
-VERSION_TABLE = "alembic_version"
 
 run()

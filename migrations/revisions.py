@@ -15,13 +15,14 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import MetaData, Table, inspect
 
 from tensorrepo.query import tables
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+VERSION_TABLE: Final = "alembic_version"
 HEAD: Final = "head"
 BASE: Final = "base"
 
@@ -81,6 +82,13 @@ def upgrade(connection: Connection, to: str = HEAD) -> None:
 def downgrade(connection: Connection, to: str = BASE) -> None:
     """Take the tables back to a revision, in the transaction of `connection`."""
     command.downgrade(_config(connection), to)
+
+
+def remove(connection: Connection) -> None:
+    """Drop what is there of our tables, whatever revision it is of."""
+    present = set(inspect(connection).get_table_names())
+    for name in sorted(present & {*tables.METADATA.tables, VERSION_TABLE}):
+        Table(name, MetaData()).drop(connection)
 
 
 def _config(connection: Connection | None = None) -> Config:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import create_engine, event, make_url, select
+from sqlalchemy import create_engine, event, func, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 WRITES: Final = "tensorrepo_writes"  # an execution option: this transaction will write
 WAIT_SECONDS: Final = 600  # for another process that is catching up
+_LOCK: Final = 0x74727063  # what our writers agree on in one PostgreSQL database
 _CACHE_KIB: Final = 64 << 10
 _SQLITE_SETTINGS: Final = (
     "journal_mode = WAL",  # readers go on while one writes
@@ -129,12 +130,20 @@ def read_cursor(connection: Connection) -> Cursor | None:
     return Cursor(found.repository, found.generation, Digest(found.digest), shallow)
 
 
+def count_rows(connection: Connection) -> dict[str, int]:
+    """How many rows each table has that has any."""
+    counted = {
+        table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+        for table in tables.METADATA.tables.values()
+    }
+    return {name: rows for name, rows in counted.items() if rows}
+
+
 def lock(connection: Connection) -> None:
     """Let no other process write to this catalog in PostgreSQL until the transaction ends."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{WAIT_SECONDS}s'")
-    # Not the cursor's row: before the first catch-up there is none.
-    name = connection.dialect.identifier_preparer.format_table(tables.cursor)
-    connection.exec_driver_sql(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE")
+    # Not the cursor's row: before the first catch-up there is none, nor a table to lock.
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
 
 
 @contextmanager

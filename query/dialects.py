@@ -73,7 +73,7 @@ class Real(TypeDecorator[float]):
         return dialect.type_descriptor(here)
 
 
-class SqliteReal(Double):
+class SqliteReal(Double[float]):
     """DOUBLE under the one name that strict tables know."""
 
     __visit_name__ = "REAL"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tensorrepo._version import VERSION
 
 if TYPE_CHECKING:
+    from tensorrepo.catalog import Catalog
     from tensorrepo.dataset import Dataset
     from tensorrepo.draft import DatasetDraft
     from tensorrepo.formats.dataset.columns.present import decode_image
@@ -61,6 +62,7 @@ _SCHEMA = "tensorrepo.formats.dataset.columns.schema"
 _ERRORS = "tensorrepo.repo.errors"
 _HOMES = {
     "Bytes": (_SCHEMA, "Bytes"),
+    "Catalog": ("tensorrepo.catalog", "Catalog"),
     "ClassLabel": (_SCHEMA, "ClassLabel"),
     "Column": (_SCHEMA, "Column"),
     "CommitExpired": (_ERRORS, "CommitExpired"),
@@ -105,6 +107,7 @@ _HOMES = {
 }
 __all__ = [
     "Bytes",
+    "Catalog",
     "ClassLabel",
     "Column",
     "CommitExpired",

@@ -43,6 +43,7 @@ CONFIG_KEYS = {
     "user.name": "your name in commits",
     "user.email": "your address in commits",
     "cache.limit": "bytes that the cache of remote objects may take, and that of streams likewise",
+    "catalog.url": "where the SQL catalog is; {id} in it stands for the repository's id",
     "outside.allow": "what may be read outside of repositories: folders and URLs, with commas",
 }
 DEFAULT_CACHE_LIMIT = "20GB"
@@ -131,6 +132,21 @@ def page_cache(
             f"{str(root / 'tensorrepo-pages')!r}, or leave cache_dir out."
         )
     return cache
+
+
+def catalog_url(machine: Machine, repository_id: str, given: str | None = None) -> str:
+    """Where the catalog of a repository is: a file of this user's cache, if nobody says else.
+
+    Args:
+        machine: whose settings count.
+        repository_id: what ``{id}`` in a URL stands for, and the file's name.
+        given: what the caller says; else TENSORREPO_CATALOG, else the setting ``catalog.url``.
+    """
+    told = given or machine.environment.get("TENSORREPO_CATALOG")
+    told = told or read_config(machine.config_file).get("catalog.url")
+    if told:
+        return told.replace("{id}", repository_id)
+    return f"sqlite:///{machine.cache_folder / 'catalog' / repository_id}.db"
 
 
 def _expanded(path: Path, machine: Machine) -> Path:

@@ -56,6 +56,7 @@ def open_repository(
     storage_options: Mapping[str, str] | None = None,
     author: str | None = None,
     outside: Iterable[str | Path] | Mapping[str, Mapping[str, str]] = (),
+    catalog: str | None = None,
 ) -> Repository:
     """Open the repository at `url` (`tensorrepo.open`).
 
@@ -66,11 +67,14 @@ def open_repository(
         outside: folders and URLs below which datasets may point at files and links that the
             repository does not hold; as a mapping with the storage options of each. What
             ``tensorrepo config outside.allow`` says is allowed, too.
+        catalog: URL of the SQL catalog, ``postgresql://...`` or ``sqlite:///...``; else what
+            TENSORREPO_CATALOG or ``tensorrepo config catalog.url`` says, else a SQLite file in
+            this user's cache folder.
 
     Raises:
         NotFoundError: there is none.
     """
-    return _open(_origin(url, storage_options, author, outside))
+    return _open(_origin(url, storage_options, author, outside, catalog))
 
 
 @lru_cache(maxsize=16)
@@ -96,13 +100,15 @@ def _origin(
     storage_options: Mapping[str, str] | None,
     author: str | None,
     outside: Iterable[str | Path] | Mapping[str, Mapping[str, str]] = (),
+    catalog: str | None = None,
 ) -> Origin:
     options = outside if isinstance(outside, Mapping) else {}
     allowed = tuple(
         (_anywhere(str(each)), tuple(sorted(options.get(str(each), {}).items())))
         for each in outside
     )
-    return Origin(_anywhere(url), tuple(sorted((storage_options or {}).items())), author, allowed)
+    options_given = tuple(sorted((storage_options or {}).items()))
+    return Origin(_anywhere(url), options_given, author, allowed, catalog)
 
 
 def _anywhere(url: str | Path) -> str:

@@ -19,7 +19,7 @@ depends_on = None
 WORDS = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 WHOLE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 FLAG = sa.Boolean().with_variant(sa.Integer(), "sqlite")
-REAL = sa.Double().with_variant(sa.REAL(), "sqlite")
+REAL: sa.Double[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 
 
 def upgrade() -> None:
