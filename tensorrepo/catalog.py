@@ -11,6 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tensorrepo.architecture import (
+    Donor,
+    Owner,
+    PathFound,
+    Ranking,
+    find_donors,
+    find_models,
+    find_owners,
+)
 from tensorrepo.migrations import revisions
 from tensorrepo.migrations.revisions import Fit, Standing
 from tensorrepo.query import catalog as core
@@ -28,6 +37,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
+    from tensorrepo.blueprint import Blueprint
+    from tensorrepo.model import Model
     from tensorrepo.query.sync.catchup import CaughtUp, Progress
     from tensorrepo.repo.repository import Repository
 
@@ -129,6 +140,43 @@ class Catalog:
                 revisions.remove(connection)
                 revisions.upgrade(connection)
         return catchup.rebuild(self._repository, self._plain, progress=progress)
+
+    def find_models(
+        self, first: str, last: str | None = None, *, steps: int | None = None
+    ) -> list[PathFound]:
+        """Models of all commits with a node that fits `first`, and a way from it to `last`.
+
+        Args:
+            first: a regular expression that fits a node's whole name, or its whole operation.
+            last: another one; None: one node is enough.
+            steps: edges of the way at most; None: any number.
+        """
+        return find_models(self, first, last, steps=steps)
+
+    def donors(
+        self,
+        target: Blueprint,
+        *,
+        metric: str | None = None,
+        order_by_metric: bool = False,
+        smallest: bool = False,
+        limit: int = 10,
+    ) -> list[Donor]:
+        """Models of all commits that begin like an architecture, the longest prefix first.
+
+        Args:
+            target: a graph, a model, a state dict (torch's device "meta" is enough), or a file.
+            metric: of models: decides between equal prefixes.
+            order_by_metric: it counts first, among those that share half of the nodes.
+            smallest: small values of it are good ones.
+            limit: so many at most.
+        """
+        ranking = Ranking(metric, order_by_metric, smallest, limit)
+        return find_donors(self, target, ranking)
+
+    def owners(self, model: Model, tensor: str) -> list[Owner]:
+        """Models of all commits that hold a tensor of `model`, bit for bit."""
+        return find_owners(self, model, tensor)
 
     def verify(self) -> list[Difference]:
         """Compare with a catalog made anew beside it, table by table; [] when they are equal."""

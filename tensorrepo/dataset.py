@@ -18,6 +18,7 @@ from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.samples import check_fill, read_samples
+from tensorrepo.sql import sql
 from tensorrepo.stream import Stream
 from tensorrepo.workspace.describe import value_text
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.options import Workers
     from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
     from tensorrepo.formats.dataset.streaming.ordering.schedule import Last
+    from tensorrepo.query.duck import Params
+    from tensorrepo.query.results import Result
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repository import Repository
 
@@ -96,6 +99,14 @@ class Dataset:
     def rows_by_id(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Numbers of the rows that have these ids, in their order; -1 where one is not there."""
         return rows_of_ids(self.stored, ids)
+
+    def query(self, query: str, *, params: Params = None) -> Result:
+        """Rows of an SQL query over this dataset, which it calls ``self``; see `Repository.sql`.
+
+        Example:
+            ``ds.query("SELECT label, count(*) FROM self GROUP BY 1").df()``
+        """
+        return sql(self.repository, query, ref=self.commit, params=params, this=self.stored)
 
     def resolve(self, column: str, rows: Any = slice(None)) -> list[bytes | None]:
         """The bytes that links point at, under the prefixes that the repository was opened with.

@@ -9,7 +9,6 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import tensorrepo
 from tensorrepo import connect
 from tensorrepo.blame import Blame, blame
 from tensorrepo.checkpointer import Checkpointer
@@ -21,6 +20,7 @@ from tensorrepo.formats.model.repack.run import ALPHA, DEPTH, Repacked, Wishes, 
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.usage import measure_usage
 from tensorrepo.model import Model
+from tensorrepo.query.duck import MEMORY
 from tensorrepo.registry import Registry
 from tensorrepo.repo import append, combine, pick, refs
 from tensorrepo.repo.errors import NotFoundError
@@ -29,16 +29,18 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import Revision, resolve
 from tensorrepo.repo.transaction import begin
 from tensorrepo.repo.trees import Entry
+from tensorrepo.sql import sql
 from tensorrepo.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from tensorrepo.catalog import Catalog
     from tensorrepo.checkpointer import Saved
     from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
     from tensorrepo.formats.model.space.usage import SpaceUsage
     from tensorrepo.formats.model.training.lossy import Lossy
+    from tensorrepo.query.duck import Params
+    from tensorrepo.query.results import Result
     from tensorrepo.repo import repository as core
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.commits import Commit
@@ -66,7 +68,6 @@ class Origin:
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     author: str | None = None
     outside: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = field(default=(), repr=False)
-    catalog: str | None = field(default=None, repr=False)
 
 
 class Repository:
@@ -101,12 +102,6 @@ class Repository:
         """Who reads what lies outside of the repository, and below which prefixes."""
         more = {prefix: dict(options) for prefix, options in self._origin.outside}
         return connect.allowed_outside(self._machine, more)
-
-    @cached_property
-    def catalog(self) -> Catalog:
-        """The SQL catalog over everything committed; made when it is first asked."""
-        url = connect.catalog_url(self._machine, self.id, self._origin.catalog)
-        return tensorrepo.Catalog(self.core, url)
 
     @property
     def machine(self) -> connect.Machine:
@@ -218,6 +213,31 @@ class Repository:
     def registry(self) -> Registry:
         """Registered models: versions by number, and aliases that name one of them."""
         return Registry(self)
+
+    def sql(
+        self, query: str, *, ref: str = "main", params: Params = None, memory: str = MEMORY
+    ) -> Result:
+        """Rows of a query over datasets and the catalog, in DuckDB's SQL.
+
+        Tables are datasets at `ref`, as ``fashion``; at other commits, as ``"fashion@v1"``; and
+        those of the catalog, as ``catalog.model_version``. Only the columns and pages that the
+        query needs are read. Columns ``row_id`` and ``row_number`` are there for who names them.
+
+        Args:
+            query: one statement, or several of which the last one gives the rows.
+            ref: the commit of names without one.
+            params: values for ``?``, as a list, or for ``$name``, as a mapping: never paste them
+                into the text.
+            memory: of sorting, joining and grouping; what is beyond it goes to temporary files.
+
+        Raises:
+            InvalidInputError: what DuckDB says about the query.
+            NotFoundError: no such table; names near ones.
+
+        Example:
+            ``repo.sql("SELECT label, count(*) FROM fashion GROUP BY 1").df()``
+        """
+        return sql(self, query, ref=ref, params=params, memory=memory)
 
     def transaction(
         self, branch: str = "main", message: str = "", *, unchanged: Iterable[str] = ()

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
+from tensorrepo.blueprint import read_architecture
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, place, session_of
 from tensorrepo.cli.complete import complete_place
 from tensorrepo.cli.model_make import AsOption, ReplaceOption, stage_made
-from tensorrepo.formats.model.combine.construct import construct_model, wanted_of
+from tensorrepo.formats.model.combine.construct import construct_model
 from tensorrepo.formats.model.combine.fill import RULES
-from tensorrepo.formats.model.graph.graph import Graph, make_graph
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.models import find_model
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tensorrepo.formats.model.combine.make import Made
     from tensorrepo.repo.writer import ObjectWriter
-
-MAX_BYTES = 64 << 20
 
 
 def model_construct_command(
@@ -77,7 +71,7 @@ def model_construct_command(
     wanted: Any = (
         find_model(session, like).model
         if like is not None
-        else _architecture(place(context, target or ""))
+        else read_architecture(place(context, target or ""))
     )
     found = [find_model(session, name) for name in donors or ()]
 
@@ -87,21 +81,3 @@ def model_construct_command(
     with output.working(f"building {new}"):
         made = (session, new, make, f"built of {', '.join(one.path for one in found) or rule}")
         stage_made(*made, replace=replace, as_json=as_json)
-
-
-def _architecture(path: Path) -> Any:
-    if path.stat().st_size > MAX_BYTES:
-        raise InvalidInputError(f"{path}: more than {MAX_BYTES >> 20} MiB is no architecture")
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{path}: no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidInputError(f"{path}: expected a graph, or types and shapes by name")
-    if "nodes" not in value:
-        return wanted_of(value)
-    try:
-        graph = msgspec.convert(value, Graph)
-    except msgspec.ValidationError as error:
-        raise InvalidInputError(f"{path}: no graph: {error}") from error
-    return make_graph(graph.source, graph.nodes, graph.outputs, graph.config)

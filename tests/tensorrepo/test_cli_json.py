@@ -51,6 +51,9 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "model du": (("model", "du"),),
     "model similar": (("model", "similar", "net"),),
     "model repack": (("model", "repack", "--dry-run"),),
+    "model find": (("model", "find", ".*"),),
+    "model donors": (("model", "donors", "net"),),
+    "model owners": (("model", "owners", "net", "w"),),
     "model add": (("model", "add", "net.safetensors", "other"),),
     "model export": (("model", "export", "net", "--out", "out.safetensors"),),
     "model slice": (

@@ -15,6 +15,7 @@ from tensorrepo.formats.lineage import CONSTRUCTED_FROM
 from tensorrepo.formats.model.combine.fill import filled
 from tensorrepo.formats.model.combine.make import Made, Placed
 from tensorrepo.formats.model.combine.recipe import with_recipe
+from tensorrepo.formats.model.graph.derived import derived_graph
 from tensorrepo.formats.model.graph.graph import Graph, Parameter, encode_graph
 from tensorrepo.formats.model.graph.hashes import common_prefix
 from tensorrepo.formats.model.graph.source import model_graph
@@ -102,6 +103,13 @@ def construct_model(
         known=[donor.model.entry for donor in donors],
     )
     return Made(entry, tuple(_notes(origins, donors)))
+
+
+def graph_wanted(target: Graph | Mapping[str, Any]) -> Graph:
+    """The graph of what `construct_model` takes: its own, else what names and shapes suggest."""
+    if isinstance(target, Graph):
+        return target
+    return derived_graph(_like(name, value) for name, value in target.items())
 
 
 def wanted_of(rows: Mapping[str, Any]) -> dict[str, Wanted]:
