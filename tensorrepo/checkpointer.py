@@ -12,11 +12,11 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 from tensorrepo.checkpoints import (
     STATE_PATH,
-    check_run,
     commit_checkpoint,
     find_step,
     newest_entry,
@@ -34,7 +34,9 @@ from tensorrepo.formats.model.training.lossy import approximation_of, shorten_st
 from tensorrepo.formats.model.training.staging import Staging, bytes_of
 from tensorrepo.formats.model.training.statetree import put_together, take_apart
 from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.run.document import check_run_name
 from tensorrepo.formats.tensors import tensor_of
+from tensorrepo.noting import note_checkpoint
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.refs import delete_ref
 from tensorrepo.repo.series import begin_beside
@@ -88,6 +90,7 @@ class _Waiting:
     metrics: dict[str, float]
     size_bytes: int
     began: float
+    lineage: tuple[Edge, ...]  # what the run around it knew when it was saved
 
 
 class Checkpointer:
@@ -109,7 +112,8 @@ class Checkpointer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Made by `Repository.checkpointer`."""
-        self.run = check_run(run)
+        self.run = check_run_name(run)
+        self.noted: Callable[[str, int, Mapping[str, float]], list[Edge]] = note_checkpoint
         self.keep = keep or Keep()
         self.optimiser = optimiser
         self._repository = repository
@@ -156,7 +160,8 @@ class Checkpointer:
         except BaseException:
             self._staging.release(size)
             raise
-        waiting = _Waiting(step, copies, apart.skeleton, numbers, size, began)
+        lineage = tuple(self.noted(self.run, index(step), numbers))
+        waiting = _Waiting(step, copies, apart.skeleton, numbers, size, began, lineage)
         del copies
         future = self._thread.submit(self._store, [waiting])
         self._waiting.append(future)
@@ -270,7 +275,7 @@ class Checkpointer:
         if self.optimiser is not None:
             # Where the copies lie: the next checkpoint is encoded against what is stored of this.
             edge = shorten_state(waiting.skeleton, waiting.tensors, self.optimiser, STATE_PATH)
-        lineage = () if edge is None else (edge,)
+        lineage = waiting.lineage if edge is None else (edge, *waiting.lineage)
         with begin_beside(self._repository.core, ref_of(self.run, waiting.step)) as transaction:
             transaction.stage(STATE_PATH, self._write(transaction, waiting, lineage))
             made = commit_checkpoint(

@@ -8,7 +8,6 @@ steps so far, which outlive the weights.
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 RUNS: Final = "runs/"
 STATE_PATH: Final = "models/state"
-_RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +55,6 @@ class History:
     def encoded(self) -> bytes:
         steps = [[step, self.metrics[step]] for step in sorted(self.metrics)]
         return json.dumps({"version": 1, "steps": steps}, sort_keys=True).encode()
-
-
-def check_run(run: str) -> str:
-    """`run`, when it may name a run.
-
-    Raises:
-        InvalidInputError: it may not.
-    """
-    if not _RUN_NAME.fullmatch(run):
-        raise InvalidInputError(
-            f"run {run!r:.80}: expected letters, digits, '.', '_' and '-', not starting with '.' "
-            "or '-', such as 'exp1'"
-        )
-    return run
 
 
 def ref_of(run: str, step: int) -> str:

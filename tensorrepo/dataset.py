@@ -16,6 +16,7 @@ from tensorrepo.formats.dataset.stream import stream as open_stream
 from tensorrepo.formats.dataset.streaming.planning import BUCKET_STEPS, Sampling
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
+from tensorrepo.noting import note_streamed
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.samples import check_fill, read_samples
 from tensorrepo.sql import sql
@@ -149,6 +150,7 @@ class Dataset:
             fill: what stands for null, by column; a null elsewhere is an error. None hands None on,
                 for a `collate_fn` of your own.
         """
+        note_streamed(self)
         names = self.schema.names if columns is None else tuple(columns)
         return TorchDataset(self, names, check_fill(self.stored, fill or {}))
 

@@ -37,7 +37,6 @@ except ImportError as error:
 
 from tensorrepo.checkpoints import (
     STATE_PATH,
-    check_run,
     commit_checkpoint,
     find_step,
     newest_entry,
@@ -51,6 +50,7 @@ from tensorrepo.formats.model.bases import RUN_DEPTH, Against
 from tensorrepo.formats.model.read import Model, open_model
 from tensorrepo.formats.model.shards import Shard, join_shards, store_shards
 from tensorrepo.formats.model.training.statetree import put_together, take_apart
+from tensorrepo.formats.run.document import check_run_name
 from tensorrepo.formats.tensors import TORCH_NAMES, tensor_of
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.refs import BRANCHES
@@ -139,7 +139,7 @@ class Writer(StorageWriter):
             start: the commit that the run began at; None: that of branch main, where there is one.
         """
         self._repository = repository
-        self._run, self._step = check_run(run), step
+        self._run, self._step = check_run_name(run), step
         self._keep = keep or Keep()
         self._metrics = {name: number(name, value) for name, value in (metrics or {}).items()}
         self._start = start
@@ -229,7 +229,7 @@ class Reader(StorageReader):
     def __init__(self, repository: Repository, run: str, step: int | None = None) -> None:
         """Prepare to load `step`; None: the newest, which is found when loading begins."""
         self._repository = repository
-        self._run, self._step = check_run(run), step
+        self._run, self._step = check_run_name(run), step
         self._model: Model | None = None
 
     @classmethod

@@ -14,8 +14,9 @@ from tensorrepo.stream import Stream, check_data
 from tensorrepo.torch_stream import Loading
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from tensorrepo.dataset import Dataset
     from tensorrepo.formats.dataset.streaming.ordering.mixing import Batching
 
 
@@ -91,6 +92,13 @@ class Mix(Stream):
             "a mix reads several datasets, whose storage may differ: profile each of its streams, "
             "mix.streams[0].profile(step=...) and so on"
         )
+
+    def sources(self) -> list[tuple[Dataset, Callable[[], dict[str, Any]]]]:
+        """What is read; how far is told of the mix."""
+        return [(stream.dataset, partial(self._part, stream)) for stream in self.streams]
+
+    def _part(self, stream: Stream) -> dict[str, Any]:
+        return {"seed": stream.stored.seed, "mix": self._place()}
 
     def _commits(self) -> dict[str, Any]:
         sources = [stream.dataset for stream in self.streams]

@@ -20,6 +20,7 @@ from tensorrepo.formats.model.repack.run import ALPHA, DEPTH, Repacked, Wishes, 
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.usage import measure_usage
 from tensorrepo.model import Model
+from tensorrepo.noting import noted
 from tensorrepo.query.duck import MEMORY
 from tensorrepo.registry import Registry
 from tensorrepo.repo import append, combine, pick, refs
@@ -30,6 +31,8 @@ from tensorrepo.repo.revisions import Revision, resolve
 from tensorrepo.repo.transaction import begin
 from tensorrepo.repo.trees import Entry
 from tensorrepo.sql import sql
+from tensorrepo.run import Run
+from tensorrepo.runrecord import Runs
 from tensorrepo.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -160,12 +163,12 @@ class Repository:
         """
         revision, path, entry = self._entry(name, ref, "datasets", Kind.DATASET)
         stored = open_dataset(self.core.objects, entry.digest, self.outside)
-        return Dataset(self, path, revision.digest, stored)
+        return noted(Dataset(self, path, revision.digest, stored))
 
     def model(self, name: str, ref: str = "main") -> Model:
         """A model as it is in the commit that `ref` names now; tensors are read when asked for."""
         revision, path, entry = self._entry(name, ref, "models", Kind.MODEL)
-        return Model(self, path, revision.digest, open_model(self.core.objects, entry))
+        return noted(Model(self, path, revision.digest, open_model(self.core.objects, entry)))
 
     def model_usage(self, ref: str = "main", *, every_ref: bool = False) -> SpaceUsage:
         """What the models of a commit, or of every ref, take: by model, by codec and in all.
@@ -286,6 +289,36 @@ class Repository:
             staging_bytes=connect.parse_size(staging),
             on_saved=on_saved,
         )
+
+    def run(
+        self,
+        name: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        inputs: Iterable[Any] = (),
+        resume: bool = False,
+    ) -> Run:
+        """A training, to be used in a ``with``: notes what it reads, makes and logs.
+
+        Args:
+            name: such as ``"exp1"``; its checkpoints have the same.
+            params: JSON values by name.
+            inputs: what it reads beside datasets and models of this repository that it opens: see
+                `Run.use`.
+            resume: go on with the run of that name, if there is one. Whoever runs it still writes
+                it no more.
+
+        Example:
+            ``with repo.run("exp1", params={"lr": 0.1}) as run: run.log_metric("loss", loss, step)``
+
+        Raises:
+            ConflictError: there is a run of that name, and not `resume`; when the ``with`` begins.
+        """
+        return Run(self, name, params=params, inputs=inputs, resume=resume)
+
+    def runs(self) -> Runs:
+        """All runs by name, as they were last stored: ``repo.runs()["exp1"].points("loss")``."""
+        return Runs(self)
 
     def create_branch(self, name: str, ref: str = "main") -> None:
         refs.create_branch(self.core, name, self.resolve(ref).digest, actor=self.author)

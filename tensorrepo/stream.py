@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming import checks
+from tensorrepo.noting import note_streamed
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.torch_stream import Loading, TorchStream, torch_stream
 
@@ -37,10 +38,12 @@ class Stream:
         ``DataLoader(stream.torch(), batch_size=None, num_workers=4)``. Epochs and states that are
         set here reach it.
         """
+        self._note()
         return torch_stream(self)
 
     def __iter__(self) -> Iterator[Any]:
         """The steps that are left of this epoch. Leaving the loop early leaves nothing behind."""
+        self._note()
         self.loading.notice(self.stored)
         self.loading.read_here()
         return iter(self.stored)
@@ -92,6 +95,10 @@ class Stream:
         self.stored.load_state_dict(self._plain(dict(state)))
         self.loading.load(self.epoch)
 
+    def sources(self) -> list[tuple[Dataset, Callable[[], dict[str, Any]]]]:
+        """What is read, and what tells how far: the details of a ``trained-on`` edge."""
+        return [(self.dataset, self._place)]
+
     def explain(self) -> Any:
         """How it will read: order, resident bytes, requests. Reads nothing."""
         return self.stored.explain()
@@ -137,6 +144,21 @@ class Stream:
     def __reduce__(self) -> tuple[Any, ...]:
         """What another process needs to begin where this one would."""
         return _with_state, (self.again, self.state_dict(self.stored.start))
+
+    def _note(self) -> None:
+        for origin, place in self.sources():
+            note_streamed(origin, place, evaluated=self.loading.evaluates)
+
+    def _place(self) -> dict[str, Any]:
+        """Where the stream stands, as far as this process knows: loaders read ahead of it."""
+        state = self.stored.state_dict()
+        known = {key: state[key] for key in ("seed", "epoch", "position")}
+        selection = state.get("items", {}).get("selection")
+        try:
+            self.loading.check_place()
+        except InvalidInputError:
+            del known["position"]
+        return known | ({"selection": selection} if selection else {})
 
     def _commits(self) -> dict[str, Any]:
         """What a state says of commits."""

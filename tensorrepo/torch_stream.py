@@ -34,12 +34,14 @@ class Loading:
         shared: int64 tensor in shared memory; None until there is something for a loader.
         turns: how many workers shared the steps where the stream is to go on; 0: any number.
         loads: how many states this process knows to have been loaded.
+        evaluates: what is read is for measuring models, not for training them.
     """
 
     def __init__(self) -> None:
         """Nothing is shared yet."""
         self.shared: Any = None
         self.turns = self.loads = 0
+        self.evaluates = False
 
     def begin(self, epoch: int) -> None:
         """Share what the workers of loaders have to know.

@@ -17,11 +17,13 @@ from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.write import store_model
 from tensorrepo.model import Model
 from tensorrepo.modelmaking import adapter_edge, constructed, merged, sliced, with_graph
+from tensorrepo.noting import note_committed, noted_edges
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.repo.trees import Entry
+from tensorrepo.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -157,7 +159,7 @@ class Transaction:
             What it took to store it: bytes by codec, and the models that it is encoded against.
         """
         path = _full("models", name)
-        lineage = [_edge_of(source) for source in trained_on]
+        lineage = [edge for source in trained_on for edge in _edges_of(source)]
         if parent is not None:
             lineage.insert(0, self._parent_edge(parent))
         if adapter_of is not None:
@@ -171,7 +173,7 @@ class Transaction:
             files=files,
             metadata=metadata,
             metrics=metrics,
-            lineage=lineage,
+            lineage=noted_edges(lineage),
             known=self._known_models(path),
             against=Against(declared),
         )
@@ -297,6 +299,8 @@ class Transaction:
                     author=self.repository.author,
                     metadata=self.metadata,
                 )
+            if self.commit is not None:
+                note_committed(self.commit.digest, self.core.staged)
         finally:
             self.core.abort()
 
@@ -334,20 +338,20 @@ class Transaction:
         return tuple(dict.fromkeys(models))
 
 
-def _edge_of(source: Any) -> Edge:
-    """What a model was trained on: a dataset, or a stream of one, or a model it came from."""
+def _edges_of(source: Any) -> list[Edge]:
+    """What a model was trained on: a dataset, streams of some, or a model it came from."""
     if isinstance(source, Model):
-        return Edge(DERIVED_FROM, source.path, source.digest, source.commit)
+        return [Edge(DERIVED_FROM, source.path, source.digest, source.commit)]
     if isinstance(source, Dataset):
-        return Edge(TRAINED_ON, source.path, source.digest, source.commit)
-    dataset = getattr(source, "dataset", None)
-    if not isinstance(dataset, Dataset):
+        return [Edge(TRAINED_ON, source.path, source.digest, source.commit)]
+    if not isinstance(source, Stream):
         raise InvalidInputError(
             f"trained_on takes datasets and streams, got {type(source).__name__}"
         )
-    state = source.state_dict()
-    details = {key: state[key] for key in ("seed", "epoch", "position") if key in state}
-    return Edge(TRAINED_ON, dataset.path, dataset.digest, dataset.commit, details)
+    return [
+        Edge(TRAINED_ON, dataset.path, dataset.digest, dataset.commit, place())
+        for dataset, place in source.sources()
+    ]
 
 
 def _usual_message(staged: Mapping[str, Any]) -> str:

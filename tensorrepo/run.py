@@ -1,0 +1,330 @@
+"""What does a training read and make, and how does it go?
+
+Inside of its ``with``, datasets that are streamed, models that are read and what transactions write
+are noted without being asked, and a model that is saved gets its lineage by itself. What is logged
+is stored while the training goes on, and outlives weights and data.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from operator import index
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from tensorrepo.checkpoints import number
+from tensorrepo.dataset import Dataset
+from tensorrepo.formats.jsonvalues import check_json
+from tensorrepo.formats.lineage import USED, Edge
+from tensorrepo.formats.run.document import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    STATUSES,
+    RunDocument,
+    check_metric_name,
+    check_run_name,
+)
+from tensorrepo.model import Model
+from tensorrepo.noting import CURRENT
+from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
+from tensorrepo.repo.revisions import split_path
+from tensorrepo.runnotes import RunNotes
+from tensorrepo.runrecord import Runs, find_record
+from tensorrepo.runwriter import RunWriter, new_attempt
+from tensorrepo.stream import Stream
+from tensorrepo.surroundings import code_version, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from contextlib import AbstractContextManager
+    from contextvars import Token
+    from types import TracebackType
+    from typing import Self
+
+    from tensorrepo.checkpointer import Checkpointer
+    from tensorrepo.noting import Notes
+    from tensorrepo.repository import Repository
+    from tensorrepo.runrecord import RunRecord
+
+_MOST_ERROR: Final = 1000  # characters
+
+
+class Run:
+    """A training that goes on. See `Repository.run`.
+
+    Its methods may be called by any thread of the process that began it. In a job of several ranks
+    rank 0 records; on the others the same calls do nothing.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        name: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        inputs: Iterable[Any] = (),
+        resume: bool = False,
+    ) -> None:
+        """Made by `Repository.run`."""
+        self.name = check_run_name(name)
+        self.repository = repository
+        self._given = _checked_params(params or {})
+        self._inputs = tuple(inputs)
+        self._resume = resume
+        self._process = os.getpid()
+        self._params: dict[str, Any] = {}
+        self._notes: RunNotes | None = None
+        self._writer: RunWriter | None = None
+        self._token: Token[Notes | None] | None = None
+
+    @property
+    def id(self) -> str:
+        """What lineage names the run by."""
+        return self._begun().id
+
+    def start(self) -> Self:
+        """Begin, as entering its ``with`` does. Then `end` ends it."""
+        if self._notes is not None:
+            raise InvalidInputError(f"run {self.name!r} has begun already")
+        before = find_record(self.repository, self.name)
+        if before is not None and not self._resume:
+            raise ConflictError(_taken(before))
+        document = self._document(before)
+        self._params = {**document.params, **self._given}
+        self._notes = RunNotes(self.name, document.id, self._log, document.inputs, document.outputs)
+        for one in self._inputs:
+            self.use(one)
+        if self.repository.world()[0] == 0:
+            self._writer = RunWriter(
+                self.repository, document, before and before.commit, self._told
+            )
+            self._writer.start()
+        self._token = CURRENT.set(self._notes)
+        return self
+
+    def end(self, status: str = FINISHED, error: str | None = None) -> None:
+        """Store all, and say how it ended: "finished", "failed" or "interrupted".
+
+        Raises:
+            Error: it could not be stored; says why.
+        """
+        if status not in STATUSES or status == RUNNING:
+            raise InvalidInputError(f"status {status!r}: expected one of {', '.join(STATUSES[1:])}")
+        self._begun()
+        if self._token is not None:
+            CURRENT.reset(self._token)
+            self._token = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.end(status, None if error is None else error[:_MOST_ERROR])
+
+    def log_metric(self, name: str, value: Any, step: int | None = None) -> None:
+        """Log one value of a metric.
+
+        Args:
+            name: such as ``"loss"`` or ``"valid/accuracy"``.
+            value: a number; NaN and infinities are kept. A tensor on a GPU is waited for.
+            step: of the training; None: as many as the metric has points.
+        """
+        self.log_metrics({name: value}, step)
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Log values of several metrics, of one step. They are stored by another thread.
+
+        Raises:
+            InvalidInputError: a value is no number; nothing was logged.
+        """
+        numbers = {name: number(name, value) for name, value in metrics.items()}
+        self._log(numbers, None if step is None else index(step))
+
+    def log_param(self, name: str, value: Any) -> None:
+        """Note one parameter. `value` is JSON; the last one given counts."""
+        self.log_params({name: value})
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Note parameters: JSON values by name."""
+        self._begun()
+        self._params = {**self._params, **_checked_params(params)}
+
+    def use(self, origin: Any) -> None:
+        """Note that the run reads something.
+
+        Args:
+            origin: a dataset, a model, a stream of a dataset; ``REF:datasets/NAME`` or
+                ``REF:models/NAME``; or a URL of what is in no repository.
+        """
+        notes = self._begun()
+        if isinstance(origin, Stream):
+            for dataset, place in origin.sources():
+                notes.streamed(dataset, place)
+        elif isinstance(origin, Dataset | Model):
+            notes.opened(origin)
+        elif isinstance(origin, str):
+            notes.add(self._named(origin))
+        else:
+            raise InvalidInputError(
+                f"a run reads datasets, models, streams, and what 'REF:datasets/NAME' or a URL "
+                f"names; got {type(origin).__name__}"
+            )
+
+    def stream(self, dataset: Dataset, *, evaluate: bool = False, **options: Any) -> Stream:
+        """``dataset.stream(...)``, noted whatever thread reads it.
+
+        Args:
+            dataset: what to stream.
+            evaluate: models are measured on it, not trained on it.
+            options: of `Dataset.stream`.
+        """
+        notes, stream = self._begun(), dataset.stream(**options)
+        stream.loading.evaluates = evaluate
+        for origin, place in stream.sources():
+            notes.streamed(origin, place, evaluated=evaluate)
+        return stream
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """A ``with`` in which models are measured on what is streamed, not trained on it."""
+        return self._begun().evaluating()
+
+    def save_model(
+        self,
+        name: str,
+        tensors: Mapping[str, Any],
+        *,
+        branch: str = "main",
+        message: str = "",
+        **options: Any,
+    ) -> Model:
+        """Commit a model, which says what it was trained on, and in which run.
+
+        Args:
+            name: by the path grammar.
+            tensors: a state dict.
+            branch: what to commit to.
+            message: of the commit.
+            options: of `Transaction.save_model`.
+        """
+        token = CURRENT.set(self._begun())
+        try:
+            with self.repository.transaction(branch, message) as transaction:
+                transaction.save_model(name, tensors, **options)
+            made = transaction.commit
+            return self.repository.model(name, branch if made is None else made.digest)
+        finally:
+            CURRENT.reset(token)
+
+    def checkpointer(self, **options: Any) -> Checkpointer:
+        """`Repository.checkpointer` of this run: its checkpoints say what they were trained on, and
+        the metrics that `save` is given are the run's, too.
+        """
+        made = self.repository.checkpointer(self.name, **options)
+        made.noted = self._begun().checkpoint
+        return made
+
+    def flush(self) -> None:
+        """Store what was logged and noted until now."""
+        self._begun()
+        if self._writer is not None:
+            self._writer.write()
+
+    @property
+    def record(self) -> RunRecord:
+        """The run as it was last stored.
+
+        Raises:
+            NotFoundError: it was not.
+        """
+        return Runs(self.repository)[self.name]
+
+    def __enter__(self) -> Self:
+        return self if self._token is not None else self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        status, told = _outcome(error)
+        try:
+            self.end(status, told)
+        except Error as failure:
+            if error is None:
+                raise
+            error.add_note(f"The end of run {self.name!r} was not stored: {failure}")
+
+    def __repr__(self) -> str:
+        state = "not begun" if self._notes is None else "ended" if self._token is None else RUNNING
+        return f"<run {self.name}: {state}>"
+
+    def _begun(self) -> RunNotes:
+        if self._notes is None:
+            raise InvalidInputError(
+                f"run {self.name!r} has not begun: use it in a with, as in "
+                f"with repo.run({self.name!r}) as run"
+            )
+        return self._notes
+
+    def _log(self, values: Mapping[str, float], step: int | None) -> None:
+        self._begun()
+        if os.getpid() != self._process:
+            raise InvalidInputError(
+                f"run {self.name!r} was begun by process {self._process}, and this is a fork of "
+                "it, whose values would be lost: log where the run began"
+            )
+        if self._writer is not None:
+            self._writer.log(dict(values), step)
+
+    def _told(self) -> dict[str, Any]:
+        notes = self._begun()
+        return {"params": self._params, "inputs": notes.inputs(), "outputs": notes.outputs()}
+
+    def _document(self, before: RunRecord | None) -> RunDocument:
+        now = time.time_ns()
+        code = code_version(self.repository.machine.cwd)
+        if before is None:
+            attempts = new_attempt(now, code, environment())
+            author, drawn = self.repository.author, secrets.token_hex(32)
+            return RunDocument(self.name, drawn, RUNNING, author, now, now, now, attempts=attempts)
+        attempts = new_attempt(now, code, environment(), before.document.attempts)
+        return structs.replace(before.document, attempts=attempts)
+
+    def _named(self, text: str) -> Edge:
+        """What ``REF:PATH`` or a URL means."""
+        if "://" in text:
+            return Edge(USED, text, "")
+        ref, path = split_path(text)
+        if path is None:
+            raise InvalidInputError(
+                f"input {text!r:.200}: expected REF:datasets/NAME, REF:models/NAME or a URL"
+            )
+        revision = self.repository.resolve(ref)
+        entry = self.repository.core.entry(revision.commit.tree, path)
+        if entry is None:
+            raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref})")
+        return Edge(USED, path, entry.digest, revision.digest)
+
+
+def _checked_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    found = {check_metric_name(name): value for name, value in params.items()}
+    check_json(found, "params")
+    return found
+
+
+def _outcome(error: BaseException | None) -> tuple[str, str | None]:
+    """How a run ended, by what left its ``with``."""
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return FINISHED, None
+    told = f"{type(error).__name__}: {error}"
+    return (INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED), told
+
+
+def _taken(run: RunRecord) -> str:
+    return (
+        f"run {run.name!r} is there already: it is {run.state()}. Go on with it by resume=True, or "
+        "give this one another name."
+    )
