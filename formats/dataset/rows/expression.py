@@ -45,7 +45,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What this version does not understand: nothing is concluded from it."""
+    """What this version does not understand: nothing is concluded from it.
+
+    `names` are the columns that it reads; None where not even these are known.
+    """
+
+    names: frozenset[str] | None = None
 
 
 Node: TypeAlias = Field | Literal | Call | Unknown
@@ -63,8 +68,10 @@ def expression_tree(expression: pc.Expression) -> Node:
 
 
 def field_names(node: Node) -> frozenset[str] | None:
-    """The columns that a tree names; None where part of it is not understood."""
+    """The columns that a tree reads; None where that is not known of some part."""
     match node:
+        case Unknown(names):
+            return names
         case Field(name):
             return frozenset([name])
         case Literal():
@@ -73,7 +80,6 @@ def field_names(node: Node) -> frozenset[str] | None:
             found = [field_names(each) for each in arguments]
             known = [each for each in found if each is not None]
             return frozenset().union(*known) if len(known) == len(found) else None
-    return None
 
 
 class _Walk:
@@ -93,9 +99,9 @@ class _Walk:
         if kind == "call":
             return self._call(value)
         if kind == "nested_field_ref":
-            for _ in range(int(value)):
-                next(self._steps)
-        return Unknown()
+            path = [next(self._steps)[1] for _ in range(int(value))]
+            return Unknown(frozenset(path[:1]))
+        raise ValueError(f"an expression with a {kind}")
 
     def _call(self, function: str) -> Node:
         arguments: list[Node] = []

@@ -96,10 +96,10 @@ def rows_that_may_match(
         int64 ``(n, 2)``: ranges ``[start, stop)``, ascending, with gaps between them.
     """
     tree = expression_tree(expression)
-    names = field_names(tree)
-    if names is None or not names <= columns.keys() or not rows:
+    names = sorted(columns.keys() & (field_names(tree) or ()))
+    if not names or not rows:
         return np.array([[0, rows]] if rows else np.zeros((0, 2)), np.int64)
-    indexes = {name: index_of(name) for name in sorted(names)}
+    indexes = {name: index_of(name) for name in names}
     starts = np.unique(np.concatenate([[0], *(each.first_row[:-1] for each in indexes.values())]))
     outcomes = _Evaluation(
         {
@@ -246,7 +246,9 @@ class _Evaluation:
         match node:
             case Literal(value):
                 return self._constant(value.as_py())
-            case Field(name):
+            case Call(arguments=arguments) if any(map(self._is_elsewhere, arguments)):
+                return self._anything()
+            case Field(name) if name in self._bounds:
                 return self._compared("equal", name, pa.scalar(True))
             case Call(function=name, arguments=arguments) if name in _COMBINED:
                 return _COMBINED[name](*map(self.of, arguments))
@@ -257,6 +259,9 @@ class _Evaluation:
             case Call(function=name, arguments=(Literal(value), Field(column))):
                 return self._compared(_MIRRORED.get(name, ""), column, value)
         return self._anything()
+
+    def _is_elsewhere(self, node: Node) -> bool:
+        return isinstance(node, Field) and node.name not in self._bounds
 
     def _anything(self) -> Outcomes:
         maybe = np.ones(self._runs, np.bool_)

@@ -31,10 +31,10 @@ def test_the_values_of_isin_are_options() -> None:
     assert found.options["value_set"].as_py() == [3, 1]
 
 
-def test_fields_in_fields_are_unknown_and_make_the_names_unknown() -> None:
+def test_of_fields_in_fields_only_the_column_is_known() -> None:
     found = expression_tree((pc.field("s", "inner") == 1) & (pc.field("a") == 1))
-    assert found.arguments[0].arguments[0] == Unknown()
-    assert field_names(found) is None
+    assert found.arguments[0].arguments[0] == Unknown(frozenset({"s"}))
+    assert field_names(found) == {"s", "a"}
 
 
 def test_names_are_those_of_all_fields() -> None:

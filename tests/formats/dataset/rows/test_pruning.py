@@ -74,8 +74,11 @@ def test_what_is_not_understood_skips_nothing(ascending: Dataset, where: pc.Expr
     assert _ranges(ascending, where) == [[0, 160]]
 
 
-def test_columns_that_are_not_there_skip_nothing(ascending: Dataset) -> None:
-    assert _ranges(ascending, pc.field("nowhere") == 3) == [[0, 160]]
+def test_of_columns_that_are_not_there_nothing_is_known(ascending: Dataset) -> None:
+    nowhere = pc.field("nowhere")
+    assert _ranges(ascending, nowhere == 3) == [[0, 160]]
+    assert _ranges(ascending, (nowhere == 3) & (a < 16)) == [[0, 16]]
+    assert _ranges(ascending, nowhere | (a < 16)) == [[0, 160]]
 
 
 def test_nan_is_unequal_to_everything_and_nothing_else() -> None:

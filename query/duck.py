@@ -1,0 +1,202 @@
+"""How is one SQL query answered?
+
+Names in the query that are tables of ours become views over `pushdown` tables of a connection of
+its own, in memory; DuckDB does the rest. Nothing of Python's variables is ever a table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from tensorrepo.query.functions import add_functions
+from tensorrepo.query.pushdown import Scanned, StoppedError, as_arrow_dataset
+from tensorrepo.query.results import Result
+from tensorrepo.query.sqlnames import names_of, quoted
+from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from tensorrepo.query.sqlnames import Names
+
+Params: TypeAlias = "Sequence[Any] | Mapping[str, Any] | None"
+MEMORY = "1GiB"
+_MISSING = re.compile(r'Table with name "?(.+?)"? does not exist')
+
+
+class Table(Protocol):
+    """What SQL can read: `pushdown.DatasetTable` and the like."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """The columns that ``*`` stands for; others are there for queries that name them."""
+
+    def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
+        """Rows of some columns for which `where` is true."""
+
+
+class Tables(Protocol):
+    """Which tables there are."""
+
+    def find(self, path: tuple[str, ...], scanned: Scanned) -> Table | None:
+        """The table of this name, which dots join; None: there is none."""
+
+    def known(self) -> Iterable[str]:
+        """Names to choose from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a query may use.
+
+    Attributes:
+        memory: of DuckDB's own tables, as it takes sizes; beyond it, it writes to `spill`.
+        threads: of DuckDB; None: one for each core.
+        spill: folder for what does not fit into memory; None: the system's; "": nothing is spilt.
+        external: whether files and extensions may be used.
+    """
+
+    memory: str = MEMORY
+    threads: int | None = None
+    spill: str | None = None
+    external: bool = True
+
+    def options(self) -> dict[str, Any]:
+        """As DuckDB takes them. Nothing is ever fetched from the network to answer a query."""
+        spill = f"{tempfile.gettempdir()}/tensorrepo-sql" if self.spill is None else self.spill
+        found: dict[str, Any] = {
+            "python_enable_replacements": False,
+            "autoinstall_known_extensions": False,
+            "temp_directory": spill,
+            "memory_limit": self.memory,
+            "enable_external_access": self.external,
+        }
+        return found if self.threads is None else found | {"threads": self.threads}
+
+
+@dataclass(slots=True)
+class Session:
+    """A connection on which queries follow one another; temporary tables stay between them."""
+
+    tables: Tables
+    settings: Settings = field(default_factory=Settings)
+    scanned: Scanned = field(default_factory=Scanned)
+    _connection: Any = None
+
+    @property
+    def connection(self) -> Any:
+        """DuckDB's."""
+        if self._connection is None:
+            import duckdb  # as heavy as the engine: loaded by who asks SQL
+
+            self._connection = duckdb.connect(config=self.settings.options())
+            add_functions(self._connection)
+        return self._connection
+
+    def query(self, text: str, params: Params = None) -> Result:
+        """Rows of the last statement of `text`, as they come.
+
+        Raises:
+            InvalidInputError: what DuckDB says about it, with the place.
+            NotFoundError: a table that is not there, with near names.
+        """
+        names = names_of(text)
+        with in_our_words(self.scanned, self.tables.known):
+            add_tables(self.connection, names, self.tables, self.scanned)
+            relation = self.connection.sql(text, params=params)
+        reworded = partial(in_our_words, self.scanned, self.tables.known)
+        return Result(self.connection, relation, self.scanned, reworded)
+
+    def close(self) -> None:
+        """Forget its tables."""
+        self.scanned.stop.set()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def add_tables(connection: Any, names: Names, tables: Tables, scanned: Scanned) -> None:
+    """Make the tables that a query names known to a connection, as views."""
+    seen: dict[str, str] = {}
+    for path in names.paths:
+        table = tables.find(path, scanned)
+        if table is None:
+            continue
+        called = ".".join(map(quoted, path))
+        other = seen.setdefault(called.lower(), called)
+        if other != called:
+            raise InvalidInputError(
+                f"SQL does not tell {other} from {called}: write one of them with its commit, "
+                f"such as {quoted(path[-1] + '@main')}."
+            )
+        _add_view(connection, path, table, names)
+
+
+def _add_view(connection: Any, path: tuple[str, ...], table: Table, names: Names) -> None:
+    hidden = f"tensorrepo:{'.'.join(path)}"
+    connection.register(hidden, as_arrow_dataset(table))
+    shown = [*table.shown]
+    shown += [name for name in table.schema.names if name in names.words and name not in shown]
+    columns = ", ".join(map(quoted, shown))
+    if len(path) > 1:
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(path[0])}")
+    kind = "VIEW" if len(path) > 1 else "TEMP VIEW"
+    called = ".".join(map(quoted, path))
+    selected = f"SELECT {columns} FROM {quoted(hidden)}"  # noqa: S608 - every name is quoted
+    connection.execute(f"CREATE OR REPLACE {kind} {called} AS {selected}")
+
+
+# ------------------------------------------------------------------------------ errors
+
+
+@contextmanager
+def in_our_words(scanned: Scanned, known: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """Errors of DuckDB become ours; those of a scan come out as they were raised."""
+    try:
+        yield
+    except Error:
+        raise
+    except BaseException as error:
+        failed, scanned.failed = scanned.failed, None
+        if failed is not None and not isinstance(failed, StoppedError | GeneratorExit):
+            raise failed from None
+        if not is_of_duckdb(error):
+            raise
+        raise reworded(error, known) from error
+
+
+def is_of_duckdb(error: BaseException) -> bool:
+    """Whether DuckDB raised it, or Arrow while it read from DuckDB."""
+    home = type(error).__module__
+    return home.startswith(("_duckdb", "duckdb")) or type(error) in (RuntimeError, OSError)
+
+
+def reworded(error: BaseException, known: Callable[[], Iterable[str]]) -> Error:
+    """An error of DuckDB as one of ours: by what the caller does next."""
+    text = str(error).strip()
+    missing = _MISSING.search(text)
+    if missing is not None:
+        return NotFoundError(_unknown_table(missing[1], known()))
+    if type(error).__name__ == "PermissionException":
+        return PermissionDenied(f"SQL: {text}")
+    return InvalidInputError(f"SQL: {text}")
+
+
+def _unknown_table(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 3, 0.5)
+    if near:
+        return f"SQL: no table {name!r}. Did you mean {' or '.join(map(repr, near))}?"
+    listed = f"There are {', '.join(names[:8])}." if names else "There are no datasets."
+    return f"SQL: no table {name!r}. {listed}"

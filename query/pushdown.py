@@ -1,0 +1,301 @@
+"""How does DuckDB read a dataset without reading all of it?
+
+DuckDB asks a `pyarrow.dataset.Dataset` for a scanner of some columns of the rows for which an
+expression is true, and believes what it gets. Here the columns that the expression names are read,
+of the pages that may hold such rows; then of the rows for which it is true, the others. Deleted
+rows are left out, patches and defaults are in the values, as for every reader.
+
+Row ids and numbers are columns that are not stored. They come first, because a bare count asks for
+the first column: one of pictures would be read for nothing.
+
+Who runs what: DuckDB pulls batches from threads of its own. Parts of the rows are read on `threads`
+others, in order, at most one part each ahead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorrepo.formats.dataset.editing.where import ranges_where
+from tensorrepo.formats.dataset.read import (
+    Dataset,
+    column_index,
+    live_rows,
+    page_reader,
+    row_id_table,
+    scan,
+)
+from tensorrepo.formats.dataset.rows.expression import expression_tree, field_names
+from tensorrepo.formats.dataset.rows.rowread import read_columns
+from tensorrepo.query.sqlcolumns import sql_array, sql_field
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.columns.values import ColumnValues
+
+NUMBER, ROW_ID = "row_number", "row_id"
+PART_BYTES = 16 << 20  # of all columns of a part that one thread reads at once
+PART_ROWS = 1 << 17
+THREADS = 2
+
+
+@dataclass(slots=True)
+class Scanned:
+    """What queries have read so far, and whether they shall go on.
+
+    `failed` is the error that ended a scan: DuckDB passes on its text alone.
+    """
+
+    pages: int = 0
+    rows: int = 0
+    stop: Event = field(default_factory=Event)
+    failed: BaseException | None = None
+
+
+class StoppedError(Exception):
+    """A scan was told to stop."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatasetTable:
+    """A dataset as SQL sees it: its columns, hidden ones too, behind the number and id of rows."""
+
+    dataset: Dataset
+    scanned: Scanned
+    threads: int = THREADS
+
+    @property
+    def schema(self) -> pa.Schema:
+        added = [(NUMBER, pa.int64()), (ROW_ID, pa.string())]
+        columns = self.dataset.schema.columns
+        free = [each for each in added if each[0] not in self.dataset.schema.names]
+        return pa.schema([*(pa.field(*each) for each in free), *map(sql_field, columns)])
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns that ``*`` stands for."""
+        return self.dataset.schema.visible.names
+
+    def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
+        """Rows for which `where` is true, or all, in order."""
+        part = _Part(self.dataset, tuple(columns), where, self.schema, self.scanned)
+        return pa.RecordBatchReader.from_batches(
+            part.schema, _noting(self.scanned, self._batches(part))
+        )
+
+    def _batches(self, part: _Part) -> Iterator[pa.RecordBatch]:
+        for found in _in_order(part.read, part.parts(), self.threads):
+            yield from found
+
+
+@cache
+def _arrow_dataset_class() -> type:
+    import pyarrow.dataset  # a third of a second: loaded by who asks SQL
+
+    class PushedDown(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is untyped
+        """DuckDB pushes columns and filters into subclasses alone."""
+
+        def __init__(self, table: Any) -> None:
+            self._table = table
+
+        @property
+        def schema(self) -> pa.Schema:
+            return self._table.schema
+
+        def scanner(
+            self,
+            columns: Sequence[str] | None = None,
+            filter: pc.Expression | None = None,  # noqa: A002 - pyarrow's name for it
+            **_: Any,
+        ) -> _Scanner:
+            names = self.schema.names if columns is None else columns
+            return _Scanner(lambda: self._table.reader(names, filter))
+
+    return PushedDown
+
+
+def as_arrow_dataset(table: Any) -> Any:
+    """A table with a `schema` and a `reader(columns, where)`, for `duckdb.register`."""
+    return _arrow_dataset_class()(table)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanner:
+    """The one method that DuckDB calls of Arrow's scanners."""
+
+    to_reader: Callable[[], pa.RecordBatchReader]
+
+
+# ------------------------------------------------------------------------------ parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is read of each part of the rows."""
+
+    dataset: Dataset
+    columns: tuple[str, ...]
+    where: pc.Expression | None
+    every: pa.Schema
+    scanned: Scanned
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([self.every.field(name) for name in self.columns])
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The columns that `where` reads."""
+        if self.where is None:
+            return ()
+        names = field_names(expression_tree(self.where))
+        return tuple(self.every.names if names is None else sorted(names))
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """Ranges of physical rows, of bounded bytes each."""
+        dataset = self.dataset
+        ranges = np.array([[0, dataset.root.rows]])
+        if self.where is not None:
+            ranges = ranges_where(dataset, self.where)
+        step = _part_rows(dataset, {*self.columns, *self.compared})
+        for start, stop in ranges.tolist():
+            for at in range(start, stop, step):
+                yield at, min(stop, at + step)
+
+    def read(self, part: tuple[int, int]) -> list[pa.RecordBatch]:
+        """The rows that are wanted of one part."""
+        if self.where is None:
+            return list(self._all(*part))
+        return list(self._filtered(*part))
+
+    def _all(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        for rows, values in self._scanned(self.columns, start, stop):
+            yield self._batch(rows, values)
+
+    def _filtered(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        for rows, values in self._scanned(self.compared, start, stop):
+            arrays = {name: self._array(name, rows, values) for name in self.compared}
+            table = pa.table({"": pa.array(np.arange(len(rows)))} | arrays)
+            kept = table.filter(self.where)[""].to_numpy()
+            if not len(kept):
+                continue
+            everywhere = len(kept) == len(rows)
+            chosen = {
+                name: each if everywhere else each.take(kept) for name, each in values.items()
+            }
+            yield self._batch(rows[kept], chosen | self._others(rows[kept]))
+
+    def _others(self, rows: NDArray[np.int64]) -> dict[str, ColumnValues]:
+        """Columns that are wanted and were not compared, of some rows."""
+        names = [name for name in self.columns if name not in self.compared]
+        names = [name for name in names if name in self.dataset.schema]
+        if not names:
+            return {}
+        readers = [page_reader(self.dataset, name) for name in names]
+        first, last = int(rows[0]), int(rows[-1])
+        run = last - first + 1 == len(rows)
+        wanted = range(first, last + 1) if run else rows
+        self.scanned.pages += sum(_pages(self.dataset, name, rows) for name in names)
+        return dict(zip(names, read_columns(readers, wanted), strict=True))
+
+    def _scanned(
+        self, names: Sequence[str], start: int, stop: int
+    ) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+        stored = [name for name in names if name in self.dataset.schema]
+        for name in stored:
+            bounds = column_index(self.dataset, name).page_of(np.array([start, stop - 1]))
+            self.scanned.pages += int(bounds[1] - bounds[0]) + 1
+        self.scanned.rows += stop - start
+        batches = scan(self.dataset, stored, start, stop)
+        for rows, values in batches if stored else self._numbers(start, stop):
+            if self.scanned.stop.is_set():
+                raise StoppedError
+            yield rows, values
+
+    def _numbers(
+        self, start: int, stop: int
+    ) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+        live = live_rows(self.dataset)
+        alive = None if live is None else live.alive(start, stop)
+        yield np.arange(start, stop) if alive is None else start + alive, {}
+
+    def _batch(self, rows: NDArray[np.int64], values: dict[str, ColumnValues]) -> pa.RecordBatch:
+        arrays = [self._array(name, rows, values) for name in self.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _array(
+        self, name: str, rows: NDArray[np.int64], values: dict[str, ColumnValues]
+    ) -> pa.Array:
+        if name in self.dataset.schema:
+            return sql_array(self.dataset.schema.column(name), values[name])
+        if name == NUMBER:
+            live = live_rows(self.dataset)
+            return pa.array(rows if live is None else live.live(rows))
+        return _row_ids(self.dataset, rows)
+
+
+def _row_ids(dataset: Dataset, rows: NDArray[np.int64]) -> pa.Array:
+    """Ids as text, as `format_row_id` writes them."""
+    ids = row_id_table(dataset).of(rows)
+    fragments, which = np.unique(ids["fragment"], return_inverse=True)
+    names = pa.array([f"{int(each):016x}" for each in fragments], pa.string())
+    offsets = pc.cast(pa.array(ids["offset"].astype(np.int64)), pa.string())
+    return pc.binary_join_element_wise(names.take(pa.array(which)), offsets, ":")
+
+
+def _part_rows(dataset: Dataset, columns: set[str]) -> int:
+    """So many rows that a part of them takes about `PART_BYTES`."""
+    indexes = [column_index(dataset, name) for name in columns if name in dataset.schema]
+    row_bytes = sum(index.raw_bytes for index in indexes) / max(1, dataset.root.rows)
+    return max(1, min(PART_ROWS, math.ceil(PART_BYTES / max(row_bytes, 1.0))))
+
+
+def _pages(dataset: Dataset, name: str, rows: NDArray[np.int64]) -> int:
+    return len(np.unique(column_index(dataset, name).page_of(rows)))
+
+
+# ------------------------------------------------------------------------------ threads
+
+
+def _in_order(work: Callable[[Any], Any], items: Iterator[Any], threads: int) -> Iterator[Any]:
+    """`work` of each item, in order, a few at a time; none is begun for whom nobody asks."""
+    first = next(items, None)
+    second = None if first is None else next(items, None)
+    if first is None:
+        return
+    if second is None or threads < 2:
+        yield work(first)
+        yield from map(work, [] if second is None else [second])
+        yield from map(work, items)
+        return
+    pool = ThreadPoolExecutor(threads, "sql")
+    try:
+        ahead: deque[Future[Any]] = deque([pool.submit(work, first), pool.submit(work, second)])
+        while ahead:
+            done = ahead.popleft().result()
+            waiting = next(items, None)
+            if waiting is not None:
+                ahead.append(pool.submit(work, waiting))
+            yield done
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _noting(scanned: Scanned, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except BaseException as error:
+        scanned.failed = scanned.failed or error
+        raise

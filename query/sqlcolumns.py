@@ -1,0 +1,105 @@
+"""As what does SQL see the values of a column?
+
+Numbers, text, bytes and moments as they are. Tensors as lists, one in the other, of as many
+dimensions: ``element(image, 3, 5)`` and ``image[4][6]`` need no other knowledge of their shape.
+Numbers that DuckDB lacks come as ones that hold them: float16, bfloat16 and float8 as float32,
+complex numbers as a list of their two parts.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
+from tensorrepo.formats.dataset.columns.coerce import coerce_column
+from tensorrepo.formats.dataset.columns.shapes import as_fixed, as_ragged, row_shapes
+from tensorrepo.formats.dataset.columns.types import Timestamp
+from tensorrepo.formats.dataset.columns.values import BinaryValues, FixedValues, RaggedValues
+from tensorrepo.formats.dtypes import is_small_float
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.columns.schema import Column
+    from tensorrepo.formats.dataset.columns.values import ColumnValues
+
+MOST_FIXED = 100_000  # elements of an ARRAY of DuckDB: a longer dimension is a LIST
+
+
+def sql_field(column: Column) -> pa.Field:
+    """How a column is called, and its type, as Arrow says it to DuckDB."""
+    return pa.field(column.name, sql_array(column, coerce_column(column, [])).type)
+
+
+def sql_array(column: Column, values: ColumnValues) -> pa.Array:
+    """Some rows of a column, of the type that `sql_field` says; where it can be, without a copy."""
+    if isinstance(values, BinaryValues) or isinstance(column.type, Timestamp):
+        array = to_arrow_array(column.type, values)
+        return array.storage if isinstance(array, pa.ExtensionArray) else array
+    shape = column.storage.row_shape if None not in column.storage.shape else None
+    if shape is None or 0 in shape or max(shape, default=1) > MOST_FIXED:
+        return _lists(
+            as_ragged(values, column.storage) if isinstance(values, FixedValues) else values
+        )
+    fixed = as_fixed(values) if isinstance(values, RaggedValues) else values
+    return _arrays(fixed)
+
+
+def _arrays(values: Any) -> pa.Array:
+    """Rows of one shape, as lists of fixed size."""
+    numbers = _plain(np.ascontiguousarray(values.values))
+    if numbers.ndim == 1:
+        return pa.array(numbers, mask=None if values.valid is None else ~values.valid)
+    return _nested(numbers.reshape(-1), numbers.shape[1:], len(numbers), values.valid)
+
+
+def _nested(
+    flat: NDArray[Any], shape: tuple[int, ...], rows: int, valid: NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """`rows` lists of `shape`, one in the other."""
+    array = pa.array(flat)
+    for at in range(len(shape) - 1, -1, -1):
+        kind, count = pa.list_(array.type, shape[at]), rows * prod(shape[:at])
+        bits = None
+        if at == 0 and valid is not None:
+            bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        # Not from_arrays: it finds no validity where every row has as many elements.
+        array = pa.Array.from_buffers(kind, count, [bits], children=[array])
+    return array
+
+
+def _lists(values: Any) -> pa.Array:
+    """Rows of different shapes.
+
+    Lists, one in the other, where only the first dimension differs; else all elements of a row,
+    flat, beside its shape.
+    """
+    mask = None if values.valid is None else pa.array(~values.valid)
+    inner = values.shape[1:]
+    numbers = _plain(values.elements)
+    if None not in inner and all(0 < dim <= MOST_FIXED for dim in inner):
+        inner += numbers.shape[1:]  # a complex number is two
+        each = prod(values.shape[1:])
+        elements = _nested(numbers.reshape(-1), inner, len(values.elements) // each)
+        offsets = pa.array(np.ascontiguousarray(values.offsets) // each)
+        return pa.LargeListArray.from_arrays(offsets, elements, mask=mask)
+    elements = _nested(numbers.reshape(-1), numbers.shape[1:], len(numbers))
+    data = pa.LargeListArray.from_arrays(pa.array(np.ascontiguousarray(values.offsets)), elements)
+    shapes = row_shapes(values)
+    dims = pa.FixedSizeListArray.from_arrays(pa.array(shapes.reshape(-1)), shapes.shape[1])
+    return pa.StructArray.from_arrays([data, dims], ["data", "shape"], mask=mask)
+
+
+def _plain(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Numbers that DuckDB has, or that hold those it lacks."""
+    dtype = numbers.dtype
+    if is_small_float(dtype) or dtype == np.float16:
+        return numbers.astype(np.float32)
+    if dtype.kind == "c":
+        part: Any = np.float32 if dtype == np.complex64 else np.float64
+        return np.ascontiguousarray(numbers).view(part).reshape(*numbers.shape, 2)
+    return numbers
