@@ -7,7 +7,11 @@ it. The runs of all tensors are done by one pool; a tensor is handed over when i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import partial
+from queue import SimpleQueue
+from threading import Lock
 
 import numpy as np
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 Tensor = StoredFrames | PiecedTensor
-R = TypeVar("R", bound="Sized")
+R = TypeVar("R", bound="Reading")
 Shard = tuple[int, int, int]
 
 
@@ -79,7 +83,13 @@ class TensorRead:
     """One tensor, or a part of it, being read."""
 
     def __init__(
-        self, tensor: Tensor, wish: Wish, index: Index | None, pool: Executor, out: Any = None
+        self,
+        tensor: Tensor,
+        wish: Wish,
+        index: Index | None,
+        pool: Executor,
+        out: Any = None,
+        after: Future[None] | None = None,
     ) -> None:
         """Begin.
 
@@ -97,11 +107,29 @@ class TensorRead:
         mapped = tensor.mapped() if wish.mapped and index is None else None
         if mapped is not None and isinstance(tensor, StoredFrames):
             self._data: memoryview = mapped
+            after: what is waited for first, begun before in the same pool.
             work = [_checking(tensor, at, mapped) for at in range(len(tensor.frames))]
         else:
             self._data = np.empty(self.size_bytes, np.uint8).data if out is None else out
             work = list(tensor.fills(index, self._data, wish.planes))
-        self._work: list[Future[None]] = [pool.submit(fill) for fill in work]
+        self._work: list[Future[None]] = [pool.submit(_behind(after, fill)) for fill in work]
+
+    def when_done(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once nothing of it goes on any more, well or not: on any thread, or here."""
+        left, lock = len(self._work), Lock()
+
+        def one_less(_: Future[None]) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                last = not left
+            if last:
+                tell()
+
+        for future in self._work:
+            future.add_done_callback(one_less)
+        if not self._work:
+            tell()
 
     def wait(self) -> None:
         """Return when all of it is there and verified."""
@@ -118,8 +146,8 @@ class TensorRead:
             raise UnsupportedError(f"tensor {self.name!r}: {error}") from error
 
 
-class Sized(Protocol):
-    """Something that takes memory while it is waited for."""
+class Reading(Protocol):
+    """A read that goes on, and takes memory until its result is taken."""
 
     size_bytes: int
 
@@ -131,6 +159,8 @@ def as_wanted(data: memoryview, element: TensorType, shape: tuple[int, ...], wis
         dtype = wish.dtype if made.is_floating_point() or made.is_complex() else None
         return made if dtype is None and wish.device is None else made.to(wish.device, dtype)
     array = array_of(data, element, shape)
+    def when_done(self, tell: Callable[[], None]) -> None: ...
+
     if wish.dtype is None or array.dtype.kind not in "fc":
         return array
     return array.astype(wish.dtype, copy=False)
@@ -149,18 +179,33 @@ def _checking(tensor: StoredFrames, index: int, whole: memoryview) -> Callable[[
     return lambda: tensor.check_mapped(index, whole)
 
 
-def reads_ahead(reads: Iterable[R], limit_bytes: int) -> Iterator[R]:
-    """Reads one after the other, each as soon as it is done, while those behind it go on.
+def _behind(first: Future[None] | None, fill: Callable[[], None]) -> Callable[[], None]:
+    """`fill`, once another task of the pool is over. That one began earlier: nobody waits long."""
+    if first is None:
+        return fill
 
-    `limit_bytes` bounds what is read ahead, beside the one in hand.
+    def both() -> None:
+        wait([first])
+        fill()
+
+    return both
+
+
+def as_done(reads: Iterable[R], limit_bytes: int) -> Iterator[R]:
+    """Reads as they are done, in any order, while others go on.
+
+    `limit_bytes` bounds what is begun and not handed out yet, beside the one in hand; a larger one
+    is read alone.
     """
-    waiting: list[R] = []
-    ahead = 0
+    done: SimpleQueue[R] = SimpleQueue()
+    begun = ahead = 0
     for read in reads:
-        waiting.append(read)
-        ahead += read.size_bytes
-        while ahead > limit_bytes:
-            done = waiting.pop(0)
-            ahead -= done.size_bytes
-            yield done
-    yield from waiting
+        begun, ahead = begun + 1, ahead + read.size_bytes
+        read.when_done(partial(done.put, read))
+        while ahead > limit_bytes or (begun and not done.empty()):
+            found = done.get()
+            begun, ahead = begun - 1, ahead - found.size_bytes
+            yield found
+            del found
+    for _ in range(begun):
+        yield done.get()

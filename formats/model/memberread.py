@@ -25,6 +25,7 @@ from tensorrepo.formats.model.pack import (
     Directory,
     Frame,
     Member,
+    Plane,
     decode_directory,
 )
 from tensorrepo.formats.model.truncate import truncate
@@ -33,11 +34,11 @@ from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.spans import Span, read_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tensorrepo.formats.model.placement import MemberEntry, Placement
     from tensorrepo.formats.tensors import TensorType
-    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.objects import Link, ObjectSource
 
 CACHE_BYTES: Final = 64 << 20
@@ -89,6 +90,7 @@ class MemberReader:
         self._directories: dict[int, Directory] = {}
         self._members: dict[Place, Member] = {}
         self._decoded = _FrameCache(cache_bytes)
+        self._kept: dict[tuple[Digest, int], Buffer] = {}
 
     def member(self, place: Place) -> Member:
         """One member, as its pack's directory describes it.
@@ -114,6 +116,35 @@ class MemberReader:
             known = decode_directory(data, start, f"pack {link.digest:.12}")
             self._directories[number] = known
         return known
+
+    def with_bases(self, places: Iterable[Place]) -> set[Place]:
+        """Members, and all that a read of them needs."""
+        found: set[Place] = set()
+        pending = list(places)
+        while pending:
+            place = pending.pop()
+            if place not in found:
+                found.add(place)
+                pending += self.entries[place].bases
+        return found
+
+    def keep(self, places: Iterable[Place]) -> None:
+        """Fetch all that a read of members needs, in few requests, for the reads that follow.
+
+        What of it is not used stays until `forget`.
+        """
+        by_pack: dict[int, list[Plane]] = {}
+        for number, at in sorted(self.with_bases(places)):
+            frames = self.member((number, at)).frames
+            by_pack.setdefault(number, []).extend(plane for one in frames for plane in one.planes)
+        for number, planes in by_pack.items():
+            link = self._links[number]
+            for plane, data in zip(planes, self._read(link, planes), strict=True):
+                self._kept[link.digest, plane.offset] = data
+
+    def forget(self) -> None:
+        """Let go of what `keep` fetched. Reads that go on ask for it themselves."""
+        self._kept.clear()
 
     def placed(self, place: Place) -> tuple[PlacedFrame, ...]:
         """The frames of a member."""
@@ -243,7 +274,7 @@ class MemberReader:
     def _fetch(
         self,
         link: Link,
-        planes: Sequence[tuple[int, int, int, int, bytes]],
+        planes: Sequence[Plane],
         *,
         verify: bool = False,
     ) -> list[StoredPlane]:
@@ -253,8 +284,9 @@ class MemberReader:
         """
         mapped = self.objects.map(link)
         if mapped is None:
-            spans = [Span(offset, offset + size, tag) for offset, size, _, _, tag in planes]
-            read = read_spans(self.objects, link, spans)
+            kept = [self._kept.pop((link.digest, plane.offset), None) for plane in planes]
+            whole = [data for data in kept if data is not None]
+            read = whole if len(whole) == len(planes) else self._read(link, planes)
             return [StoredPlane(plane[2], data) for plane, data in zip(planes, read, strict=True)]
         local = [mapped[offset : offset + size] for offset, size, *_ in planes]
         if verify:
@@ -266,6 +298,11 @@ class MemberReader:
                         "repository."
                     )
         return [StoredPlane(plane[2], data) for plane, data in zip(planes, local, strict=True)]
+
+    def _read(self, link: Link, planes: Sequence[Plane]) -> list[Buffer]:
+        """The stored bytes of planes from afar, verified by their tags."""
+        spans = [Span(offset, offset + size, tag) for offset, size, _, _, tag in planes]
+        return read_spans(self.objects, link, spans)
 
     def _inside(
         self, place: Place, member: Member, frames: range, rooms: Sequence[memoryview]

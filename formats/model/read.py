@@ -6,14 +6,16 @@ as they are asked for, in parallel, and every byte is verified before it is retu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.formats.model.bundles import bundles, by_place, fetch, read_directories
 from tensorrepo.formats.model.frameread import PackReader, StoredFrames, tensor_chunks
-from tensorrepo.formats.model.loading import Shard, TensorRead, Wish, reads_ahead
+from tensorrepo.formats.model.loading import R, Shard, Tensor, TensorRead, Wish, as_done
 from tensorrepo.formats.model.manifest import (
     Edge,
     FileEntry,
@@ -32,8 +34,8 @@ from tensorrepo.repo.ids import digest_from_bytes
 from tensorrepo.repo.objects import Envelope, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from concurrent.futures import Executor
+    from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Executor, Future
 
     from numpy.typing import NDArray
 
@@ -224,10 +226,11 @@ class Model:
         threads: int = DEFAULT_THREADS,
         budget_bytes: int = READ_AHEAD_BYTES,
     ) -> Iterator[tuple[str, Any]]:
-        """Tensors one after the other, while the next ones are being read.
+        """Tensors as they are there, in any order, while others are being read.
 
-        `budget_bytes` bounds what is read ahead, beside the one tensor in hand. An alias comes
-        right after its tensor and is the same object. Arguments else as for `load`.
+        `budget_bytes` bounds what is being read or waits to be handed out, beside the one tensor in
+        hand. An alias comes right after its tensor and is the same object. Arguments else as for
+        `load`.
         """
         wanted = self._wanted(names)
         wish = Wish(output, copy, device, dtype, shard, planes)
@@ -239,17 +242,32 @@ class Model:
         by_target: dict[str, list[str]] = {}
         for name in wanted:
             by_target.setdefault(self._target(name), []).append(name)
+        whole = wish.shard is None and wish.planes is None
         with ThreadPoolExecutor(threads) as pool:
-            reads = (
-                TensorRead(self.tensor(target), wish, wish.index(self.tensors[target].shape), pool)
-                for target in by_target
-            )
+
+            def begin(_: str, tensor: Tensor, after: Future[None] | None) -> TensorRead:
+                return TensorRead(tensor, wish, wish.index(tensor.shape), pool, after=after)
+
             try:
-                for done in reads_ahead(reads, budget_bytes):
+                for done in as_done(self._begun(by_target, begin, pool, whole), budget_bytes):
                     value = done.result()
                     yield from ((name, value) for name in by_target[done.name])
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
+                self.packs.members.forget()
+
+    def _begun(
+        self, names: Iterable[str], begin: Callable[..., R], pool: Executor, whole: bool
+    ) -> Iterator[R]:
+        """Reads of tensors, in the order in which they lie; `whole`: of all their bytes."""
+        entries = {name: self.tensors[self._target(name)] for name in names}
+        read_directories(self.packs, entries.values(), pool)
+        ordered = by_place(self.packs, entries)
+        left = iter(ordered)
+        for bundle in bundles(self.tensor(name) for name in ordered):
+            after = pool.submit(fetch, bundle) if whole and len(bundle) > 1 else None
+            for tensor in bundle:
+                yield begin(next(left), tensor, after)
 
     def load_state_dict(
         self, module: Any, *, strict: bool = True, threads: int = DEFAULT_THREADS
@@ -269,9 +287,13 @@ class Model:
         """
         targets = matching(module.state_dict(), {name: self.spec(name) for name in self}, strict)
         with ThreadPoolExecutor(threads) as pool:
-            work = (Refill(self.tensor(name), into, pool) for name, into in targets.items())
-            for refill in reads_ahead(work, READ_AHEAD_BYTES):
+
+            def begin(name: str, tensor: Tensor, after: Future[None] | None) -> Refill:
+                return Refill(tensor, targets[name], pool, after)
+
+            for refill in as_done(self._begun(targets, begin, pool, whole=True), READ_AHEAD_BYTES):
                 refill.finish()
+        self.packs.members.forget()
 
     def file_chunks(self, name: str) -> Iterator[Buffer]:
         """The bytes of a file or an original, piece by piece, in bounded memory.
@@ -320,7 +342,12 @@ class Model:
     def _wanted(self, names: Iterable[str] | None) -> list[str]:
         if isinstance(names, str):
             raise InvalidInputError(f"names={names!r}: expected several, such as [{names!r}]")
-        return list(self.keys() if names is None else names)
+        if names is None:
+            return list(self.keys())
+        found = list(names) if isinstance(names, Iterable) else [names]
+        if not all(isinstance(name, str) for name in found):
+            raise InvalidInputError(f"names={names!r:.80}: expected names of tensors")
+        return found
 
     def _target(self, name: str) -> str:
         target = self.aliases.get(name, name)

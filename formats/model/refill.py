@@ -9,8 +9,8 @@ from tensorrepo.formats.tensors import TYPES_BY_TORCH_NAME
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from concurrent.futures import Executor
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Executor, Future
 
     from tensorrepo.formats.model.loading import Tensor
     from tensorrepo.formats.tensors import TensorType
@@ -31,10 +31,15 @@ class Shaped(Protocol):
 class Refill:
     """One tensor being read into another. Straight into its memory, where that looks alike."""
 
-    def __init__(self, tensor: Tensor, into: Any, pool: Executor) -> None:
+    def __init__(
+        self, tensor: Tensor, into: Any, pool: Executor, after: Future[None] | None = None
+    ) -> None:
         self.size_bytes = 0 if (room := _room(tensor, into)) is not None else into.nbytes
         self._into = into if room is None else None
-        self._read = TensorRead(tensor, Wish(output="torch"), None, pool, out=room)
+        self._read = TensorRead(tensor, Wish(output="torch"), None, pool, room, after)
+
+    def when_done(self, tell: Callable[[], None]) -> None:
+        self._read.when_done(tell)
 
     def finish(self) -> None:
         """Return when all of it is there."""
