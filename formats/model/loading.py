@@ -1,17 +1,18 @@
 """How do many tensors come into memory at once, each as it is wanted?
 
 Every tensor is planned first: memory for what is wanted of it, and the runs of frames that fill
-it. The runs of all tensors are done by one pool; a tensor is handed over when its last run is.
+it. The runs of all tensors are done by one pool; a tensor is handed over when its last run is, in
+whatever order that happens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from concurrent.futures import wait
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -99,6 +100,7 @@ class TensorRead:
             index: which part; None: all of it.
             pool: threads that read.
             out: memory for its bytes, when there is some already.
+            after: what is waited for first, begun before in the same pool.
         """
         self.name = tensor.name
         self._tensor, self._wish = tensor, wish
@@ -107,7 +109,6 @@ class TensorRead:
         mapped = tensor.mapped() if wish.mapped and index is None else None
         if mapped is not None and isinstance(tensor, StoredFrames):
             self._data: memoryview = mapped
-            after: what is waited for first, begun before in the same pool.
             work = [_checking(tensor, at, mapped) for at in range(len(tensor.frames))]
         else:
             self._data = np.empty(self.size_bytes, np.uint8).data if out is None else out
@@ -151,6 +152,8 @@ class Reading(Protocol):
 
     size_bytes: int
 
+    def when_done(self, tell: Callable[[], None]) -> None: ...
+
 
 def as_wanted(data: memoryview, element: TensorType, shape: tuple[int, ...], wish: Wish) -> Any:
     """Bytes as the array or the tensor that is wanted; they share memory where nothing changes."""
@@ -159,8 +162,6 @@ def as_wanted(data: memoryview, element: TensorType, shape: tuple[int, ...], wis
         dtype = wish.dtype if made.is_floating_point() or made.is_complex() else None
         return made if dtype is None and wish.device is None else made.to(wish.device, dtype)
     array = array_of(data, element, shape)
-    def when_done(self, tell: Callable[[], None]) -> None: ...
-
     if wish.dtype is None or array.dtype.kind not in "fc":
         return array
     return array.astype(wish.dtype, copy=False)
