@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from tensorrepo.query.functions import add_functions
+from tensorrepo.query.functions import NAMES, add_function
 from tensorrepo.query.pushdown import Scanned, StoppedError, as_arrow_dataset
 from tensorrepo.query.results import Result
 from tensorrepo.query.sqlnames import names_of, quoted
@@ -93,6 +93,7 @@ class Session:
     settings: Settings = field(default_factory=Settings)
     scanned: Scanned = field(default_factory=Scanned)
     _connection: Any = None
+    _functions: set[str] = field(default_factory=set)
 
     @property
     def connection(self) -> Any:
@@ -101,7 +102,6 @@ class Session:
             import duckdb  # as heavy as the engine: loaded by who asks SQL
 
             self._connection = duckdb.connect(config=self.settings.options())
-            add_functions(self._connection)
         return self._connection
 
     def query(self, text: str, params: Params = None) -> Result:
@@ -113,10 +113,18 @@ class Session:
         """
         names = names_of(text)
         with in_our_words(self.scanned, self.tables.known):
+            self._add_functions(names)
             add_tables(self.connection, names, self.tables, self.scanned)
             relation = self.connection.sql(text, params=params)
         reworded = partial(in_our_words, self.scanned, self.tables.known)
         return Result(self.connection, relation, self.scanned, reworded)
+
+    def _add_functions(self, names: Names) -> None:
+        """Those that a query names: each costs milliseconds."""
+        named = {word.lower() for word in names.words} & NAMES
+        for name in sorted(named - self._functions):
+            add_function(self.connection, name)
+            self._functions.add(name)
 
     def close(self) -> None:
         """Forget its tables."""
@@ -124,6 +132,7 @@ class Session:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+            self._functions.clear()
 
 
 def add_tables(connection: Any, names: Names, tables: Tables, scanned: Scanned) -> None:

@@ -23,14 +23,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_INDEXES = 6
-NAMES = ("cosine", "dot", "element", "l2", "tensor_shape")
+NAMES = frozenset({"cosine", "dot", "element", "l2", "tensor_shape"})
 
 
-def add_functions(connection: Any) -> None:
-    """Make them known to a connection of DuckDB."""
-    for name, measure in _MEASURES.items():
-        _add(connection, name, partial(_measured, name, measure), "DOUBLE")
-    _add(connection, "tensor_shape", tensor_shapes, "BIGINT[]")
+def add_function(connection: Any, name: str) -> None:
+    """Make one of `NAMES` known to a connection of DuckDB."""
+    if name in _MEASURES:
+        _add(connection, name, partial(_measured, name, _MEASURES[name]), "DOUBLE")
+    elif name == "tensor_shape":
+        _add(connection, name, tensor_shapes, "BIGINT[]")
+    else:
+        _add_element(connection)
+
+
+def _add_element(connection: Any) -> None:
     forms = []
     for count in range(1, MOST_INDEXES + 1):
         indexes = [f"i{at}" for at in range(count)]

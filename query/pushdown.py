@@ -90,7 +90,11 @@ class DatasetTable:
 
     def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
         """Rows for which `where` is true, or all, in order."""
-        part = _Part(self.dataset, tuple(columns), where, self.schema, self.scanned)
+        every = self.schema
+        schema = pa.schema([every.field(name) for name in columns])
+        part = _Part(
+            self.dataset, tuple(columns), where, schema, _compared(every, where), self.scanned
+        )
         return pa.RecordBatchReader.from_batches(
             part.schema, _noting(self.scanned, self._batches(part))
         )
@@ -148,20 +152,9 @@ class _Part:
     dataset: Dataset
     columns: tuple[str, ...]
     where: pc.Expression | None
-    every: pa.Schema
+    schema: pa.Schema  # of `columns`
+    compared: tuple[str, ...]  # the columns that `where` reads
     scanned: Scanned
-
-    @property
-    def schema(self) -> pa.Schema:
-        return pa.schema([self.every.field(name) for name in self.columns])
-
-    @property
-    def compared(self) -> tuple[str, ...]:
-        """The columns that `where` reads."""
-        if self.where is None:
-            return ()
-        names = field_names(expression_tree(self.where))
-        return tuple(self.every.names if names is None else sorted(names))
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """Ranges of physical rows, of bounded bytes each."""
@@ -244,6 +237,13 @@ class _Part:
             live = live_rows(self.dataset)
             return pa.array(rows if live is None else live.live(rows))
         return _row_ids(self.dataset, rows)
+
+
+def _compared(every: pa.Schema, where: pc.Expression | None) -> tuple[str, ...]:
+    if where is None:
+        return ()
+    names = field_names(expression_tree(where))
+    return tuple(every.names if names is None else sorted(names))
 
 
 def _row_ids(dataset: Dataset, rows: NDArray[np.int64]) -> pa.Array:
