@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tensorrepo.formats.model.codecs.estimate import Sample, stored_share
 from tensorrepo.formats.model.codecs.planecodec import StoredPlane
-from tensorrepo.formats.model.codecs.registry import CODECS, PLANES
+from tensorrepo.formats.model.codecs.registry import CODECS, LOW_RANK, PLANES
 from tensorrepo.formats.model.packing import SealedFrame, Slot, seal
 from tensorrepo.formats.model.reuse import Location
 
@@ -120,7 +120,8 @@ def shares(chunk: Chunk, ways: Sequence[Way]) -> list[tuple[float, Way]]:
     """Stored bytes over raw ones of samples, for each way that can encode them."""
     runs = list(_runs(chunk))
     held: dict[tuple[int, int], memoryview] = {}
-    return [(share, way) for way in ways if (share := _share(chunk, way, runs, held)) is not None]
+    tried = [way for way in ways if len(ways) == 1 or _promises(chunk, way, runs, held)]
+    return [(share, way) for way in tried if (share := _share(chunk, way, runs, held)) is not None]
 
 
 def _share_of(one: tuple[float, Way]) -> float:
@@ -145,10 +146,25 @@ def fallback(way: Way | None) -> Way | None:
     return Way(CODECS[PLANES.name])
 
 
+def _promises(
+    chunk: Chunk, way: Way, runs: Sequence[_Run], held: dict[tuple[int, int], memoryview]
+) -> bool:
+    """Whether a way is worth its trial; most differences are of no low rank, as a look shows."""
+    if way.codec.name != LOW_RANK.name:
+        return True
+    return LOW_RANK.seems_better(*_sample(chunk, way, _whole(chunk, runs[0]), held))
+
+
 def _share(
     chunk: Chunk, way: Way, runs: Sequence[_Run], held: dict[tuple[int, int], memoryview]
 ) -> float | None:
+    if way.codec.name == LOW_RANK.name:  # what rows have in common takes many of them to pay
+        runs = [_whole(chunk, runs[0])]
     return stored_share(way.codec, (_sample(chunk, way, run, held) for run in runs))
+
+
+def _whole(chunk: Chunk, run: _Run) -> _Run:
+    return _Run(run.frame, 0, chunk.frame(run.frame).nbytes)
 
 
 def _sample(chunk: Chunk, way: Way, run: _Run, held: dict[tuple[int, int], memoryview]) -> Sample:

@@ -5,9 +5,8 @@ give the gradient. So the second moments follow, and from those the weights. Wha
 far the truth is from the prediction: rounding.
 
 The prediction is computed in 64-bit floats, one operation at a time in a fixed order: addition,
-multiplication, division and square root are exact to the last bit on every machine. Powers are
-multiplied out, NaN is replaced by the base, and subnormal numbers count as zero on every machine,
-whatever its mode.
+multiplication, division and square root are exact to the last bit on every machine, and powers are
+multiplied out.
 
 Source:
     docs/spec/model.md, section "Adam".
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from tensorrepo.formats.model.codecs.delta import decode_against, encode_against
+from tensorrepo.formats.model.codecs.floats import MANTISSA_BITS, narrowed, widened
 from tensorrepo.formats.model.codecs.numbers import as_numbers, numbers_of
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
@@ -39,7 +39,6 @@ Role = Literal["second-moment", "weight"]
 _ROLES: Final[tuple[Role, ...]] = ("second-moment", "weight")
 _PARAMS = Struct("<BBHIddddd")  # role, decoupled decay, reserved 0, step, rate, betas, eps, decay
 assert _PARAMS.size == 48, "docs/spec/model.md promises 48 bytes of parameters"
-_TYPES: Final = frozenset({"F32", "BF16", "F16"})
 _MOST_STEPS: Final = 1 << 32
 
 
@@ -100,7 +99,7 @@ class Adam:
     bases: Final = 3
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
-        return element.name in _TYPES
+        return element.name in MANTISSA_BITS
 
     def planes(self, element: TensorType) -> int:  # noqa: ARG002
         return 1
@@ -127,13 +126,14 @@ class Adam:
 def predict(bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
     """The bits that Adam's step would give."""
     params, name = unpack_params(about.params), about.element.name
-    if name not in _TYPES:
+    if name not in MANTISSA_BITS:
         raise CorruptError(f"codec adam: for type {name}")
     with np.errstate(all="ignore"):
-        one, two, three = (_widened(base, name) for base in bases)
+        of = numbers_of(about.element)
+        one, two, three = (widened(as_numbers(base, of), name) for base in bases)
         step = _second_moment if params.role == _ROLES[0] else _weight
         found = step(one, two, three, params)
-        return _narrowed(found, as_numbers(bases[0], numbers_of(about.element)), name)
+        return narrowed(found, as_numbers(bases[0], of), name)
 
 
 def _second_moment(
@@ -179,35 +179,3 @@ def _power(base: float, exponent: int) -> float:
         base *= base
         exponent >>= 1
     return found
-
-
-# ------------------------------------------------------------------------------ formats
-# Bits below the exponent, and the type that numpy computes the conversion in.
-_MANTISSA: Final = {"F32": 23, "BF16": 7, "F16": 10}
-
-
-def _normal(bits: NDArray[Any], name: str) -> NDArray[Any]:
-    """Subnormal numbers as zeros of their sign."""
-    below = bits.dtype.type(_MANTISSA[name])
-    top = bits.dtype.type(1 << 8 * bits.itemsize - 1)
-    exponents = (bits & ~top) >> below
-    return np.where(exponents == 0, bits & top, bits)
-
-
-def _widened(base: memoryview, name: str) -> NDArray[np.float64]:
-    size = 4 if name == "F32" else 2
-    bits = _normal(np.frombuffer(base, f"<u{size}"), name)
-    if name == "BF16":
-        bits = bits.astype("<u4") << np.uint32(16)
-    return bits.view("<f2" if name == "F16" else "<f4").astype(np.float64)
-
-
-def _narrowed(found: NDArray[np.float64], base: NDArray[Any], name: str) -> NDArray[Any]:
-    """Rounded to the nearest, ties to even; the base's bits where there is no number."""
-    if name == "BF16":
-        single = found.astype("<f4").view("<u4")
-        half = np.uint32(0x7FFF) + (single >> np.uint32(16) & np.uint32(1))
-        bits = (single + half >> np.uint32(16)).astype("<u2")
-    else:
-        bits = found.astype("<f2" if name == "F16" else "<f4").view(base.dtype)
-    return np.where(np.isnan(found), base, _normal(bits, name))

@@ -1,7 +1,7 @@
 """Which codecs are there?
 
 A sparse update of a tensor needs none of its own: `delta` and `rows` store numbers that did not
-move in next to nothing. Adapters are tensors like others.
+move in next to nothing. Adapters are tensors like others; merged ones are `low-rank`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tensorrepo.formats.model.codecs.adam import Adam
 from tensorrepo.formats.model.codecs.delta import Delta
+from tensorrepo.formats.model.codecs.lowrank import LowRank
 from tensorrepo.formats.model.codecs.palette import Palette
 from tensorrepo.formats.model.codecs.planes import Planes
 from tensorrepo.formats.model.codecs.rows import Rows
@@ -22,6 +23,7 @@ PALETTE: Final = Palette()
 DELTA: Final = Delta()
 ROWS: Final = Rows()
 ADAM: Final = Adam()
-_ALL: Final[tuple[FrameCodec, ...]] = (PLANES, PALETTE, DELTA, ROWS, ADAM)
+LOW_RANK: Final = LowRank()
+_ALL: Final[tuple[FrameCodec, ...]] = (PLANES, PALETTE, DELTA, ROWS, ADAM, LOW_RANK)
 CODECS: Final = {codec.name: codec for codec in _ALL}
 BY_NUMBER: Final = {codec.number: codec for codec in _ALL}

@@ -11,8 +11,20 @@ from tensorrepo.formats.model.codecs.delta import encode_against
 from tensorrepo.formats.model.codecs.estimate import Sample, stored_share
 from tensorrepo.formats.model.codecs.framecodec import FrameShape
 from tensorrepo.formats.model.codecs.numbers import numbers_of
-from tensorrepo.formats.model.codecs.planecodec import PlaneCodec, pack_plane, unpack_plane
-from tensorrepo.formats.model.codecs.registry import ADAM, DELTA, PALETTE, PLANES, ROWS
+from tensorrepo.formats.model.codecs.planecodec import (
+    PlaneCodec,
+    StoredPlane,
+    pack_plane,
+    unpack_plane,
+)
+from tensorrepo.formats.model.codecs.registry import (
+    ADAM,
+    DELTA,
+    LOW_RANK,
+    PALETTE,
+    PLANES,
+    ROWS,
+)
 from tensorrepo.formats.tensors import TYPES
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
@@ -47,6 +59,67 @@ def test_rows_that_did_not_move_take_a_bit_each() -> None:
     moved = table.copy()
     moved[::100] += np.float32(0.01)
     assert share(ROWS, moved, table, row_bytes=200) < share(DELTA, moved, table)
+
+
+def adapted(rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix with an adapter merged into it in 32-bit floats, as torch does it; and without."""
+    matrix = WEIGHTS.reshape(-1, 125)
+    left = RNG.normal(0, 0.02, (len(matrix), rank)).astype("<f4")
+    right = RNG.normal(0, 0.02, (rank, 125)).astype("<f4")
+    return matrix + (left @ right) * np.float32(2.0), matrix
+
+
+def test_a_merged_adapter_takes_its_factors_and_rounding() -> None:
+    new, old = adapted(4)
+    assert share(LOW_RANK, new, old, row_bytes=500) < 0.1
+    assert share(DELTA, new, old) > 0.5
+
+
+def test_a_difference_of_high_rank_is_a_delta() -> None:
+    new = WEIGHTS + RNG.normal(0, 1e-4, WEIGHTS.size).astype("<f4")
+    found = share(LOW_RANK, new, WEIGHTS, row_bytes=500)
+    assert found == pytest.approx(share(DELTA, new, WEIGHTS), abs=1e-4)
+
+
+@pytest.mark.parametrize("first", [0, 100, 10_001, 19_999])
+@pytest.mark.parametrize("name", ["F32", "BF16"])
+def test_parts_of_rows_come_back(name: str, first: int) -> None:
+    kind = {"F32": "<f4", "BF16": ml_dtypes.bfloat16}[name]
+    new, old = (one.astype(kind).reshape(-1)[first : first + 20_001] for one in adapted(3))
+    size = new.itemsize
+    shape = FrameShape(TYPES[name], new.nbytes, 125 * size, first * size)
+    base, out = old.view("u1").data, bytearray(new.nbytes)
+    planes = LOW_RANK.encode(new.view("u1").data, [base], shape)
+    LOW_RANK.decode(planes, [base], shape, memoryview(out))
+    assert bytes(out) == new.tobytes()
+    assert planes[1].size_bytes == 3 * 3 * (125 + -(-(first % 125 + 20_001) // 125))
+
+
+def test_a_product_is_the_same_on_every_machine() -> None:
+    """Whole numbers of 24 bits; were this to change, nothing would decode."""
+    shape = FrameShape(F32, 16, 8)
+    head = StoredPlane(PlaneCodec.RAW, bytes([1, 0, 44, 0]))
+    numbers = [1 << 22, -(1 << 23), 3, (1 << 23) - 1]
+    both = np.array(numbers, "<i4").view("u1").reshape(-1, 4)[:, :3].tobytes()
+    base = np.array([0x3F800000, 0x3F800000, 0x7FC12345, 1], "<u4")
+    same = encode_against(base, base, numbers_of(F32))
+    out = np.empty(4, "<u4")
+    planes = [head, StoredPlane(PlaneCodec.RAW, both), same]
+    LOW_RANK.decode(planes, [base.view("u1").data], shape, out.view("u1").data)
+    assert out.tolist() == [0x3F800006, 0x403FFFFF, 0x7FC12345, 0xC07FFFFE]
+
+
+@pytest.mark.parametrize(
+    "head", [b"\x01\x00", b"\x01\x01\x2c\x00", b"\x41\x00\x2c\x00", b"\x01\x00\x2d\x01"]
+)
+def test_other_factors_are_refused(head: bytes) -> None:
+    base = bytes(4000)
+    same = StoredPlane(PlaneCodec.RAW, base)
+    planes = [StoredPlane(PlaneCodec.RAW, head), StoredPlane(PlaneCodec.CONSTANT, b"\0"), same]
+    with pytest.raises(CorruptError):
+        LOW_RANK.decode(
+            planes, [memoryview(base)], FrameShape(F32, 4000, 40), memoryview(bytearray(4000))
+        )
 
 
 def test_a_frame_of_few_values_is_a_palette() -> None:
