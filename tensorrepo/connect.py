@@ -24,7 +24,7 @@ from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.model.merge import ModelMergeDriver
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.cache import DiskCache
-from tensorrepo.repo.errors import InvalidInputError, PermissionDenied
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.pagecache import PageCache
 from tensorrepo.repo.repository import (
@@ -33,6 +33,7 @@ from tensorrepo.repo.repository import (
     create_repository,
     open_repository,
 )
+from tensorrepo.repo.workspace import find_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -204,7 +205,20 @@ def connect(
     backend = open_backend(url, options, environment=machine.environment)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     drivers = merge_drivers(allowed_outside(machine) if outside is None else outside)
-    return open_repository(backend, drivers=drivers, local=local)
+    try:
+        return open_repository(backend, drivers=drivers, local=local)
+    except NotFoundError as error:
+        workspace = None if is_url(url) else find_workspace(Path(url).absolute())
+        if workspace is None:
+            raise
+        told = workspace.state().url
+        real = told if is_url(told) else str((workspace.root / told).absolute())
+        if real == backend.url:
+            raise
+        raise NotFoundError(
+            f"{url} is no repository; it lies in the workspace {workspace.root}, whose repository "
+            f"is {real}. Name that, or leave --repo out and work there (-C)."
+        ) from error
 
 
 def create(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.lineage import ADAPTER_OF
@@ -17,19 +19,55 @@ from tensorrepo.model import Model
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tensorrepo.formats.lineage import Edge
     from tensorrepo.repo.objects import ObjectSink
     from tensorrepo.repo.trees import Entry
 
 
-def with_graph(tensors: Mapping[str, Any] | ModelSource, graph: Graph | None) -> Any:
-    """What to store: tensors, and the graph of their architecture if there is one."""
-    if graph is None:
-        return tensors
+def to_store(
+    tensors: Mapping[str, Any] | ModelSource,
+    graph: Graph | None,
+    files: Mapping[str, Any] | None = None,
+) -> ModelSource:
+    """What to store: tensors, and the graph of their architecture if there is one.
+
+    Raises:
+        InvalidInputError: neither tensors nor files, as a state dict taken too early has.
+    """
     source = tensors if isinstance(tensors, ModelSource) else source_of(tensors)
-    return replace(source, graph=encode_graph(graph))
+    if not (source.tensors or source.files or files):
+        raise InvalidInputError(
+            "the model holds no tensors. Give a state dict of a module that has parameters; where "
+            "only files are meant, give them as files="
+        )
+    return source if graph is None else replace(source, graph=encode_graph(graph))
+
+
+def checked_metrics(metrics: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Metrics of a model, by which people rank it.
+
+    Raises:
+        InvalidInputError: one is NaN or infinite. Nothing is better or worse than NaN, and no JSON
+            holds it: an answer, or a choice of the best, would depend on chance. What a training
+            went through is told by its run and its checkpoints, which keep such numbers.
+    """
+    for name, value in (metrics or {}).items():
+        if not _is_finite(value):
+            raise InvalidInputError(
+                f"metric {name!r:.80} is {value!r:.80}: expected finite numbers. Leave it out, or "
+                f"say what happened as text, such as {{{name!r:.80}: 'diverged'}}"
+            )
+    return metrics
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or isfinite(value)
 
 
 def merged(
@@ -58,7 +96,7 @@ def merged(
         scale=scale,
         strict=strict,
     )
-    return merge_models(objects, recipe, parents, under, metrics=metrics).entry
+    return merge_models(objects, recipe, parents, under, metrics=checked_metrics(metrics)).entry
 
 
 def base_of(adapter: Model) -> Model:

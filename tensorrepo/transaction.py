@@ -16,7 +16,14 @@ from tensorrepo.formats.lineage import DERIVED_FROM, FINE_TUNED_FROM, TRAINED_ON
 from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.write import store_model
 from tensorrepo.model import Model
-from tensorrepo.modelmaking import adapter_edge, constructed, merged, sliced, with_graph
+from tensorrepo.modelmaking import (
+    adapter_edge,
+    checked_metrics,
+    constructed,
+    merged,
+    sliced,
+    to_store,
+)
 from tensorrepo.noting import note_committed, noted_edges
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
@@ -149,7 +156,7 @@ class Transaction:
                 `adapter_config` of `metadata`.
             files: such as a config or a tokenizer: content, or where it lies.
             metadata: JSON.
-            metrics: JSON, such as ``{"accuracy": 0.91}``.
+            metrics: JSON, such as ``{"accuracy": 0.91}``; numbers are finite.
             trained_on: datasets, or streams of them: digest, commit and the position that a stream
                 reached are kept with the model.
             graph: its architecture, as `tensorrepo.graph(module, args)` traces it; None: it is
@@ -169,10 +176,10 @@ class Transaction:
         declared = self._base_entry(base if base is not None else parent)
         written = store_model(
             self.core.objects,
-            with_graph(tensors, graph),
+            to_store(tensors, graph, files),
             files=files,
             metadata=metadata,
-            metrics=metrics,
+            metrics=checked_metrics(metrics),
             lineage=noted_edges(lineage),
             known=self._known_models(path),
             against=Against(declared),

@@ -19,6 +19,7 @@ from tensorrepo.formats.model.graph.hashes import graph_hash, prefix_hashes
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.movement import layer_of
 from tensorrepo.formats.model.training.lossy import approximation_of
+from tensorrepo.formats.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,7 +68,8 @@ class Description:
     def lines(self) -> Iterator[str]:
         """For people."""
         types = ", ".join(f"{name} {count:,}" for name, count in self.types.items())
-        yield f"{self.tensors:,} tensors, {self.parameters:,} parameters ({types})"
+        tensors = counted(self.tensors, "tensor")
+        yield f"{tensors}, {counted(self.parameters, 'parameter')} ({types})"
         yield f"architecture {self.architecture:.12}, graph {self.graph_hash:.12} ({self.graph})"
         shown = list(self.operations.items())[:SHOWN_OPERATIONS]
         more = ", ..." if len(self.operations) > SHOWN_OPERATIONS else ""

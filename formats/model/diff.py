@@ -60,7 +60,8 @@ class ModelDiff:
         counts = {
             "added": len(self.added),
             "removed": len(self.removed),
-            "reshaped": len(self.retyped),
+            "reshaped": sum(old.shape != new.shape for old, new in self.retyped),
+            "retyped": sum(old.shape == new.shape for old, new in self.retyped),
             "changed": len(self.changed),
             "unchanged": self.unchanged,
         }

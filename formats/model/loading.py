@@ -18,13 +18,18 @@ import numpy as np
 
 from tensorrepo.formats.model.frameread import StoredFrames
 from tensorrepo.formats.model.pieces import PiecedTensor
+from tensorrepo.formats.model.rounding import ROUNDABLE
 from tensorrepo.formats.model.selection import Index, select
+from tensorrepo.formats.model.values import numbers
+from tensorrepo.formats.model.wanted import float_type, plane_count, share, torch_device
 from tensorrepo.formats.tensors import Output, TensorType, array_of, torch_of
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor, Future
+
+    from numpy.typing import NDArray
 
 Tensor = StoredFrames | PiecedTensor
 R = TypeVar("R", bound="Reading")
@@ -57,12 +62,14 @@ class Wish:
             raise InvalidInputError(f"output {self.output!r}: expected 'numpy' or 'torch'")
         if self.device is not None and self.output != "torch":
             raise InvalidInputError("a device is torch's: give output='torch' with it")
-        if self.planes is not None and self.planes < 1:
-            raise InvalidInputError(f"planes={self.planes}: expected at least 1")
-        if self.shard is not None:
-            dim, rank, world = self.shard
-            if dim < 0 or not 0 <= rank < world:
-                raise InvalidInputError(f"shard {self.shard}: expected (dim, rank < world, world)")
+        known = {
+            "planes": None if self.planes is None else plane_count(self.planes),
+            "shard": None if self.shard is None else share(self.shard),
+            "dtype": None if self.dtype is None else float_type(self.dtype, self.output),
+            "device": None if self.device is None else torch_device(self.device),
+        }
+        for name, value in known.items():
+            object.__setattr__(self, name, value)
 
     @property
     def mapped(self) -> bool:
@@ -161,10 +168,19 @@ def as_wanted(data: memoryview, element: TensorType, shape: tuple[int, ...], wis
         made = torch_of(data, element, shape)
         dtype = wish.dtype if made.is_floating_point() or made.is_complex() else None
         return made if dtype is None and wish.device is None else made.to(wish.device, dtype)
+    if wish.dtype is not None and element.numpy is None and element.name in ROUNDABLE:
+        return _as_numbers(data, element, shape).astype(wish.dtype)
     array = array_of(data, element, shape)
     if wish.dtype is None or array.dtype.kind not in "fc":
         return array
     return array.astype(wish.dtype, copy=False)
+
+
+def _as_numbers(data: memoryview, element: TensorType, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Numbers of a type that numpy lacks."""
+    found = numbers(data, element)
+    assert found is not None, "a type that can be rounded to is one of numbers"
+    return found.reshape(shape)
 
 
 def _shape_of(tensor: Tensor, index: Index) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tensorrepo.formats.wording import bytes_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -57,18 +59,18 @@ class WriteReport:
 
     @property
     def summary(self) -> str:
-        """One line: ``90.9 MB in 30.1 MB (delta 22.0 MB in 5.1 MB, same 60.0 MB)``."""
+        """One line: ``90.9 MiB stored in 30.1 MiB (delta 22.0 MiB in 5.1 MiB, same 60.0 MiB)``."""
         told = ", ".join(
-            f"{name} {_mb(share.raw_bytes)}"
+            f"{name} {bytes_text(share.raw_bytes)}"
             + (
-                f" in {_mb(share.stored_bytes)}"
+                f" in {bytes_text(share.stored_bytes)}"
                 if share.stored_bytes not in {0, share.raw_bytes}
                 else ""
             )
             for name, share in sorted(self.codecs.items(), key=lambda one: -one[1].raw_bytes)
             if share.raw_bytes
         )
-        return f"{_mb(self.raw_bytes)} stored in {_mb(self.stored_bytes)}" + (
+        return f"{bytes_text(self.raw_bytes)} stored in {bytes_text(self.stored_bytes)}" + (
             f" ({told})" if told else ""
         )
 
@@ -101,7 +103,3 @@ class Tally:
             for codec, count in self.tensors.items()
         }
         return WriteReport(shares, bases, tuple(self.notes))
-
-
-def _mb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:,.1f} MB"

@@ -119,5 +119,5 @@ def show_written(session: Session, written: list[Written], *, as_json: bool) -> 
     for one in written:
         inside = session.workspace and one.path.is_relative_to(session.workspace.root)
         shown = one.path.relative_to(session.here.root) if inside else one.path
-        count = f"{one.files} file{'s' if one.files != 1 else ''}"
+        count = output.counted(one.files, "file")
         output.line(f"wrote {shown} ({one.format}, {count}, {output.bytes_text(one.bytes)})")

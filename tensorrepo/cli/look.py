@@ -154,7 +154,7 @@ def _show_status(found: Status) -> None:
         output.line("\nChanged on disk (`tensorrepo add PATH` stages it):")
         for tracked in found.tracked:
             count = len(tracked.files)
-            output.line(f"  {tracked.path} ({count} file{'s' if count != 1 else ''})")
+            output.line(f"  {tracked.path} ({output.counted(count, 'file')})")
     if found.outdated:
         output.line("\nWritten out from another version:")
         for path in found.outdated:

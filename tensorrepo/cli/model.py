@@ -193,11 +193,13 @@ def model_verify_command(
         "files": checked.files,
         "faults": list(checked.faults),
     }
-    good = f"{found.path} is whole: {checked.tensors:,} tensors, {checked.files:,} files"
-    lines = checked.faults or (f"{good}, {output.bytes_text(checked.bytes)}",)
+    counts = output.counted(checked.tensors, "tensor"), output.counted(checked.files, "file")
+    good = f"{found.path} is whole: {', '.join(counts)}, {output.bytes_text(checked.bytes)}"
+    lines = checked.faults or (good,)
     output.answer(value, *lines, as_json=as_json)
     if checked.faults:
-        raise CorruptError(f"{found.path} is damaged: {len(checked.faults)} faults")
+        faults = output.counted(len(checked.faults), "fault")
+        raise CorruptError(f"{found.path} is damaged: {faults}")
 
 
 def _moved(found: ModelDiff) -> Iterator[str]:

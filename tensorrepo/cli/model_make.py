@@ -216,7 +216,8 @@ def _remake(session: Session, name: str, *, as_json: bool) -> None:
     if odd:
         listed = ", ".join(odd[:5]) + (", ..." if len(odd) > 5 else "")
         raise CorruptError(
-            f"{source.path}: {len(odd)} tensors come out otherwise than they are stored: {listed}"
+            f"{source.path}: stored otherwise than it comes out: "
+            f"{output.counted(len(odd), 'tensor')}: {listed}"
         )
     told = {"path": source.path, "tensors": len(source.model.tensors), "equal": True}
     line = f"{source.path}: made again by {recipe.method}, all tensors are equal"
@@ -245,6 +246,6 @@ def stage_made(
     for note in staged.notes:
         output.note(f"note: {note}")
     size = output.bytes_text(staged.bytes)
-    line = f"staged {staged.path} ({staged.tensors:,} tensors, {size})"
+    line = f"staged {staged.path} ({output.counted(staged.tensors, 'tensor')}, {size})"
     told = line if staged.changed else f"{staged.path} is that already"
     output.answer(asdict(staged), told, as_json=as_json)

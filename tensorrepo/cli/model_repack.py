@@ -93,7 +93,7 @@ def _told(bars: ExitStack) -> Callable[[str, int, int], None]:
 
 def _lines(done: Repacked, *, dry_run: bool) -> Iterator[str]:
     """What was done, for people."""
-    looked = f"{done.models:,} models, {done.tensors:,} tensors"
+    looked = f"{output.counted(done.models, 'model')}, {output.counted(done.tensors, 'tensor')}"
     present, planned = (output.bytes_text(one) for one in (done.present_bytes, done.planned_bytes))
     if dry_run:
         yield f"{looked}: {present} that nothing else reaches could be about {planned}"
@@ -102,4 +102,5 @@ def _lines(done: Repacked, *, dry_run: bool) -> Iterator[str]:
     else:
         yield f"{looked}: {output.bytes_text(done.stored_bytes)} in place of {present}"
         freed = output.bytes_text(done.reclaimable_bytes)
-        yield f"{freed} in {len(done.reclaimable):,} packs are reached by nothing any more"
+        packs = output.counted(len(done.reclaimable), "pack")
+        yield f"{freed} in {packs} are reached by nothing any more"

@@ -65,7 +65,11 @@ def model_du_command(
         return
     columns = (">logical", ">stored", ">shared", ">unique")
     if found.models:
-        rows = [(one.model.text, *_sizes(one.usage)) for one in found.models]
+        # As `model ls` names them; whose commit is told where several are looked at.
+        rows = [
+            (one.model.text if every_ref else one.model.path, *_sizes(one.usage))
+            for one in found.models
+        ]
         output.table(("model", *columns), [*rows, ("all", *_sizes(found.total))])
         codecs = [(codec, *_sizes(usage)) for codec, usage in found.codecs.items()]
         output.table(("codec", *columns), codecs)
@@ -147,6 +151,7 @@ def _bases(found: Similarity) -> Iterator[str]:
     for base in found.bases:
         bits = "" if base.bits is None else f", {base.bits:.2f} bits of 16 apart"
         digest = digest_from_bytes(base.model)
-        yield f"{base.tensors:,} tensors encoded against {digest:.12}: {base.why}{bits}"
+        tensors = output.counted(base.tensors, "tensor")
+        yield f"{tensors} encoded against {digest:.12}: {base.why}{bits}"
     if not found.bases:
         yield "no tensor was encoded against another model's"

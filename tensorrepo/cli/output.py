@@ -10,8 +10,10 @@ import json
 import os
 import sys
 from contextlib import contextmanager, suppress
+from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tensorrepo.formats import wording
 from tensorrepo.repo.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -66,13 +68,31 @@ def answer(value: Any, *told: str, as_json: bool) -> None:
 
 def json_value(value: Any) -> None:
     """The answer for programs: one JSON document, keys in a fixed order."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(_json(value, indent=2) + "\n")
 
 
 def json_lines(values: Iterable[Any]) -> None:
     """The answer for programs, when it may be long: one JSON document a line."""
     for value in values:
-        sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+        sys.stdout.write(_json(value) + "\n")
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON, which knows no NaN and no infinity: they are text in it, as in what is stored."""
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not isfinite(value):
+        return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def raw(data: bytes | memoryview) -> None:
@@ -200,7 +220,7 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def row_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def row_progress(what: str, unit: str = "rows") -> Iterator[Callable[[int, int], None]]:
     """A bar of rows on a terminal; gives a function that takes the rows done and those in all."""
     from rich.console import Console
 
@@ -212,7 +232,7 @@ def row_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import TimeRemainingColumn as Left
 
     text = TextColumn("{task.description}")
-    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), Left())
+    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn(unit), Left())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -242,9 +262,9 @@ def age_text(seconds: float) -> str:
 
 def bytes_text(count: int) -> str:
     """A number of bytes for people: ``1.5 MiB``."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    return wording.bytes_text(count)
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of them, for people: ``1 file``, ``2,000 files``."""
+    return wording.counted(count, noun)

@@ -21,6 +21,7 @@ from tensorrepo.formats.lineage import ADAPTER_OF
 from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.combine.adapternames import declare
 from tensorrepo.formats.model.write import store_model
+from tensorrepo.formats.wording import counted
 from tensorrepo.repo.attempt import entry_digests, tree_of
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -221,6 +222,8 @@ def _add_model(
     if request.options:
         raise InvalidInputError(f"models take no options, got {', '.join(request.options)}")
     source = read_model(request.source, request.format)
+    if not (source.tensors or source.files):
+        raise InvalidInputError(f"{request.source} holds no tensors: there is nothing to add")
     written = store_model(
         writer,
         source,
@@ -247,9 +250,9 @@ def _told(report: WriteReport) -> Iterator[str]:
     """How a model was stored, for who added it."""
     yield report.summary
     for used in report.bases:
-        plural = "" if used.tensors == 1 else "s"
         far = "" if used.bits is None else f", {used.bits:.1f} of 16 bits away"
-        yield f"{used.tensors:,} tensor{plural} against model {used.digest:.12} ({used.why}{far})"
+        tensors = counted(used.tensors, "tensor")
+        yield f"{tensors} against model {used.digest:.12} ({used.why}{far})"
     yield from report.notes
 
 

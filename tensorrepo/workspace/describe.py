@@ -15,6 +15,7 @@ from tensorrepo.formats.dataset.columns.types import ClassLabel, Scalar, Tensor
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.formats.model.read import Model, open_model
+from tensorrepo.formats.wording import counted
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 
@@ -163,7 +164,7 @@ def _describe_model(path: str, entry: Entry, model: Model) -> Description:
     details += [f"file {name}" for name in model.files]
     details += [f"{name} = {value}" for name, value in model.metrics.items()]
     total = sum(spec.size_bytes for _, spec in specs)
-    shape = f"{len(specs):,} tensors"
+    shape = counted(len(specs), "tensor")
     return Description(path, "model", shape, total, entry.digest, tuple(details))
 
 

@@ -58,6 +58,26 @@ def test_models_are_listed_and_described(models: Shell) -> None:
     assert (graph["source"], len(graph["nodes"])) == ("names", 5)
 
 
+def test_a_file_without_tensors_is_no_model(models: Shell) -> None:
+    (models.folder / "empty.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    words = ("model", "add", "empty.safetensors", "empty")
+    assert "empty.safetensors holds no tensors" in models.fails(2, *words)
+
+
+def test_a_tensor_of_another_type_is_not_called_reshaped(models: Shell) -> None:
+    changed = {**tensors(1), "layers.0.weight": np.ones((40, 40), "f2"),
+               "layers.1.weight": np.ones((8, 8), "f2")}  # fmt: skip
+    write_safetensors(stored(changed), models.folder / "a.safetensors", overwrite=True)
+    models("model", "add", "a.safetensors", "a", "--replace")
+    models("commit", "-m", "Half")
+    assert "1 tensor reshaped, 1 retyped" in models("model", "diff", "HEAD~1:a", "a")
+
+
+def test_a_workspace_is_no_repository_and_says_where_that_is(models: Shell) -> None:
+    told = models.fails(3, "model", "ls", "--repo", str(models.folder))
+    assert f"whose repository is {models.folder / '.tensorrepo/store'}" in " ".join(told.split())
+
+
 def test_a_diff_tells_how_far_layers_moved(models: Shell) -> None:
     shown = models("model", "diff", "a", "b")
     assert "4 tensors changed" in shown
@@ -99,7 +119,7 @@ def test_models_are_merged_and_made_again(
 ) -> None:
     told = models.run("model", "merge", *words, "--as", "mix")
     assert told.exit_code == 0
-    assert "1 tensors that have no mean are the first model's: steps" in told.stderr
+    assert "1 tensor without a mean taken from the first model: steps" in told.stderr
     models("commit", "-m", "Mix")
     mix = models.repository().model("mix")
     assert mix["layers.0.weight"][0, 0] == value
@@ -157,7 +177,7 @@ def test_a_merge_that_cannot_be_says_why(
 
 
 def test_a_whole_model_is_verified_and_a_damaged_one_is_told_apart(models: Shell) -> None:
-    assert "is whole: 4 tensors, 1 files" in models("model", "verify", "a")
+    assert "is whole: 4 tensors, 1 file," in models("model", "verify", "a")
     damage_packs(models.folder / ".tensorrepo/store")
     assert "damaged" in models.fails(5, "model", "verify", "a")
 

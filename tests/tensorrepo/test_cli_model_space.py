@@ -40,8 +40,11 @@ def test_du_tells_bytes_by_model_by_codec_and_in_all(models: Shell) -> None:
         found["total"]["unique_bytes"] + found["total"]["shared_bytes"]
         == (found["total"]["stored_bytes"])
     )
-    assert {"delta", "inline"} <= found["codecs"].keys()
-    assert "delta" in models("model", "du")
+    assert "inline" in found["codecs"]
+    assert {"delta", "low-rank"} & found["codecs"].keys()
+    shown = models("model", "du")
+    assert "models/a" in shown
+    assert "HEAD:" not in shown
 
 
 def test_du_shows_only_what_was_asked_for(models: Shell) -> None:

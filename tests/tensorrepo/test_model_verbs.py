@@ -63,6 +63,23 @@ def test_an_adapter_is_saved_with_its_base_and_put_into_it(repo: Any) -> None:
         tx.merge_models("x", [repo.model("a")], "adapter")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [0.5, float("-inf")]])
+def test_a_metric_by_which_nothing_can_be_ranked_is_refused(repo: Any, value: Any) -> None:
+    with (
+        pytest.raises(tr.InvalidInputError, match="expected finite numbers"),
+        repo.transaction("main") as tx,
+    ):
+        tx.save_model("x", weights(1), metrics={"loss": value})
+
+
+def test_a_model_without_tensors_is_refused_unless_it_has_files(repo: Any) -> None:
+    with repo.transaction("main") as tx:
+        with pytest.raises(tr.InvalidInputError, match="holds no tensors"):
+            tx.save_model("x", {})
+        tx.save_model("words", {}, files={"tokenizer.json": b"{}"})
+    assert repo.model("words").files == ("tokenizer.json",)
+
+
 def test_a_model_that_was_not_merged_is_not_made_again(repo: Any) -> None:
     with pytest.raises(tr.InvalidInputError, match="no recipe"):
         repo.model("a").remake()

@@ -126,15 +126,23 @@ def export_model(
     Args:
         model: what to write.
         target: where to; its folder exists.
-        format_name: one of `WRITERS`; None: told by the suffix of `target`, else as it came.
+        format_name: one of `WRITERS`; None: told by the suffix of `target`; as the model came, if
+            that has none.
         overwrite: replace what is there.
         shard_bytes: of "hf": where the next file of weights begins.
 
     Raises:
-        InvalidInputError: `target` exists and `overwrite` is not set, an unknown format, or one
-            that cannot hold the model; names the tensor.
+        InvalidInputError: `target` exists and `overwrite` is not set, an unknown format or suffix,
+            or a format that cannot hold the model; names the tensor.
     """
-    chosen = format_name or SUFFIXES.get(target.suffix.lower()) or usual_format(model)
+    chosen = format_name or SUFFIXES.get(target.suffix.lower())
+    if chosen is None and target.suffix:
+        raise InvalidInputError(
+            f"{target.name}: no model format has the suffix {target.suffix!r}. Use one of "
+            f"{', '.join(SUFFIXES)}, or say the format (--format, in Python format=): "
+            f"{', '.join(WRITERS)}"
+        )
+    chosen = chosen or usual_format(model)
     if chosen not in WRITERS:
         raise _unknown(chosen, tuple(WRITERS))
     if shard_bytes is None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tensorrepo.formats.lineage import ADAPTER_OF
+from tensorrepo.formats.wording import counted
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Adapter(msgspec.Struct, frozen=True):
         told += _span("scale", (one.scale for one in self.changes.values()))
         if adapted:
             named = ", ".join(sorted(modules)[:_SHOWN]) + (", ..." if len(modules) > _SHOWN else "")
-            told.append(f"{len(adapted):,} tensor{'' if len(adapted) == 1 else 's'} of {named}")
+            told.append(f"{counted(len(adapted), 'tensor')} of {named}")
         told += [f"{kinds[REPLACE]:,} replaced"] if kinds[REPLACE] else []
         told += [f"{kinds[ADD]:,} added"] if kinds[ADD] else []
         told += [f"{len(self.other):,} of unknown meaning"] if self.other else []

@@ -21,6 +21,7 @@ from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.source import ModelSource
 from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.wording import counted
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -216,4 +217,5 @@ def _stored_graph(model: Model) -> bytes | None:
 def _notes(made: Blend) -> Iterable[str]:
     if made.taken:
         names = ", ".join(made.taken[:5]) + (", ..." if len(made.taken) > 5 else "")
-        yield f"{len(made.taken)} tensors that have no mean are the first model's: {names}"
+        count = counted(len(made.taken), "tensor")
+        yield f"{count} without a mean taken from the first model: {names}"

@@ -40,9 +40,13 @@ class Reached:
     @property
     def text(self) -> str:
         """``main:models/net``, and how many names more."""
-        ref, path = self.names[0]
+        return f"{self.names[0][0]}:{self.path}"
+
+    @property
+    def path(self) -> str:
+        """``models/net``, and how many names more."""
         more = len(self.names) - 1
-        return f"{ref}:{path}" + (f" (+{more})" if more else "")
+        return self.names[0][1] + (f" (+{more})" if more else "")
 
 
 def models_at(repository: Repository, trees: Mapping[str, bytes]) -> tuple[Reached, ...]:

@@ -24,6 +24,7 @@ from tensorrepo.formats.model.frames import INLINE_BYTES, fingerprint, frame_byt
 from tensorrepo.formats.model.training.staging import memory_of
 from tensorrepo.formats.model.training.statetree import dict_of, name_of, optimizers
 from tensorrepo.formats.tensors import tensor_of
+from tensorrepo.formats.wording import counted
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Approximation:
         """For people."""
         count = len(self.tensors)
         return (
-            f"{count:,} tensor{'' if count == 1 else 's'} of optimizer state "
+            f"{counted(count, 'tensor')} of optimizer state "
             f"{'is' if count == 1 else 'are'} approximate: each number within "
             f"{self.relative:.3g} of its size, the farthest {self.largest:.3g} off"
         )

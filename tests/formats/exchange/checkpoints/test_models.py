@@ -161,3 +161,14 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
 def test_a_folder_is_no_single_file(snapshot: Path, format_name: str) -> None:
     with pytest.raises(InvalidInputError, match="is a folder"):
         read_model(snapshot, format_name)
+
+
+def test_a_suffix_of_no_format_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    model = open_model(objects, write_model(objects, dict(FIRST)))
+    with pytest.raises(InvalidInputError, match=r"'\.foo'.*\.safetensors.*--format.*snapshot"):
+        export_model(model, tmp_path / "net.foo")
+    assert not list(tmp_path.iterdir())
+    export_model(model, tmp_path / "net.foo", "npz")
+    export_model(model, tmp_path / "net")
+    assert through_the_store(tmp_path / "net", "safetensors").keys() == ("a.bias", "a.weight")

@@ -143,7 +143,7 @@ def test_counters_and_equal_blocks_are_the_first_models() -> None:
     made = merge_models(objects, recipe, parents)
     model = open_model(objects, made.entry)
     assert (model["n"][0], model["w"][0]) == (3, 4)
-    assert made.notes == ("1 tensors that have no mean are the first model's: n",)
+    assert made.notes == ("1 tensor without a mean taken from the first model: n",)
 
 
 def test_quantised_blocks_that_differ_are_refused() -> None:

@@ -1,0 +1,129 @@
+"""Is what somebody wants of a load a type, a device, a share that there is?
+
+Asked before anything is read, so that a slip of the pen is told in our words.
+"""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.tensors import Output
+
+_FLOATS: Final = ("float", "bfloat", "complex")
+_EXAMPLES: Final = "'float32', 'float16' or 'bfloat16'"
+
+
+def float_type(dtype: Any, output: Output) -> Any:
+    """The type of numpy's, or of torch's, that somebody calls so.
+
+    Args:
+        dtype: a word such as "float16", or a type of numpy's or torch's.
+        output: "numpy" or "torch".
+
+    Raises:
+        InvalidInputError: there is no such type, or it is none of floating-point numbers.
+        UnsupportedError: torch is not installed.
+    """
+    found = _torch_type(dtype) if output == "torch" else _numpy_type(dtype)
+    name = str(found).removeprefix("torch.") if output == "torch" else getattr(found, "name", "")
+    if found is None or not name.startswith(_FLOATS):
+        raise InvalidInputError(
+            f"dtype {dtype!r:.60}: expected a type of floating-point numbers that {output} knows, "
+            f"such as {_EXAMPLES}; other tensors are not converted"
+        )
+    return found
+
+
+def torch_device(device: Any) -> Any:
+    """The torch device that somebody names, once it is known to be there.
+
+    Raises:
+        InvalidInputError: torch knows none of that name, or has none.
+        UnsupportedError: torch is not installed.
+    """
+    torch = _torch()
+    try:
+        found = torch.device(device)
+        if found.type != "meta":
+            torch.empty(0, device=found)
+    except (RuntimeError, TypeError, AssertionError, ValueError) as error:
+        said = str(error).strip().partition("\n")[0] if isinstance(device, str) else "no device"
+        raise InvalidInputError(
+            f"device {device!r:.60}: {said}. Expected one that torch has here, such as 'cpu' or "
+            "'cuda:0'"
+        ) from error
+    return found
+
+
+def share(shard: Any) -> tuple[int, int, int]:
+    """Dimension, rank and world of a shard.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    try:
+        dim, rank, world = (_whole(one) for one in shard)
+    except (TypeError, ValueError):
+        dim, rank, world = -1, 0, 0
+    if dim < 0 or not 0 <= rank < world:
+        raise InvalidInputError(
+            f"shard {shard!r:.60}: expected (dim, rank < world, world), such as (0, 1, 4)"
+        )
+    return dim, rank, world
+
+
+def plane_count(planes: Any) -> int:
+    """How many planes.
+
+    Raises:
+        InvalidInputError: no whole number, or less than 1.
+    """
+    try:
+        found = _whole(planes)
+    except TypeError:
+        found = 0
+    if found < 1:
+        raise InvalidInputError(
+            f"planes={planes!r:.60}: expected at least 1: how many of the most significant bytes"
+        )
+    return found
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError("a bool counts nothing")
+    return index(value)
+
+
+def _numpy_type(dtype: Any) -> Any:
+    word = str(dtype)
+    try:
+        return np.dtype(word.removeprefix("torch.") if word.startswith("torch.") else dtype)
+    except TypeError:
+        return None
+
+
+def _torch_type(dtype: Any) -> Any:
+    torch = _torch()
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    plain = _numpy_type(dtype)
+    name = plain.name if plain is not None else str(dtype).removeprefix("torch.")
+    found = getattr(torch, name, None)
+    return found if isinstance(found, torch.dtype) else None
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedError(
+            "torch is not installed: `pip install tensorrepo[torch]`, or ask for numpy arrays"
+        ) from error
+    return torch

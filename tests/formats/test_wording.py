@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+
+from tensorrepo.formats.wording import bytes_text, counted
+
+
+@pytest.mark.parametrize(("count", "told"), [(0, "0 files"), (1, "1 file"), (2000, "2,000 files")])
+def test_one_is_told_without_a_plural(count: int, told: str) -> None:
+    assert counted(count, "file") == told
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")],
+)
+def test_sizes_are_told_in_units_of_1024(count: int, told: str) -> None:
+    assert bytes_text(count) == told
