@@ -29,8 +29,9 @@ class Words(TypeDecorator[str]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        here = TEXT(collation="C") if dialect.name == POSTGRESQL else Text()
-        return dialect.type_descriptor(here)
+        if dialect.name == POSTGRESQL:
+            return TEXT(collation="C")  # as it is: the driver's own kind of text is VARCHAR
+        return dialect.type_descriptor(Text())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         return None if value is None else shown(value)

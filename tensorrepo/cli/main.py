@@ -90,6 +90,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "undo": ("move", "Take back your last change of this branch.", BRANCH),
     "redo": ("move", "Take back the last undo.", BRANCH),
     "reset": ("move", "Move this branch to another commit.", BRANCH),
+    "catalog status": ("catalog", "Show how the SQL catalog stands to the repository.", MORE),
+    "catalog upgrade": ("catalog", "Bring the catalog's tables to this version's.", MORE),
+    "catalog rebuild": ("catalog", "Make the catalog anew.", MORE),
+    "catalog verify": ("catalog", "Compare the catalog with one made anew.", MORE),
     "doctor": ("care", "Check the repository, this machine and the workspace.", MORE),
     "resolve": ("care", "Find out what became of a commit whose outcome was unknown.", MORE),
     "version": ("care", "Show versions of tensorrepo and what it stands on.", MORE),
@@ -97,6 +101,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 # name: (one line of help, panel)
 GROUPS: dict[str, tuple[str, str]] = {
+    "catalog": ("Look after the SQL catalog, which is a cache.", MORE),
     "model": ("Describe, compare, cut and combine models.", LOOK),
     "registry": ("Number versions of models, and name them by aliases.", LOOK),
 }

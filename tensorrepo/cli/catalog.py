@@ -1,0 +1,146 @@
+"""`catalog status`, `upgrade`, `rebuild` and `verify`: the SQL catalog, which is a cache."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.catalog import Catalog
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, RepoOption, session_of
+from tensorrepo.cli.exits import NOTHING_TO_DO
+from tensorrepo.connect import catalog_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorrepo.query.sync.catchup import CaughtUp, Progress
+
+CORRUPT = 5
+CatalogOption = Annotated[
+    str | None,
+    typer.Option("--catalog", metavar="URL", help="Another one than TENSORREPO_CATALOG says."),
+]
+
+
+def catalog_status_command(
+    context: typer.Context,
+    catalog: CatalogOption = None,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how the SQL catalog stands: its tables, and how far it tells of the repository.
+
+    Changes nothing. One that is behind is no trouble: whatever asks the catalog brings it up to
+    date first. Exits with 5 when the catalog cannot be used as it is, and says what to do.
+
+    Examples:
+        tensorrepo catalog status
+        tensorrepo catalog status --json
+    """
+    status = _open(context, catalog, repo).status()
+    if as_json:
+        output.json_value(asdict(status) | {"is_usable": status.is_usable})
+    else:
+        output.line(f"catalog   {status.url}")
+        output.line(f"state     {status.state}")
+        tables = status.revision or "none yet"
+        output.line(f"tables    revision {tables}, newest {status.newest_revision}")
+        output.line(f"tells of  record {status.generation:,} of {status.of_generation:,}")
+        if status.advice:
+            output.line(status.advice)
+        if status.rows:
+            output.table(("table", ">rows"), [(name, f"{n:,}") for name, n in status.rows.items()])
+    if not status.is_usable:
+        raise typer.Exit(CORRUPT)
+
+
+def catalog_upgrade_command(
+    context: typer.Context,
+    catalog: CatalogOption = None,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring the catalog's tables, and their rows, to the revision that this version works with.
+
+    One transaction: a crash leaves the tables as they were.
+
+    Examples:
+        tensorrepo catalog upgrade
+        tensorrepo catalog upgrade --catalog postgresql://ada@db.example.org/lineage
+    """
+    opened = _open(context, catalog, repo)
+    revision = ", ".join(opened.upgrade().revisions)
+    told = f"the tables of {opened.url} are of revision {revision}"
+    output.answer({"url": opened.url, "revision": revision}, told, as_json=as_json)
+
+
+def catalog_rebuild_command(
+    context: typer.Context,
+    catalog: CatalogOption = None,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Throw the catalog away and make it anew from the repository, whatever state it is in.
+
+    Nothing can be lost: all that it says stands in the repository. Who reads it meanwhile sees
+    what was there before.
+
+    Examples:
+        tensorrepo catalog rebuild
+    """
+    opened = _open(context, catalog, repo)
+    with output.row_progress("rebuilding", "steps") as told:
+        done = opened.rebuild(progress=_steps(told))
+    _tell(done, as_json=as_json)
+
+
+def catalog_verify_command(
+    context: typer.Context,
+    catalog: CatalogOption = None,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the catalog, row by row, with one made anew in a temporary file.
+
+    Exits with 1 when they differ, and shows some of the rows that do.
+
+    Examples:
+        tensorrepo catalog verify
+        tensorrepo catalog verify || tensorrepo catalog rebuild
+    """
+    opened = _open(context, catalog, repo)
+    with output.working("making another catalog to compare with"):
+        found = opened.verify()
+    if as_json:
+        output.json_value([asdict(one) for one in found])
+    elif not found:
+        output.line("the catalog says what the repository says")
+    for one in () if as_json else found:
+        output.line(f"{one.table}: {one.extra:,} rows too many, {one.missing:,} missing")
+        output.lines(f"  {example}" for example in one.examples)
+    if found:
+        raise typer.Exit(NOTHING_TO_DO)
+
+
+def _open(context: typer.Context, url: str | None, repo: str | None) -> Catalog:
+    session = session_of(context, repo)
+    repository = session.repository
+    return Catalog(repository, catalog_url(session.machine, repository.id, url))
+
+
+def _steps(told: Callable[[int, int], None]) -> Callable[[Progress], None]:
+    """A bar of records read and commits taken in, of which there are about as many."""
+
+    def tell(at: Progress) -> None:
+        done = at.records + at.commits
+        told(done, max(2 * at.of_records, done))
+
+    return tell
+
+
+def _tell(done: CaughtUp, *, as_json: bool) -> None:
+    told = f"the catalog tells of record {done.generation:,}: {done.commits:,} commits, "
+    output.answer(asdict(done), told + f"{done.rows:,} rows", as_json=as_json)

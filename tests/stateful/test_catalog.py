@@ -1,0 +1,172 @@
+"""The catalog says what the repository says, whatever happened between two catch-ups."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tensorrepo import connect
+from tensorrepo.query.sync.catchup import catch_up
+from tensorrepo.repo import refs
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.errors import Error
+from tensorrepo.repository import Origin, Repository
+from tensorrepo.retention import Keep
+from tests.stateful.test_repository import RepositoryMachine
+from tests.support import collector
+from tests.support.catalogs import catalog_at, catalog_url, fresh_rows, rows_of
+from tests.support.repositories import ADA, new_repository
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.backends.base import Backend
+
+MODELS = st.sampled_from(["models/a", "models/b"])
+DATASETS = st.sampled_from(["datasets/a", "datasets/b"])
+BRANCHES = st.sampled_from(["main", "main", "dev"])
+STEPS = st.integers(0, 5)
+
+
+class CatalogMixin:
+    """A catalog beside the repository, in the database called `database`."""
+
+    database = "sqlite"
+
+    def open_catalog(self) -> None:
+        self.stack = ExitStack()
+        if self.database == "sqlite":
+            url = "sqlite://"
+        else:
+            url = self.stack.enter_context(catalog_url(self.database, Path()))
+        self.catalog = self.stack.enter_context(catalog_at(url))
+
+
+class HistoryMachine(CatalogMixin, RepositoryMachine):
+    """What the repository's own machine does, and now and then a catch-up."""
+
+    def backend(self) -> Backend:
+        self.open_catalog()
+        return MemoryBackend()
+
+    @rule()
+    def catch_up(self) -> None:
+        catch_up(self.repository, self.catalog)
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "catalog"):
+            catch_up(self.repository, self.catalog)
+            assert rows_of(self.catalog) == fresh_rows(self.repository)
+            self.stack.close()
+
+
+class ContentMachine(CatalogMixin, RuleBasedStateMachine):
+    """Datasets, models and checkpoints come, share, are stored anew and go."""
+
+    @initialize()
+    def make(self) -> None:
+        self.open_catalog()
+        self.folder = self.stack.enter_context(TemporaryDirectory())
+        core = new_repository(MemoryBackend())
+        machine = connect.Machine({}, Path(self.folder), Path(self.folder))
+        self.repo = Repository(core, Origin("memory://", author=ADA), machine, lambda _: self.repo)
+        self.condemned: list[str] = []
+        self.save("main", "models/a", 0)
+
+    @rule(branch=BRANCHES, path=MODELS, step=STEPS)
+    def save(self, branch: str, path: str, step: int) -> None:
+        weights = np.arange(600, dtype="f4").reshape(20, 30) + np.float32(step)
+        with self.repo.transaction(branch, f"save {path} {step}") as change:
+            change.save_model(
+                path.removeprefix("models/"),
+                {"w": weights, "fc.bias": np.zeros(4, "f4")},
+                metrics={"loss": float("nan") if step == 3 else step / 2},
+            )
+
+    @rule(branch=BRANCHES, path=DATASETS, step=STEPS)
+    def write(self, branch: str, path: str, step: int) -> None:
+        with self.repo.transaction(branch, f"write {path}") as change:
+            name = path.removeprefix("datasets/")
+            if change.core.entry(path) is None:
+                change.create_dataset(name, {"x": "int64", "y": "float32"})
+            change.dataset(name).append([{"x": step, "y": step / 3}])
+
+    @rule(run=st.sampled_from(["r", "s"]), step=STEPS)
+    def checkpoint(self, run: str, step: int) -> None:
+        """Each goes when two newer ones are there: nothing has what it held then."""
+        saver = self.repo.checkpointer(run, keep=Keep(last=2))
+        saver.save(step, {"w": np.full((8, 8), step, "f4")})
+        saver.close()
+
+    @rule(branch=BRANCHES)
+    def undo(self, branch: str) -> None:
+        self.attempt(lambda: self.repo.undo(branch))
+
+    @precondition(lambda self: "dev" in self.repo.branches())
+    @rule()
+    def delete_branch(self) -> None:
+        refs.delete_ref(self.repo.core, "heads/dev", actor=ADA)
+
+    @precondition(lambda self: "dev" in self.repo.branches())
+    @rule()
+    def merge(self) -> None:
+        self.attempt(lambda: self.repo.merge("dev", strategy="theirs"))
+
+    @rule(depth=st.integers(0, 2))
+    def repack(self, depth: int) -> None:
+        self.attempt(lambda: self.repo.repack_models(depth=depth, alpha=50.0))
+
+    @rule(release=st.booleans())
+    def collect(self, *, release: bool) -> None:
+        core = self.repo.core
+        let_go = set(core.log.refresh().state.retained) if release else set()
+        self.condemned += collector.condemn(core, release=let_go)
+        collector.delete(core, self.condemned)
+
+    @rule()
+    def catch_up(self) -> None:
+        catch_up(self.repo.core, self.catalog)
+
+    @invariant()
+    def nothing_of_what_was_caught_up_with_is_left_out(self) -> None:
+        if hasattr(self, "repo"):
+            view = self.repo.core.log.refresh()
+            assert view.generation > 0
+
+    def attempt(self, act: Any) -> None:
+        """Do what may be refused; tests of its own say when."""
+        try:
+            act()
+        except Error:
+            return
+
+    def teardown(self) -> None:
+        if hasattr(self, "repo"):
+            catch_up(self.repo.core, self.catalog)
+            assert rows_of(self.catalog) == fresh_rows(self.repo.core)
+            self.stack.close()
+
+
+class HistoryInPostgres(HistoryMachine):
+    database = "postgresql"
+
+
+class ContentInPostgres(ContentMachine):
+    database = "postgresql"
+
+
+TestHistory = pytest.mark.timeout(120)(HistoryMachine.TestCase)
+TestHistory.settings = settings(max_examples=6, stateful_step_count=30)
+TestContent = pytest.mark.timeout(120)(ContentMachine.TestCase)
+TestContent.settings = settings(max_examples=10, stateful_step_count=20)
+TestHistoryInPostgres = pytest.mark.timeout(120)(HistoryInPostgres.TestCase)
+TestHistoryInPostgres.settings = settings(max_examples=2, stateful_step_count=25)
+TestContentInPostgres = pytest.mark.timeout(120)(ContentInPostgres.TestCase)
+TestContentInPostgres.settings = settings(max_examples=3, stateful_step_count=15)

@@ -1,0 +1,143 @@
+"""A PostgreSQL server of the tests' own: one cluster a session, one database a test.
+
+The server refuses to run as root, so that root starts it as another user.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+USERS = ("postgres", "nobody")  # whom root starts the server as: the first that there is
+SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "listen_addresses": "'127.0.0.1'",
+    "shared_buffers": "64MB",
+    "max_wal_size": "512MB",
+}
+ADMIN = "tests"
+
+
+@dataclass
+class Server:
+    """A running server; `database` makes a new database in it."""
+
+    port: int
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{ADMIN}@127.0.0.1:{self.port}/{database}"
+
+    def database(self) -> str:
+        """The URL of a database that is empty."""
+        name = f"test{next(self._numbers)}"
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def drop(self, url: str) -> None:
+        name = url.rpartition("/")[2]
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def programs() -> Path | None:
+    """The folder of initdb and pg_ctl: of the PATH, else of Debian's newest package."""
+    found = shutil.which("initdb")
+    if found is not None and shutil.which("pg_ctl") is not None:
+        return Path(found).parent
+    packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return packaged[-1].parent if packaged else None
+
+
+@cache
+def shared_server() -> Server:
+    """The one cluster of this process: started when first asked for, gone when it ends."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(server())
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """A cluster in a folder of its own, on a free port. Gone at the end."""
+    where = programs()
+    assert where is not None, "no initdb: on Debian, apt-get install postgresql"
+    # Not pytest's folder: the server's user must be able to pass through all above it.
+    with tempfile.TemporaryDirectory(prefix="tensorrepo-pg-", dir="/tmp") as folder:
+        started = _Cluster(where, Path(folder), _unprivileged())
+        try:
+            yield started.start()
+        finally:
+            started.stop()
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    if os.geteuid() != 0:
+        return None
+    known = {entry.pw_name: entry for entry in pwd.getpwall()}
+    return next(known[name] for name in USERS if name in known)
+
+
+@dataclass
+class _Cluster:
+    programs: Path
+    folder: Path
+    user: pwd.struct_passwd | None
+
+    def start(self) -> Server:
+        if self.user is not None:
+            os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
+        data, log = str(self.folder / "data"), str(self.folder / "log")
+        self._run("initdb", "-D", data, "-U", ADMIN, "-A", "trust", "-E", "UTF8", "--no-sync",
+                  "--locale=C")  # fmt: skip
+        port = _free_port()
+        settings = SETTINGS | {"port": str(port), "unix_socket_directories": f"'{self.folder}'"}
+        text = "\n".join(f"{name} = {value}" for name, value in settings.items())
+        with (self.folder / "data" / "postgresql.conf").open("a") as file:
+            file.write(text + "\n")
+        self._run("pg_ctl", "-D", data, "-l", log, "-w", "-t", "60", "start")
+        return Server(port)
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "stop")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        as_user = {} if self.user is None else {
+            "user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": [],
+        }  # fmt: skip
+        subprocess.run(
+            [str(self.programs / program), *arguments],
+            check=True,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # a pipe would be inherited, and never end
+            stderr=subprocess.DEVNULL,
+            env={"PATH": os.defpath, "LC_ALL": "C", "HOME": str(self.folder)},
+            **as_user,
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        port: int = asked.getsockname()[1]
+        return port
