@@ -1,0 +1,89 @@
+"""Longest common prefix, and ways between nodes, over 10,000 models of 300 nodes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from catalog_cases.databases import databases
+from harness import SEED, Options, medians_ms
+
+from tensorrepo.formats.model.graph.graph import Graph, Input, Node, make_graph
+from tensorrepo.query import tables
+from tensorrepo.query.architecture import Ranking, donors, models_with_path
+from tensorrepo.query.catalog import Catalog
+from tensorrepo.query.sync.graphs import graph_rows
+from tensorrepo.query.sync.loader import Loader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MODELS, NODES, FAMILIES = 10_000, 300, 20
+OPS = ("conv2d", "relu", "linear", "norm", "add", "max_pool2d")
+
+
+def common_prefix(folder: Path, options: Options) -> dict[str, Any]:
+    """The donors of a model, of 10,000 whose graphs leave its family's at any node."""
+    count = max(100, int(MODELS * options.scale))
+    found: dict[str, Any] = {"models": count, "nodes": NODES}
+    for name, catalog in databases(folder):
+        begun = time.perf_counter()
+        _fill(catalog, count)
+        found[f"{name}_fill_rows_per_s"] = round(count * NODES * 2 / (time.perf_counter() - begun))
+        found |= {f"{name}_{key}": value for key, value in _asked(catalog, options).items()}
+    return found | {"goal": "donors_ms < 200 on both"}
+
+
+def _asked(catalog: Catalog, options: Options) -> dict[str, float]:
+    rng = np.random.default_rng(SEED + 1)
+    seconds: dict[str, list[float]] = {"donors": [], "donors_by_metric": [], "path": []}
+    rankings = {"donors": Ranking("accuracy"), "donors_by_metric": Ranking("accuracy", True)}
+    for _ in range(options.rounds):
+        wanted = _mutated(int(rng.integers(FAMILIES)), int(rng.integers(NODES)), "wanted")
+        with catalog.reading() as connection:
+            for name, ranking in rankings.items():
+                begun = time.perf_counter()
+                donors(connection, wanted, ranking)
+                seconds[name].append(time.perf_counter() - begun)
+    with catalog.reading() as connection:
+        begun = time.perf_counter()
+        list(models_with_path(connection, "n1[0-9]", "n29[0-9]"))
+        seconds["path"].append(time.perf_counter() - begun)
+    return medians_ms(seconds)
+
+
+def _fill(catalog: Catalog, count: int) -> None:
+    rng = np.random.default_rng(SEED)
+    with catalog.writing() as connection:
+        loader = Loader(connection)
+        for at in range(count):
+            graph = _mutated(int(rng.integers(FAMILIES)), int(rng.integers(NODES)), f"{at}")
+            loader.next_owner()
+            loader.add(_rows(graph, at, float(rng.random())))
+        loader.flush()
+    with catalog.engine.connect() as connection:
+        connection.exec_driver_sql("ANALYZE")
+        connection.commit()
+
+
+def _rows(graph: Graph, at: int, accuracy: float) -> Iterator[Any]:
+    rows = list(graph_rows(graph))
+    yield from rows
+    key, model = rows[0][1][0], f"{at:064x}"
+    yield tables.model_version, (model, NODES, NODES, NODES, f"{at:064x}", key, "{}")
+    yield tables.metric, (model, 0, None, "accuracy", None, accuracy, tables.FINITE, None)
+    yield tables.entry_change, (f"{at:064x}", f"models/m{at}", "model", None, model, None)
+
+
+def _mutated(family: int, place: int, mark: str) -> Graph:
+    """The family's chain of nodes with one of them changed: what stands before it is shared."""
+    nodes = [Node("n0", "input", {"family": family})]
+    for at in range(1, NODES):
+        config = {"changed": mark} if at == place else {}
+        nodes.append(Node(f"n{at}", OPS[at % len(OPS)], config, (Input("0", nodes[-1].name),)))
+    return make_graph("given", nodes, [Input("0", nodes[-1].name)])
+
+
+CASES = {"common_prefix": common_prefix}

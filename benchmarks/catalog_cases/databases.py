@@ -1,0 +1,33 @@
+"""Empty catalogs to measure with: SQLite always, PostgreSQL where its programs are."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from harness import ROOT
+
+from tensorrepo.migrations import revisions
+from tensorrepo.query.catalog import Catalog, connect
+
+sys.path.insert(0, str(ROOT))
+from tests.support import postgres  # noqa: E402 - the server that the tests start, too
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def databases(folder: Path) -> Iterator[tuple[str, Catalog]]:
+    """Name and an empty catalog of each database, the next one when one is done with."""
+    yield "sqlite", _empty(f"sqlite:///{folder / 'catalog.sqlite'}")
+    if postgres.programs() is not None:
+        with postgres.server() as server:
+            yield "postgresql", _empty(server.database())
+
+
+def _empty(url: str) -> Catalog:
+    catalog = Catalog(connect(url))
+    with catalog.writing() as connection:
+        revisions.upgrade(connection)
+    return catalog
