@@ -1,8 +1,8 @@
 """Against which stored models is a new one worth encoding?
 
 A declared base comes first. Else those that share at least half of the bytes' names, types and
-shapes are ranked by how far the signatures of their largest tensors are. The best two are tried,
-tensor by tensor, on samples.
+shapes are ranked by how far the signatures of their largest tensors are; where all are too small to
+have one, some of them are read. The best two are tried, tensor by tensor, on samples.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import numpy as np
 
 from tensorrepo.formats.model.codecs.registry import CODECS
 from tensorrepo.formats.model.encode import LEAST_BYTES
+from tensorrepo.formats.model.frameread import StoredFrames
 from tensorrepo.formats.model.frames import frame_bytes, frame_digest
 from tensorrepo.formats.model.manifest import Manifest, decode_manifest, piece_name
 from tensorrepo.formats.model.memberread import MemberReader
 from tensorrepo.formats.model.pack import MAX_DEPTH
 from tensorrepo.formats.model.placement import Placement, decode_placement
 from tensorrepo.formats.model.reuse import Location, locate
-from tensorrepo.formats.model.signature import ALIKE_BITS, distance, signature
+from tensorrepo.formats.model.signature import ALIKE_BITS, distance, look, signature
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import digest_bytes
 
@@ -43,7 +44,8 @@ RUN_DEPTH: Final = 8  # of checkpoints of one run
 TRIED: Final = 2
 RANKED: Final = 32  # models that are looked at, the first ones given
 _COMPARED: Final = 8  # tensors whose signatures are compared
-_ALIKE_SHARE: Final = 0.5
+_READ: Final = 4  # tensors that are read, where none has a signature
+_READ_BYTES: Final = 1 << 20  # of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +300,12 @@ def rank(
 
     Returns:
         For each, how many of 16 bits differ on average between its largest tensors and those of
-        the same name. Models without such tensors are left out.
+        the same name. Models of which none can be compared are left out.
     """
     sizes = {name: one.type.bytes_of(one.shape) for name, one in tensors.items()}
     total = sum(sizes.values())
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))
-    own = dict(signatures or {})
+    own, looked_at = dict(signatures or {}), dict[str, object]()
     ranked = []
     for model in models:
         alike = _alike(model, tensors)
@@ -312,6 +314,7 @@ def rank(
         compared = [name for name in largest if name in alike][:_COMPARED]
         found = (_bits(model, alike[name], name, tensors[name], own) for name in compared)
         bits = [one for one in found if one is not None]
+        bits = bits or _bits_of_small(model, alike, compared, tensors, looked_at)
         if bits:
             ranked.append((float(np.mean(bits)), model))
     return sorted(ranked, key=lambda one: (one[0], one[1].entry.digest))
@@ -344,3 +347,38 @@ def _bits(
         own[name] = signature(reader)
     mine = own[name]
     return None if not isinstance(mine, np.ndarray) else distance(mine, theirs)
+
+
+def _bits_of_small(
+    model: BaseModel,
+    alike: Mapping[str, bytes],
+    names: Sequence[str],
+    tensors: Mapping[str, TensorReader],
+    own: dict[str, object],
+) -> list[float]:
+    """How far tensors without signatures are, which are small enough to be read."""
+    small = {
+        name: members[0].place
+        for name in names
+        if len(members := model.stored.get(alike[name], ())) == 1
+        and tensors[name].type.bytes_of(tensors[name].shape) <= _READ_BYTES
+    }
+    chosen, found = dict(list(small.items())[:_READ]), []
+    try:
+        model.members.keep(chosen.values())
+        for name, place in chosen.items():
+            reader = tensors[name]
+            frames = model.members.placed(place)
+            stored = StoredFrames(
+                name, reader.type, tuple(reader.shape), model.members, frames, None
+            )
+            if name not in own:
+                own[name] = look(reader)
+            mine, theirs = own[name], look(stored)
+            if isinstance(mine, np.ndarray) and theirs is not None:
+                found.append(distance(mine, theirs))
+    except (CorruptError, NotFoundError, UnsupportedError):
+        return []  # a model that cannot be read is not alike
+    finally:
+        model.members.forget()
+    return found

@@ -135,6 +135,8 @@ class MemberReader:
         """
         by_pack: dict[int, list[Plane]] = {}
         for number, at in sorted(self.with_bases(places)):
+            if self.objects.map(self._links[number]) is not None:
+                continue  # nothing is gained on a local disk
             frames = self.member((number, at)).frames
             by_pack.setdefault(number, []).extend(plane for one in frames for plane in one.planes)
         for number, planes in by_pack.items():

@@ -40,6 +40,17 @@ def signature(reader: TensorReader) -> NDArray[np.uint16] | None:
     return highest_bits(taken, element)
 
 
+def look(reader: TensorReader) -> NDArray[np.uint16] | None:
+    """As `signature`, of a tensor so small that it is read whole; None for elements of no bytes."""
+    element = reader.type
+    whole = np.empty(element.bytes_of(reader.shape), np.uint8)
+    if element.block_elements != 1 or not whole.size:
+        return None
+    reader.read_into(0, whole.data)
+    items = whole.reshape(-1, element.block_bytes)
+    return highest_bits(items[:: max(1, len(items) // SIGNATURE_ITEMS)], element)
+
+
 def highest_bits(items: NDArray[np.uint8], element: TensorType) -> NDArray[np.uint16]:
     """The highest 16 bits of each row of bytes; of complex numbers those of the real part."""
     half = element.block_bytes // 2 if element.name in {"C32", "C64", "C128"} else None

@@ -30,12 +30,13 @@ from tensorrepo.formats.model.frames import (
 from tensorrepo.formats.model.manifest import Piece, TensorEntry
 from tensorrepo.formats.model.pack import LARGE_BYTES, MAX_DEPTH, RAW
 from tensorrepo.formats.model.packing import Draft, Packer, SealedFrame, Slot
-from tensorrepo.formats.model.placement import ChosenBase, Placement
+from tensorrepo.formats.model.placement import ChosenBase, PackEntry, Placement
 from tensorrepo.formats.model.report import INLINE, SAME, BaseUse, Tally, WriteReport
 from tensorrepo.formats.model.reuse import (
     Location,
     Locations,
     build_placement,
+    with_bases,
     worth_reusing,
 )
 from tensorrepo.formats.model.signature import LEAST_ELEMENTS, signature
@@ -112,8 +113,7 @@ class TensorWriter:
     def finish(self) -> Placement:
         """Store what was put off, and say where everything lies."""
         wanted = {name: self._known[name] for name in self._deferred}
-        used = [location.pack for at in self._reused.values() for location in at]
-        reused = worth_reusing(wanted, used)
+        reused = worth_reusing(wanted, self._needed())
         self._reused.update({name: wanted[name] for name in reused})
         for name, part in self._deferred.items():
             if name in reused:
@@ -126,6 +126,13 @@ class TensorWriter:
         self._small.flush()
         places = {name: locations_of(slots) for name, slots in self._stored.items()}
         return build_placement(places | self._reused, self._chosen())
+
+    def _needed(self) -> list[PackEntry]:
+        """The known packs that this model cannot do without."""
+        slots = [slot for stored in self._stored.values() for slot in stored]
+        bases = [base for slot in slots for base in slot.bases if isinstance(base, Location)]
+        reused = [location for at in self._reused.values() for location in at]
+        return [location.pack for location in with_bases([*reused, *bases])]
 
     def report(self) -> WriteReport:
         """What was stored, once `finish` has said where."""

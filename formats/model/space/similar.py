@@ -1,6 +1,7 @@
 """Which stored models is this one like, and against which was it encoded?
 
-No tensor is read: signatures stand in the directories of packs.
+Signatures stand in the directories of packs. No tensor is read but some of models whose tensors are
+all too small to have one.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Similarity:
     """The models that are like one, the nearest first, and the bases it was encoded against.
 
     `bases` may be gone since, and are then in no ranking. Models that share less than half of the
-    bytes' names, types and shapes, or have no tensor that is large enough, are `unlike`.
+    bytes' names, types and shapes, or have no tensor that can be compared, are `unlike`.
     """
 
     bases: tuple[ChosenBase, ...]

@@ -61,6 +61,37 @@ def test_the_nearest_of_the_known_models_is_the_base() -> None:
     assert codecs_of(objects, tuned) == {("delta", 1)}
 
 
+def small(seed: int) -> dict[str, Any]:
+    """A model whose tensors are all too small to have a signature."""
+    return {f"{at}.w": weights(10 * seed + at, (90, 100)) for at in range(3)} | {
+        "head": weights(10 * seed + 9, (50, 60))
+    }
+
+
+def test_small_tensors_are_stored_as_the_difference_from_the_nearest_model() -> None:
+    objects = MemoryObjects()
+    far, close = (kept(objects, small(seed)).entry for seed in (1, 2))
+    tuned = {name: near(value, 3) for name, value in small(2).items()}
+    written = kept(objects, tuned, known=[far, close])
+    assert [(used.digest, used.tensors) for used in written.report.bases] == [(close.digest, 4)]
+    assert written.report.stored_bytes < 0.6 * written.report.raw_bytes
+    found = open_model(objects, written.entry).load()
+    assert all(np.array_equal(found[name], value) for name, value in tuned.items())
+
+
+def test_small_tensors_that_stay_are_shared_with_what_the_others_differ_from() -> None:
+    objects = MemoryObjects()
+    base = kept(objects, small(2)).entry
+    tuned = small(2) | {"0.w": near(small(2)["0.w"], 3)}
+    report = kept(objects, tuned, known=[base]).report
+    assert report.codecs["same"].tensors == 3
+
+
+def test_small_tensors_of_other_weights_are_no_bases() -> None:
+    objects = MemoryObjects()
+    assert not kept(objects, small(2), known=[kept(objects, small(1)).entry]).report.bases
+
+
 def test_models_of_other_weights_are_no_bases() -> None:
     objects = MemoryObjects()
     other = kept(objects, {"w": weights(1)}).entry
