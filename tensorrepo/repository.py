@@ -19,6 +19,7 @@ from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.repack.run import ALPHA, DEPTH, Repacked, Wishes, repack_models
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.usage import measure_usage
+from tensorrepo.lineage import Lineage, lineage_of
 from tensorrepo.model import Model
 from tensorrepo.noting import noted
 from tensorrepo.query.duck import MEMORY
@@ -319,6 +320,19 @@ class Repository:
     def runs(self) -> Runs:
         """All runs by name, as they were last stored: ``repo.runs()["exp1"].points("loss")``."""
         return Runs(self)
+
+    def lineage(self, path: str, ref: str = "main", *, all_versions: bool = False) -> Lineage:
+        """What something came from, and what came from it, over all commits.
+
+        Args:
+            path: whole: ``models/net``, ``datasets/photos``, ``runs/exp1``; or a URL.
+            ref: the commit of `path`.
+            all_versions: ask about all that was ever at `path`, not about the version in `ref`.
+
+        Example:
+            ``repo.lineage("models/net").ancestors().paths``
+        """
+        return lineage_of(self, path, ref, all_versions=all_versions)
 
     def create_branch(self, name: str, ref: str = "main") -> None:
         refs.create_branch(self.core, name, self.resolve(ref).digest, actor=self.author)

@@ -25,6 +25,7 @@ from tensorrepo.query.sync.loader import Loader, chunks, present
 from tensorrepo.query.sync.log import log_rows
 from tensorrepo.query.sync.refs import move_refs
 from tensorrepo.query.sync.registry import move_registry
+from tensorrepo.query.sync.runs import move_runs
 from tensorrepo.query.sync.sweep import delete_unused_placements, sweep
 from tensorrepo.repo.errors import InvalidInputError, RepositoryRewound
 
@@ -193,6 +194,7 @@ class _Filling:
         move_refs(self.repository.objects, self.loader, old, new)
         self.loader.flush()
         move_registry(self.repository, self.loader, self.base, self.view)
+        move_runs(self.repository, self.loader, old, new)
         gone = sweep(self.connection, orphaned, _roots(self.view.state))
         self._move_cursor(cursor)
         return CaughtUp(

@@ -1,0 +1,319 @@
+"""Where does something come from, what was made of it, and what does that mean for a model?
+
+Asked of the catalog, over all commits of the repository: `Repository.lineage` names what is asked
+about, its methods ask.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
+from tensorrepo.formats.lineage import CHECKPOINT_OF, MADE_BY, TRAINED_ON
+from tensorrepo.query import lineage as core
+from tensorrepo.query.lineage import Node, Step
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from tensorrepo.repository import Repository
+    from tensorrepo.runrecord import RunRecord
+
+_SHOWN: Final = frozenset({"seed", "epoch", "position", "step", "weight", "sql", "function"})
+_SPACES: Final = ("datasets/", "models/", "views/", "files/", "runs/")
+
+
+@dataclass(frozen=True, slots=True)
+class Kinship:
+    """What something came from, or what came from it: edges, the nearest first."""
+
+    start: Node
+    steps: tuple[Step, ...]
+    up: bool
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What was found, each once, the nearest first; without the start."""
+        ends = (step.origin if self.up else step.subject for step in self.steps)
+        found = {node.key: node for node in ends if node.key != self.start.key}
+        return tuple(found.values())
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of `nodes`, each once."""
+        return list(dict.fromkeys(node.path for node in self.nodes))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"start": asdict(self.start), "steps": [asdict(step) for step in self.steps]}
+
+    def dot(self) -> str:
+        """For Graphviz: an arrow from each thing to what it came from."""
+        ends = [node for step in self.steps for node in (step.subject, step.origin)]
+        nodes = {node.key: node for node in [*ends, self.start]}
+        names = {key: f"n{number}" for number, key in enumerate(nodes)}
+        lines = [f"{names[key]} [label={_quoted(_title(node))}]" for key, node in nodes.items()]
+        lines += [
+            f"{names[step.subject.key]} -> {names[step.origin.key]} "
+            f"[label={_quoted(step.relation)}]"
+            for step in self.steps
+        ]
+        return "\n".join(["digraph lineage {", *(f"  {line};" for line in lines), "}"])
+
+    def lines(self) -> Iterator[str]:
+        """A tree for people; what was shown before is not unfolded again."""
+        yield _title(self.start)
+        beyond: dict[str, list[Step]] = {}
+        for step in self.steps:
+            beyond.setdefault((step.subject if self.up else step.origin).key, []).append(step)
+        yield from _tree(beyond, self.start.key, up=self.up)
+
+
+@dataclass(frozen=True, slots=True)
+class SawDeleted:
+    """A model that was trained on rows which the dataset has no more.
+
+    Attributes:
+        model: which.
+        dataset: the version that it was trained on.
+        deleted: rows of that version that are gone.
+        seen: "all" of its rows, when it went through the whole of it at least once; else a "part",
+            or "unknown".
+        details: the place that the stream had reached.
+    """
+
+    model: Node
+    dataset: Node
+    deleted: int
+    seen: str
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DataChange:
+    """What differs in one dataset between the trainings of two models; None: it had none of it."""
+
+    path: str
+    old: str | None
+    new: str | None
+    diff: DatasetDiff | None
+
+    @property
+    def summary(self) -> str:
+        """In a few words."""
+        if self.old == self.new:
+            return "the same version"
+        if self.old is None or self.new is None:
+            return "only the new one" if self.old is None else "only the old one"
+        return "a version is not stored any more" if self.diff is None else self.diff.summary
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that making a model again needs: `ok`, and why, or why not."""
+
+    what: str
+    ok: bool
+    why: str
+
+
+class Lineage:
+    """Of one thing. See `Repository.lineage`."""
+
+    def __init__(self, repository: Repository, start: Node, keys: tuple[str, ...]) -> None:
+        """Made by `lineage_of`."""
+        self.start = start
+        self._repository = repository
+        self._keys = keys
+
+    def ancestors(self, *, depth: int | None = None, relations: Iterable[str] = ()) -> Kinship:
+        """What it came from.
+
+        Args:
+            depth: how many edges away at most; None: as far as it goes.
+            relations: only over these, such as ``["trained-on"]``; none: over all.
+        """
+        return self._walk(core.ancestors, depth, relations, up=True)
+
+    def descendants(self, *, depth: int | None = None, relations: Iterable[str] = ()) -> Kinship:
+        """What came from it; arguments are those of `ancestors`."""
+        return self._walk(core.descendants, depth, relations, up=False)
+
+    def saw_deleted(self) -> list[SawDeleted]:
+        """Of a dataset: models that were trained on rows which this version of it has no more."""
+        self._need("dataset")
+        with self._repository.catalog.reading() as connection:
+            steps = core.trained_on(connection, self.start.path)
+        found = [self._saw(step) for step in steps]
+        return sorted(
+            (one for one in found if one.deleted),
+            key=lambda one: (one.model.path, one.model.key, one.dataset.key),
+        )
+
+    def data_changes(self, other: Lineage) -> list[DataChange]:
+        """Of a model: what `other` was trained on in place of its datasets."""
+        old, new = self._trained_on(), other._trained_on()
+        return [self._changed(path, old.get(path), new.get(path)) for path in sorted({*old, *new})]
+
+    def reproducible(self) -> list[Finding]:
+        """Of a model: what making it again from what is stored needs, and whether it is there."""
+        self._need("model")
+        steps = [step for step in self.ancestors() if step.origin.kind not in {"run", "url"}]
+        own = self.ancestors(depth=1)
+        found = [_stored_finding(step) for step in steps if step.subject.kind == "model"]
+        found += [_order_finding(step) for step in own if step.relation == TRAINED_ON]
+        runs = [run for step in own if (run := self._run(step)) is not None]
+        found += [_code_finding(run) for run in runs]
+        if not runs:
+            found.append(Finding("run", False, "no run is known that made it, so no code is"))
+        return found
+
+    def __repr__(self) -> str:
+        return f"<lineage of {_title(self.start)}>"
+
+    def _walk(
+        self,
+        ask: Callable[..., list[Step]],
+        depth: int | None,
+        relations: Iterable[str],
+        *,
+        up: bool,
+    ) -> Kinship:
+        with self._repository.catalog.reading() as connection:
+            steps = ask(connection, self._keys, depth=depth, relations=relations)
+        return Kinship(self.start, tuple(steps), up)
+
+    def _need(self, kind: str) -> None:
+        if self.start.kind != kind:
+            raise InvalidInputError(f"{self.start.path} is a {self.start.kind}, not a {kind}")
+
+    def _trained_on(self) -> dict[str, str]:
+        """Versions of the datasets that a model was trained on, itself or what it was tuned from.
+
+        Of several versions of one path the nearest.
+        """
+        self._need("model")
+        steps = [step for step in self.ancestors() if step.relation == TRAINED_ON]
+        return {step.origin.path: step.origin.key for step in reversed(steps)}
+
+    def _saw(self, step: Step) -> SawDeleted:
+        old = step.origin.key
+        diff = self._diff(old, self.start.key) if old != self.start.key else None
+        deleted = 0 if diff is None else diff.rows_removed
+        place, rows = step.details, 0 if diff is None else diff.old_rows
+        seen = "unknown"
+        if isinstance(place.get("position"), int) and isinstance(place.get("epoch"), int):
+            whole = place["epoch"] > 0 or place["position"] >= rows
+            seen = "all" if whole and "selection" not in place else "part"
+        return SawDeleted(step.subject, step.origin, deleted, seen, place)
+
+    def _run(self, step: Step) -> RunRecord | None:
+        """The run that made it, where the edge says so and the repository has it."""
+        runs, name = self._repository.runs(), step.origin.path.removeprefix("runs/")
+        if step.relation not in {MADE_BY, CHECKPOINT_OF} or name not in runs:
+            return None
+        return runs[name] if runs[name].id == step.origin.key else None
+
+    def _changed(self, path: str, old: str | None, new: str | None) -> DataChange:
+        both = old is not None and new is not None and old != new
+        return DataChange(path, old, new, self._diff(old, new) if both else None)
+
+    def _diff(self, old: Any, new: Any) -> DatasetDiff | None:
+        """None where one of the versions is not stored any more."""
+        try:
+            return diff_datasets(self._repository.core.objects, old, new)
+        except NotFoundError:
+            return None
+
+
+def lineage_of(
+    repository: Repository, path: str, ref: str = "main", *, all_versions: bool = False
+) -> Lineage:
+    """See `Repository.lineage`."""
+    if "://" in path:
+        return Lineage(repository, Node("url", path, path), (path,))
+    if path.startswith("runs/"):
+        run = repository.runs()[path.removeprefix("runs/")]
+        return Lineage(repository, Node("run", run.id, path, None, True), (run.id,))
+    if not path.startswith(_SPACES):
+        raise InvalidInputError(
+            f"lineage of {path!r:.200}: expected a whole path, such as models/{path:.80} or "
+            f"datasets/{path:.80}, runs/NAME, or a URL"
+        )
+    start = _stored(repository, path, ref)
+    if not all_versions:
+        return Lineage(repository, start, (start.key,))
+    with repository.catalog.reading() as connection:
+        return Lineage(repository, start, tuple(core.versions_of(connection, path)))
+
+
+def _stored(repository: Repository, path: str, ref: str) -> Node:
+    revision = repository.resolve(ref)
+    entry = repository.core.entry(revision.commit.tree, path)
+    if entry is None:
+        there = [at for at, _ in repository.core.entries(revision.commit.tree)]
+        raise NotFoundError(
+            f"no {path} in commit {revision.digest:.12} ({ref})"
+            + (f"; there are {', '.join(there[:8])}" if there else "")
+        )
+    return Node(entry.kind.label, entry.digest, path, revision.digest, True)
+
+
+def _stored_finding(step: Step) -> Finding:
+    what = f"{step.relation} {step.origin.path}"
+    if step.origin.stored:
+        return Finding(what, True, f"version {step.origin.key:.12} is stored")
+    return Finding(what, False, f"version {step.origin.key:.12} is not stored any more")
+
+
+def _order_finding(step: Step) -> Finding:
+    what = f"order of {step.origin.path}"
+    if {"seed", "epoch", "position"} <= step.details.keys():
+        place = ", ".join(f"{name} {step.details[name]}" for name in ("seed", "epoch", "position"))
+        return Finding(what, True, place)
+    return Finding(what, False, "seed and position of the stream were not noted")
+
+
+def _code_finding(run: RunRecord) -> Finding:
+    what, code = f"code of runs/{run.name}", run.document.attempts[-1].code
+    if code is None:
+        return Finding(what, False, "it did not lie in a git checkout")
+    if code.dirty:
+        return Finding(what, False, f"files differed from git commit {code.commit:.12}")
+    return Finding(what, True, f"git commit {code.commit:.12}")
+
+
+def _title(node: Node) -> str:
+    if node.kind in {"url", "run"}:
+        return node.path
+    return f"{node.path or node.kind} ({node.key:.12}{'' if node.stored else ', not stored'})"
+
+
+def _tree(beyond: Mapping[str, list[Step]], start: str, *, up: bool) -> Iterator[str]:
+    """Lines of a tree, from a stack: lineages may be deeper than Python's own reaches."""
+    shown = {start}
+    waiting = [("", step, step is beyond[start][-1]) for step in reversed(beyond.get(start, []))]
+    while waiting:
+        indent, step, last = waiting.pop()
+        node = step.origin if up else step.subject
+        told = [f"{name} {value}" for name, value in step.details.items() if name in _SHOWN]
+        below = beyond.get(node.key, [])
+        again = node.key in shown and bool(below)
+        title = ", ".join([f"{step.relation} {_title(node)}", *told])
+        yield f"{indent}{'└─' if last else '├─'} {title}{' (see above)' if again else ''}"
+        if not again:
+            shown.add(node.key)
+            deeper = f"{indent}{'   ' if last else '│  '}"
+            waiting += [(deeper, one, one is below[-1]) for one in reversed(below)]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

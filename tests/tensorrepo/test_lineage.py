@@ -1,0 +1,167 @@
+"""Lineage, asked of a repository: what a model came from, who saw what, can it be made again."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import tensorrepo as tr
+from tensorrepo.lineage import Kinship
+from tensorrepo.query.lineage import Node, Step
+
+if TYPE_CHECKING:
+    pass
+
+ADA = "Ada <ada@example.org>"
+COLUMNS = {"x": np.arange(40, dtype=np.float32), "label": np.arange(40, dtype=np.int64) % 4}
+WEIGHTS = {"w": np.ones((4, 4), np.float32)}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
+    """points -> run exp1 -> net -> tuned, in which rows of points were deleted in between."""
+    catalog = tmp_path_factory.mktemp("catalog") / "catalog.db"
+    made = tr.init(f"memory://lineage-{os.getpid()}", author=ADA)
+    made = tr.open(made.url, author=ADA, catalog=f"sqlite:///{catalog}")
+    with made.transaction() as tx:
+        tx.create_dataset("points", {"x": "float32", "label": "int64"}).append(COLUMNS)
+    with made.run("exp1", params={"lr": 0.1}) as run:
+        list(made.dataset("points").stream(batch_size=8, seed=3))
+        run.log_metric("loss", float("nan"))
+        run.log_metric("loss", 0.5)
+        run.save_model("net", WEIGHTS)
+    made.create_tag("v1")
+    with made.transaction() as tx:
+        tx.dataset("points").delete("label == 1")
+    points = made.dataset("points")
+    with made.transaction() as tx:
+        tx.save_model("tuned", WEIGHTS, parent="main:models/net", trained_on=[points])
+    return made
+
+
+def test_ancestors_go_through_parents_and_runs_to_data(repository: tr.Repository) -> None:
+    found = repository.lineage("models/tuned").ancestors()
+    assert found.paths == ["models/net", "datasets/points", "runs/exp1"]
+    assert [(step.depth, step.relation, step.origin.path) for step in found] == [
+        (1, "fine-tuned-from", "models/net"),
+        (1, "trained-on", "datasets/points"),
+        (2, "made-by", "runs/exp1"),
+        (2, "trained-on", "datasets/points"),
+        (3, "trained-on", "datasets/points"),
+    ]
+    assert all(step.origin.stored for step in found)
+
+
+def test_descendants_of_data_are_found_of_one_version_and_of_all(
+    repository: tr.Repository,
+) -> None:
+    now = repository.lineage("datasets/points").descendants()
+    then = repository.lineage("datasets/points", "v1").descendants(relations=["trained-on"])
+    ever = repository.lineage("datasets/points", all_versions=True).descendants()
+    assert now.paths == ["models/tuned"]
+    assert then.paths == ["models/net", "runs/exp1"]
+    assert sorted(ever.paths) == ["models/net", "models/tuned", "runs/exp1"]
+
+
+def test_a_bound_of_depth_and_relations_narrows_what_is_found(repository: tr.Repository) -> None:
+    lineage = repository.lineage("models/tuned")
+    assert lineage.ancestors(depth=1).paths == ["models/net", "datasets/points"]
+    assert lineage.ancestors(relations=["parent"]).paths == ["models/net"]
+
+
+def test_models_that_saw_rows_that_are_gone_now_are_named(repository: tr.Repository) -> None:
+    (found,) = repository.lineage("datasets/points").saw_deleted()
+    assert (found.model.path, found.deleted, found.seen) == ("models/net", 10, "all")
+    assert found.details["seed"] == 3
+    assert repository.lineage("datasets/points", "v1").saw_deleted() == []
+
+
+def test_what_changed_between_the_data_of_two_models_is_told(repository: tr.Repository) -> None:
+    old, new = repository.lineage("models/net"), repository.lineage("models/tuned")
+    (change,) = old.data_changes(new)
+    assert (change.path, change.summary) == ("datasets/points", "-10 rows")
+    assert old.data_changes(old)[0].summary == "the same version"
+
+
+def test_whether_a_model_can_be_made_again_is_told_with_reasons(
+    repository: tr.Repository,
+) -> None:
+    net = {one.what: one for one in repository.lineage("models/net").reproducible()}
+    tuned = {one.what: one for one in repository.lineage("models/tuned").reproducible()}
+    assert net["trained-on datasets/points"].ok
+    assert net["order of datasets/points"].why == "seed 3, epoch 0, position 40"
+    assert "code of runs/exp1" in net
+    assert not tuned["order of datasets/points"].ok
+    assert not tuned["run"].ok
+
+
+def test_a_catalog_made_anew_says_the_same_of_runs(repository: tr.Repository) -> None:
+    assert repository.catalog.verify() == []
+
+
+def test_runs_are_asked_in_sql(repository: tr.Repository) -> None:
+    with repository.catalog.reading() as connection:
+        (run,) = connection.exec_driver_sql(
+            "SELECT name, status, id FROM run WHERE name = 'exp1'"
+        ).all()
+        (metric,) = connection.exec_driver_sql(
+            "SELECT points, not_finite, last, min FROM run_metric WHERE name = 'loss'"
+        ).all()
+        (parameter,) = connection.exec_driver_sql("SELECT name, value FROM parameter").all()
+    assert tuple(run) == ("exp1", "finished", repository.runs()["exp1"].id)
+    assert tuple(metric) == (2, 1, 0.5, 0.5)
+    assert tuple(parameter) == ("lr", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("net", "models/net"),
+        ("models/none", "no models/none"),
+        ("runs/none", "no run 'none'"),
+        ("models/net", "is a model, not a dataset"),
+    ],
+)
+def test_what_cannot_be_asked_about_is_refused(
+    repository: tr.Repository, path: str, told: str
+) -> None:
+    with pytest.raises(tr.Error, match=told):
+        repository.lineage(path).saw_deleted()
+
+
+def test_a_tree_for_people_shows_everything_once(repository: tr.Repository) -> None:
+    lines = list(repository.lineage("models/tuned").ancestors().lines())
+    assert lines[0].startswith("models/tuned (")
+    assert [line.partition(" (")[0] for line in lines[1:]] == [
+        "├─ fine-tuned-from models/net",
+        "│  ├─ made-by runs/exp1",
+        "│  │  └─ trained-on datasets/points",
+        "│  └─ trained-on datasets/points",
+        "└─ trained-on datasets/points",
+    ]
+
+
+def test_names_are_quoted_for_graphviz() -> None:
+    evil = Node("url", 'https://x/"];\n', 'https://x/"];\n')
+    start = Node("dataset", "1" * 64, "datasets/a", None, True)
+    dot = Kinship(start, (Step(1, start, "imported-from", evil, {}),), True).dot()
+    assert dot.splitlines() == [
+        "digraph lineage {",
+        '  n0 [label="datasets/a (111111111111)"];',
+        '  n1 [label="https://x/\\"];\\n"];',
+        '  n0 -> n1 [label="imported-from"];',
+        "}",
+    ]
+
+
+def test_what_goes_in_a_circle_is_shown_once() -> None:
+    one, other = Node("run", "1", "runs/a"), Node("model", "2", "models/b", None, True)
+    steps = (Step(1, one, "used", other, {}), Step(2, other, "made-by", one, {}))
+    assert list(Kinship(one, steps, True).lines()) == [
+        "runs/a",
+        "└─ used models/b (2)",
+        "   └─ made-by runs/a (see above)",
+    ]
