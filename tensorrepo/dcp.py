@@ -4,6 +4,11 @@ Each rank stores its shards and says what it stored; the coordinator joins that 
 commits it, as the checkpointer does: at ``runs/<run>/<step>``. A checkpoint saved by some ranks is
 loaded by any number of others, or by one process through the checkpointer.
 
+    save(state, repo, "exp1", step)
+    load(state, repo, "exp1")
+
+which stand for torch's own calls, where other arguments of those are wanted:
+
     dcp.save(state, storage_writer=Writer(repo, "exp1", step), planner=SavePlanner())
     dcp.load(state, storage_reader=Reader(repo, "exp1"), planner=LoadPlanner())
 
@@ -15,12 +20,15 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 try:
     import torch
+    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
     from torch.distributed.checkpoint.metadata import (
         BytesStorageMetadata,
@@ -52,7 +60,7 @@ from tensorrepo.formats.model.shards import Shard, join_shards, store_shards
 from tensorrepo.formats.model.training.statetree import put_together, take_apart
 from tensorrepo.formats.run.document import check_run_name
 from tensorrepo.formats.tensors import TORCH_NAMES, tensor_of
-from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.refs import BRANCHES
 from tensorrepo.repo.series import begin_beside
 from tensorrepo.repo.writer import ObjectWriter
@@ -60,7 +68,7 @@ from tensorrepo.retention import Keep
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch.distributed.checkpoint.metadata import MetadataIndex
     from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
@@ -288,6 +296,92 @@ class Reader(StorageReader):
             commit = find_step(core.log.refresh(), self._run, self._step)
             self._model = open_model(core.objects, state_entry(self._repository, commit))
         return self._model
+
+
+def save(
+    state: dict[str, Any],
+    repository: Repository,
+    run: str,
+    step: int,
+    *,
+    process_group: Any = None,
+    **options: Any,
+) -> None:
+    """Save what all ranks hold of a state: `torch.distributed.checkpoint.save`, with our errors.
+
+    Args:
+        state: as torch's `save` takes it.
+        repository: where to; each rank opens it by itself.
+        run: its name.
+        step: of the training.
+        process_group: of the ranks; None: all, or this process where none were started.
+        options: of `Writer`: `keep`, `metrics`, `start`.
+
+    Raises:
+        Error: what went wrong, on whichever rank, which a note of it names.
+    """
+    writer = Writer(repository, run, step, **options)
+    with plain_errors():
+        dcp.save(
+            state,
+            storage_writer=writer,
+            planner=SavePlanner(),
+            process_group=process_group,
+            no_dist=_alone(),
+        )
+
+
+def load(
+    state: dict[str, Any],
+    repository: Repository,
+    run: str,
+    step: int | None = None,
+    *,
+    process_group: Any = None,
+) -> None:
+    """Load into the tensors of a state what ranks saved, or a checkpointer did.
+
+    `torch.distributed.checkpoint.load`, with our errors; see `save`. Without `step` the newest.
+    """
+    reader = Reader(repository, run, step)
+    reader.read_metadata()  # torch makes an AssertionError of whatever fails in this
+    with plain_errors():
+        dcp.load(
+            state,
+            storage_reader=reader,
+            planner=LoadPlanner(),
+            process_group=process_group,
+            no_dist=_alone(),
+        )
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Around calls of `torch.distributed.checkpoint`: its `CheckpointException`, unwrapped.
+
+    It is no `Exception`, and what went wrong stands at the end of its text, below the traceback of
+    every rank. Raised is the first error of ours instead, from it, with a note that names its
+    ranks; what is no error of ours is left as it is.
+    """
+    try:
+        yield
+    except CheckpointException as wrapped:
+        ours = {
+            rank: failure
+            for rank, (failure, _) in wrapped.failures.items()
+            if isinstance(failure, Error)
+        }
+        if not ours:
+            raise
+        first = ours[min(ours)]
+        alike = [rank for rank in sorted(ours) if str(ours[rank]) == str(first)]
+        noun = "rank" if len(alike) == 1 else "ranks"
+        first.add_note(f"on {noun} {', '.join(map(str, alike))} of the job")
+        raise first from wrapped
+
+
+def _alone() -> bool:
+    return not (torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 @dataclass(frozen=True, slots=True)

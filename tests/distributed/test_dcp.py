@@ -125,6 +125,34 @@ def test_torchs_planners_are_refused_where_they_would_pickle(repository: tr.Repo
     assert isinstance(refused.value.failures[0][0], tr.UnsupportedError)
 
 
+def test_what_went_wrong_comes_in_our_words_and_names_ranks(repository: tr.Repository) -> None:
+    import torch
+
+    from tensorrepo.dcp import load, save
+
+    state = {"w": torch.arange(100.0), "step": 7}
+    with pytest.raises(tr.InvalidInputError, match="_Bomb") as refused:
+        save({"hooks": {"first": _Bomb()}}, repository, "exp1", 1)
+    assert refused.value.__notes__ == ["on rank 0 of the job"]
+    with pytest.raises(tr.NotFoundError, match="no checkpoint"):
+        load({"w": torch.zeros(100)}, repository, "exp1")
+    save(state, repository, "exp1", 2, metrics={"loss": 0.5})
+    found = {"w": torch.zeros(100), "step": 0}
+    load(found, repository, "exp1")
+    assert (found["w"].equal(state["w"]), found["step"]) == (True, 7)
+
+
+def test_errors_that_are_not_ours_are_left_as_they_are() -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    from tensorrepo.dcp import plain_errors
+
+    failed = CheckpointException("x", {1: (ValueError("y"), None)})
+    with pytest.raises(CheckpointException) as raised, plain_errors():
+        raise failed
+    assert raised.value is failed
+
+
 class _Bomb:
     def __reduce__(self) -> Any:
         raise AssertionError("a bomb was built")
