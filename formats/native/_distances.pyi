@@ -3,6 +3,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+def differ(
+    frame: NDArray[Any],
+    base: NDArray[Any],
+    size: int,
+    magnitude: bool,
+    out: NDArray[Any],
+    /,
+) -> None: ...
+def restore(
+    distances: NDArray[Any],
+    base: NDArray[Any],
+    size: int,
+    magnitude: bool,
+    out: NDArray[Any],
+    /,
+) -> None: ...
 def scan(
     frame: NDArray[Any],
     base: NDArray[Any],

@@ -25,56 +25,13 @@
 #define INLINE __attribute__((always_inline)) static inline
 
 #include "numbers.h"
+#include "tokens.h"
 
 enum {
     SYMBOLS = 256,
     CONTEXTS = 256,
-    SLACK = 16,  /* bytes: bits are written in words */
-    DIRECT = 16, /* distances below are tokens of their own */
     MOST_STEPS = 16,
-    MOST_BITS = 29, /* of a number of at most 4 bytes */
 };
-
-/* Small distances are their own token; larger ones give their length and the two bits below their
- * first, and the bits that are left. */
-INLINE unsigned token_of(uint64_t distance)
-{
-    unsigned top = 63u - (unsigned)__builtin_clzll(distance | DIRECT);
-    unsigned far = 4 * top + (unsigned)(distance >> (top - 2)) - 4;
-    return distance < DIRECT ? (unsigned)distance : far;
-}
-
-/* The same without a branch or a count of zeros, so that compilers take many at once: the length is
- * the exponent of the float, with the bit below the first cleared so that nothing is rounded up. */
-INLINE void short_tokens(const U32 *restrict distances, size_t count, uint8_t *restrict tokens)
-{
-    for (size_t i = 0; i < count; i++) {
-        U32 distance = distances[i], half = (distance | DIRECT) >> 1;
-        union {
-            float number;
-            U32 bits;
-        } rounded = {(float)(I32)(half & ~(half >> 1))};
-        U32 top = (rounded.bits >> 23) - 126;
-        U32 far = 4 * top + (distance >> (top - 2)) - 4;
-        U32 direct = 0 - (U32)(distance / DIRECT == 0);
-        tokens[i] = (uint8_t)((distance & direct) | (far & ~direct));
-    }
-}
-
-INLINE unsigned bits_of(unsigned token)
-{
-    return token < DIRECT ? 0 : 2 + (token - DIRECT) / 4;
-}
-
-INLINE uint64_t least_of(unsigned token)
-{
-    return token < DIRECT ? token : (uint64_t)(4 | (token & 3)) << bits_of(token);
-}
-
-static unsigned last_token(int size)
-{
-    return (unsigned)(DIRECT + 4 * (8 * size - 5) + 3);
-}
 
 /* ------------------------------------------------------------------ distances to tokens */
 
@@ -112,6 +69,43 @@ INLINE void scan_body(const uint8_t *frame, const uint8_t *base, size_t count, k
         if (i < part)
             counts[(size_t)contexts[i] * SYMBOLS + tokens[at + i]]++;
     }
+}
+
+/* Distances themselves, and numbers from them: for whoever stores distances in another way. */
+INLINE void differ_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
+                        uint8_t *out)
+{
+    switch (kind.size) {
+    case 1: moved8(frame, base, count, kind.magnitude, out); break;
+    case 2: moved16(frame, base, count, kind.magnitude, (U16 *)out); break;
+    case 4: moved32(frame, base, count, kind.magnitude, (U32 *)out); break;
+    default: moved64(frame, base, count, kind.magnitude, (U64 *)out);
+    }
+}
+
+INLINE void restore_body(const uint8_t *distances, const uint8_t *base, size_t count, kind kind,
+                         uint8_t *out)
+{
+    switch (kind.size) {
+    case 1: restored8(distances, base, count, kind.magnitude, out); break;
+    case 2: restored16((const U16 *)distances, base, count, kind.magnitude, out); break;
+    case 4: restored32((const U32 *)distances, base, count, kind.magnitude, out); break;
+    default: restored64((const U64 *)distances, base, count, kind.magnitude, out);
+    }
+}
+
+typedef void mover(const uint8_t *, const uint8_t *, size_t, kind, uint8_t *);
+
+static void differ_portable(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
+                            uint8_t *out)
+{
+    differ_body(frame, base, count, kind, out);
+}
+
+static void restore_portable(const uint8_t *distances, const uint8_t *base, size_t count,
+                             kind kind, uint8_t *out)
+{
+    restore_body(distances, base, count, kind, out);
 }
 
 typedef void scanner(const uint8_t *, const uint8_t *, size_t, kind, uint8_t *, uint32_t *,
@@ -195,111 +189,6 @@ static void contexts_portable(const uint8_t *base, size_t count, kind kind, cons
 
 /* ------------------------------------------------------------------ bits */
 
-typedef struct {
-    uint8_t *out;
-    size_t used;
-    uint64_t waiting;
-    unsigned held; /* bits of `waiting`, below 8 between numbers */
-} writing;
-
-/* At most 56 bits. */
-INLINE void write_bits(writing *to, uint64_t value, unsigned bits)
-{
-    to->waiting |= value << to->held;
-    to->held += bits;
-    store64(to->out + to->used, to->waiting);
-    to->used += to->held >> 3;
-    to->waiting >>= to->held & ~7u;
-    to->held &= 7;
-}
-
-/* Up to 64 bits; those above 32 by themselves. */
-INLINE void write_many(writing *to, uint64_t value, unsigned bits)
-{
-    if (bits <= 32) {
-        write_bits(to, value, bits);
-        return;
-    }
-    write_bits(to, value & 0xFFFFFFFFu, 32);
-    write_bits(to, value >> 32, bits - 32);
-}
-
-/* The bits that tokens leave of each number, and how many. */
-INLINE void short_bits(U32 *restrict moved, const uint8_t *restrict tokens, size_t count,
-                       uint8_t *restrict lengths)
-{
-    for (size_t i = 0; i < count; i++) {
-        unsigned bits = bits_of(tokens[i]);
-        moved[i] &= ((U32)1 << bits) - 1;
-        lengths[i] = (uint8_t)bits;
-    }
-}
-
-/* One block of numbers of at most 4 bytes; whether there was room. */
-INLINE bool write_short(const uint8_t *frame, const uint8_t *base, const uint8_t *tokens,
-                        size_t count, kind kind, writing *to, size_t room)
-{
-    U32 moved[BLOCK];
-    uint8_t lengths[BLOCK];
-    writing local = *to; /* what is written might be the fields themselves, for all compilers know */
-    short_moved(frame, base, count, kind, moved);
-    short_bits(moved, tokens, count, lengths);
-    size_t i = 0;
-    for (; i + 2 <= count; i += 2) { /* two at once: each waits for the one before */
-        unsigned bits = (unsigned)lengths[i] + lengths[i + 1];
-        uint64_t value = moved[i] | (uint64_t)moved[i + 1] << lengths[i];
-        if (__builtin_expect(room - local.used < SLACK, 0))
-            return false;
-        if (__builtin_expect(bits > 56, 0))
-            write_many(&local, value, bits);
-        else
-            write_bits(&local, value, bits);
-    }
-    if (room - local.used < SLACK)
-        return false;
-    if (i < count)
-        write_bits(&local, moved[i], lengths[i]);
-    *to = local;
-    return true;
-}
-
-/* One block of numbers of 8 bytes; whether there was room. */
-INLINE bool write_long(const uint8_t *frame, const uint8_t *base, const uint8_t *tokens,
-                       size_t count, kind kind, writing *to, size_t room)
-{
-    U64 moved[BLOCK];
-    moved64(frame, base, count, kind.magnitude, moved);
-    for (size_t i = 0; i < count; i++) {
-        unsigned bits = bits_of(tokens[i]);
-        if (room - to->used < SLACK)
-            return false;
-        write_many(to, moved[i] & (((uint64_t)1 << bits) - 1), bits);
-    }
-    return true;
-}
-
-/* The bits of all distances, the first in the lowest bits of the first byte. Returns the bytes, or
- * -1 where they and SLACK do not fit. */
-INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, const uint8_t *tokens,
-                                 size_t count, kind kind, uint8_t *out, size_t room)
-{
-    writing to = {.out = out};
-    for (size_t at = 0; at < count; at += BLOCK) {
-        size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
-        bool fits = kind.size == 8 ? write_long(frame + start, base + start, tokens + at, part,
-                                                kind, &to, room)
-                                   : write_short(frame + start, base + start, tokens + at, part,
-                                                 kind, &to, room);
-        if (!fits)
-            return -1;
-    }
-    if (room - to.used < SLACK)
-        return -1;
-    if (to.held)
-        out[to.used++] = (uint8_t)to.waiting;
-    return room - to.used < SLACK ? -1 : (Py_ssize_t)to.used;
-}
-
 typedef Py_ssize_t bit_packer(const uint8_t *, const uint8_t *, const uint8_t *, size_t, kind,
                               uint8_t *, size_t);
 
@@ -310,108 +199,6 @@ static Py_ssize_t pack_bits_portable(const uint8_t *frame, const uint8_t *base,
     Py_ssize_t used;
     BY_WIDTH(used = pack_bits_body(frame, base, tokens, count, kind, out, room))
     return used;
-}
-
-/* What lies at a bit; zeros beyond the end. */
-static uint64_t bits_at_end(const uint8_t *bits, size_t size, size_t at)
-{
-    uint8_t window[16] = {0};
-    if (at / 8 < size)
-        memcpy(window, bits + at / 8, size - at / 8 < 16 ? size - at / 8 : 16);
-    unsigned shift = at % 8;
-    uint64_t low = load64(window) >> shift;
-    return shift ? low | (uint64_t)window[8] << (64 - shift) : low;
-}
-
-INLINE uint64_t bits_at(const uint8_t *bits, size_t size, size_t at, bool far)
-{
-    if (__builtin_expect(at / 8 + 9 > size, 0))
-        return bits_at_end(bits, size, at);
-    unsigned shift = at % 8;
-    uint64_t low = load64(bits + at / 8) >> shift;
-    if (far && shift) /* more than 57 bits may be asked for */
-        low |= (uint64_t)bits[at / 8 + 8] << (64 - shift);
-    return low;
-}
-
-typedef struct {
-    const uint8_t *bits;
-    size_t size; /* bytes */
-    size_t at;   /* bit */
-} bit_reading;
-
-/* What tokens say of numbers of at most 4 bytes: the least there is, and how many bits follow. */
-INLINE void short_least(const uint8_t *restrict tokens, size_t count, U32 *restrict least,
-                        uint8_t *restrict lengths)
-{
-    for (size_t i = 0; i < count; i++) {
-        U32 token = tokens[i], bits = bits_of(tokens[i]);
-        lengths[i] = (uint8_t)bits;
-        least[i] = token < DIRECT ? token : (4 | (token & 3)) << bits;
-    }
-}
-
-INLINE void short_zigzag(const uint8_t *restrict tokens, size_t count, bit_reading *from,
-                         U32 *restrict zigzag)
-{
-    U32 raw[BLOCK];
-    uint8_t lengths[BLOCK];
-    short_least(tokens, count, zigzag, lengths);
-    size_t at = from->at;
-    if ((at + MOST_BITS * count) / 8 + 9 <= from->size) {
-        for (size_t i = 0; i < count; i++) {
-            raw[i] = (U32)(load64(from->bits + at / 8) >> at % 8);
-            at += lengths[i];
-        }
-    } else {
-        for (size_t i = 0; i < count; i++) {
-            raw[i] = (U32)bits_at(from->bits, from->size, at, false);
-            at += lengths[i];
-        }
-    }
-    from->at = at;
-    for (size_t i = 0; i < count; i++)
-        zigzag[i] |= raw[i] & (((U32)1 << lengths[i]) - 1);
-}
-
-INLINE void long_zigzag(const uint8_t *tokens, size_t count, bit_reading *from, U64 *zigzag)
-{
-    for (size_t i = 0; i < count; i++) {
-        unsigned length = bits_of(tokens[i]);
-        uint64_t raw = bits_at(from->bits, from->size, from->at, true);
-        zigzag[i] = least_of(tokens[i]) | (raw & (((uint64_t)1 << length) - 1));
-        from->at += length;
-    }
-}
-
-/* Whether all tokens are those of such numbers and use up exactly these bits. */
-INLINE bool apply_body(const uint8_t *tokens, const uint8_t *bits, size_t size, const uint8_t *base,
-                       size_t count, kind kind, uint8_t *out)
-{
-    union {
-        U32 shorter[BLOCK];
-        U64 longer[BLOCK];
-    } zigzag;
-    bit_reading from = {bits, size, 0};
-    uint8_t last = (uint8_t)last_token(kind.size);
-    for (size_t at = 0; at < count; at += BLOCK) {
-        size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
-        uint8_t highest = 0;
-        for (size_t i = 0; i < part; i++)
-            highest = tokens[at + i] > highest ? tokens[at + i] : highest;
-        if (highest > last)
-            return false;
-        if (kind.size == 8) {
-            long_zigzag(tokens + at, part, &from, zigzag.longer);
-            restored64(zigzag.longer, base + start, part, kind.magnitude, out + start);
-        } else {
-            short_zigzag(tokens + at, part, &from, zigzag.shorter);
-            short_restored(zigzag.shorter, base + start, part, kind, out + start);
-        }
-    }
-    if ((from.at + 7) / 8 != size)
-        return false;
-    return from.at % 8 == 0 || bits[size - 1] >> from.at % 8 == 0;
 }
 
 typedef bool applier(const uint8_t *, const uint8_t *, size_t, const uint8_t *, size_t, kind,
@@ -427,12 +214,25 @@ static bool apply_portable(const uint8_t *tokens, const uint8_t *bits, size_t si
 
 /* ------------------------------------------------------------------ faster paths */
 
+static mover *best_differ = differ_portable, *best_restore = restore_portable;
 static scanner *best_scan = scan_portable;
 static contexter *best_contexts = contexts_portable;
 static bit_packer *best_pack_bits = pack_bits_portable;
 static applier *best_apply = apply_portable;
 
 #if defined(__x86_64__)
+
+WIDE static void differ_wide(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
+                             uint8_t *out)
+{
+    differ_body(frame, base, count, kind, out);
+}
+
+WIDE static void restore_wide(const uint8_t *distances, const uint8_t *base, size_t count,
+                              kind kind, uint8_t *out)
+{
+    restore_body(distances, base, count, kind, out);
+}
 
 WIDE static void scan_wide(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
                            uint8_t *tokens, uint32_t *counts, uint32_t *others)
@@ -468,6 +268,8 @@ static void choose(void)
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2"))
         return;
+    best_differ = differ_wide;
+    best_restore = restore_wide;
     best_scan = scan_wide;
     best_contexts = contexts_wide;
     best_pack_bits = pack_bits_wide;
@@ -622,7 +424,47 @@ static PyObject *apply(PyObject *module, PyObject *arguments)
     return found;
 }
 
+/* differ or restore: of what and base of equal size, aligned to their numbers. */
+static PyObject *move(PyObject *arguments, mover *by)
+{
+    Py_buffer at[3] = {{0}};
+    int size, magnitude;
+    kind kind;
+    Py_ssize_t count;
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*y*iiw*", &at[0], &at[1], &size, &magnitude, &at[2]))
+        return NULL;
+    bool fine = known_kind(size, magnitude, 0, &kind) && (count = numbers(&at[0], size)) >= 0 &&
+                is_size("base", at[1].len, at[0].len) && is_size("out", at[2].len, at[0].len);
+    if (fine && (((uintptr_t)at[0].buf | (uintptr_t)at[2].buf) % (uintptr_t)size)) {
+        PyErr_Format(PyExc_ValueError, "numbers are not aligned");
+        fine = false;
+    }
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        by(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf);
+        Py_END_ALLOW_THREADS
+        found = Py_NewRef(Py_None);
+    }
+    release(at, 3);
+    return found;
+}
+
+static PyObject *differ(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    return move(arguments, best_differ);
+}
+
+static PyObject *restore(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    return move(arguments, best_restore);
+}
+
 static PyMethodDef METHODS[] = {
+    {"differ", differ, METH_VARARGS, NULL},
+    {"restore", restore, METH_VARARGS, NULL},
     {"scan", scan, METH_VARARGS, NULL},
     {"contexts", contexts, METH_VARARGS, NULL},
     {"pack_bits", pack_bits, METH_VARARGS, NULL},

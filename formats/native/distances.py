@@ -60,6 +60,14 @@ class Distances(Protocol):
 
     name: str
 
+    def differ(self, frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        """How far each number is from its base, zigzag: small for near ones."""
+        ...
+
+    def restore(self, distances: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        """The numbers that are so far from `base`."""
+        ...
+
     def scan(
         self, frame: NDArray[Any], base: NDArray[Any], of: Numbers
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
@@ -107,6 +115,16 @@ class NativeDistances:
 
     name = "native"
 
+    def differ(self, frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        out = np.empty(frame.size, of.dtype)
+        _distances.differ(_aligned(frame), base, of.size, of.signed_magnitude, out)
+        return out
+
+    def restore(self, distances: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        out = np.empty(base.size, of.dtype)
+        _distances.restore(_aligned(distances), base, of.size, of.signed_magnitude, out)
+        return out
+
     def scan(
         self, frame: NDArray[Any], base: NDArray[Any], of: Numbers
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
@@ -151,10 +169,26 @@ class NumpyDistances:
 
     name = "numpy"
 
+    def differ(self, frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        moved = _ordered(frame, of) - _ordered(base, of)
+        if of.signed_magnitude:
+            # Away from zero or toward it is what training does, on both sides of zero.
+            moved = np.where(_negative(base, of), np.negative(moved), moved)
+        signed = moved.view(f"<i{of.size}")
+        zigzag: NDArray[Any] = ((signed << 1) ^ (signed >> (of.bits - 1))).view(of.dtype)
+        return zigzag
+
+    def restore(self, distances: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        one = of.dtype.type(1)
+        moved = (distances >> one) ^ np.negative(distances & one)
+        if of.signed_magnitude:
+            moved = np.where(_negative(base, of), np.negative(moved), moved)
+        return _unordered(_ordered(base, of) + moved, of)
+
     def scan(
         self, frame: NDArray[Any], base: NDArray[Any], of: Numbers
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-        tokens = _tokens(differences(frame, base, of))
+        tokens = _tokens(self.differ(frame, base, of))
         places = tokens + _contexts(base, of) * np.intp(256)
         counts = np.bincount(places, minlength=CONTEXTS * 256).astype(np.uint32)
         return tokens, counts.reshape(CONTEXTS, 256)
@@ -174,7 +208,7 @@ class NumpyDistances:
         out: NDArray[np.uint8],
     ) -> int:
         lengths = bits_of(tokens).astype(np.int64)
-        values = differences(frame, base, of).astype(np.uint64)
+        values = self.differ(frame, base, of).astype(np.uint64)
         values &= (np.uint64(1) << lengths.astype(np.uint64)) - np.uint64(1)
         starts = np.cumsum(lengths) - lengths
         total = int(lengths.sum())
@@ -211,7 +245,7 @@ class NumpyDistances:
         values = windows[place] >> shift | above << np.uint64(1) << (np.uint64(63) - shift)
         values &= (np.uint64(1) << lengths.astype(np.uint64)) - np.uint64(1)
         values |= _least(tokens)
-        out[...] = apply_differences(values.astype(of.dtype), base, of)
+        out[...] = self.restore(values.astype(of.dtype), base, of)
         return True
 
 
@@ -256,24 +290,8 @@ def _contexts(base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
     return found
 
 
-def differences(numbers: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
-    """How far each number is from its base, zigzag: small for near ones."""
-    moved = _ordered(numbers, of) - _ordered(base, of)
-    if of.signed_magnitude:
-        # Away from zero or toward it is what training does, on both sides of zero.
-        moved = np.where(_negative(base, of), np.negative(moved), moved)
-    signed = moved.view(f"<i{of.size}")
-    zigzag: NDArray[Any] = ((signed << 1) ^ (signed >> (of.bits - 1))).view(of.dtype)
-    return zigzag
-
-
-def apply_differences(zigzag: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
-    """The numbers that are so far from `base`."""
-    one = of.dtype.type(1)
-    moved = (zigzag >> one) ^ np.negative(zigzag & one)
-    if of.signed_magnitude:
-        moved = np.where(_negative(base, of), np.negative(moved), moved)
-    return _unordered(_ordered(base, of) + moved, of)
+def _aligned(numbers: NDArray[Any]) -> NDArray[Any]:
+    return numbers if numbers.flags.aligned else numbers.copy()
 
 
 def _negative(numbers: NDArray[Any], of: Numbers) -> NDArray[np.bool_]:

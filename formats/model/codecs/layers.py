@@ -21,9 +21,7 @@ from tensorrepo.formats.native.distances import (
     BEST,
     CONTEXTS,
     Numbers,
-    apply_differences,
     bits_of,
-    differences,
 )
 from tensorrepo.repo.errors import CorruptError
 
@@ -55,7 +53,7 @@ def seem_better(
     left = int(bits_of(tokens).sum(dtype=np.int64))
     groups = len(tables.frequencies)
     contexts = BEST.contexts(some_base, of, tables.groups)
-    moved = differences(some, some_base, of)
+    moved = BEST.differ(some, some_base, of)
     found, enough = 0.0, 0.9 * (_entropy(coder.BEST.count(tokens, contexts, groups)) + left)
     for layer in planes.BEST.split(moved.view(np.uint8), of.size, turn=False)[::-1]:
         if found < enough:  # the last bytes are what is noise, if anything is
@@ -75,7 +73,7 @@ def _entropy(counts: NDArray[Any]) -> float:
 def encode(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
     """All layers, the most significant first."""
     contexts = BEST.contexts(base, of, _EACH)
-    moved = differences(frame, base, of)
+    moved = BEST.differ(frame, base, of)
     parts: list[Any] = []
     for layer in planes.BEST.split(moved.view(np.uint8), of.size, turn=False):
         tables, _ = tables_of(coder.BEST.count(layer, contexts, CONTEXTS))
@@ -109,7 +107,7 @@ def decode(data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArra
         raise CorruptError(f"layers: {data.size - at} bytes after the last one")
     moved = np.empty(out.size, of.dtype)
     planes.BEST.join(list(found), moved.view(np.uint8), turn=False)
-    out[...] = apply_differences(moved, base, of)
+    out[...] = BEST.restore(moved, base, of)
 
 
 def _decode_layer(

@@ -15,7 +15,6 @@ from tensorrepo.formats.native.distances import (
     SLACK_BYTES,
     Numbers,
     bits_of,
-    differences,
 )
 from tests.support.native import needs_native
 
@@ -84,12 +83,46 @@ def test_numbers_come_back(distances: Distances, of: Numbers, count: int, seed: 
 def test_both_find_the_same(of: Numbers, count: int, seed: int) -> None:
     assert NATIVE is not None
     frame, base = pair(of, count, seed)
-    groups = np.random.default_rng(seed).integers(0, 16, 256, np.uint8)
     found = [
-        (*each.scan(frame, base, of), *packed(each, frame, base, of)) for each in (NATIVE, NUMPY)
+        (
+            *each.scan(frame, base, of),
+            *packed(each, frame, base, of),
+            each.differ(frame, base, of),
+            each.restore(frame, base, of),
+        )
+        for each in (NATIVE, NUMPY)
     ]
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
-    assert np.array_equal(*(each.contexts(base, of, groups) for each in (NATIVE, NUMPY)))
+
+
+@needs_native
+@KINDS
+@CHEAP
+@given(count=st.integers(1, 3000), seed=SEEDS, share=st.sampled_from([0, 0.02, 0.5, 1]))
+def test_both_group_contexts_alike(of: Numbers, count: int, seed: int, share: float) -> None:
+    """Groups of neighbours, few or many, and such as nobody makes."""
+    assert NATIVE is not None
+    _, base = pair(of, count, seed)
+    rng = np.random.default_rng(seed)
+    neighbours = np.cumsum(rng.random(256) < share).astype(np.uint8)
+    others = rng.integers(0, 16, 256, np.uint8)
+    found, found_others = (
+        [each.contexts(base, of, groups) for each in (NATIVE, NUMPY)]
+        for groups in (neighbours, others)
+    )
+    assert np.array_equal(*found)
+    assert np.array_equal(*found_others)
+
+
+@EVERY
+@KINDS
+@CHEAP
+@given(count=st.integers(1, 300), seed=SEEDS)
+def test_numbers_come_back_from_their_distances(
+    distances: Distances, of: Numbers, count: int, seed: int
+) -> None:
+    frame, base = pair(of, count, seed)
+    assert np.array_equal(distances.restore(distances.differ(frame, base, of), base, of), frame)
 
 
 @needs_native
@@ -117,8 +150,8 @@ def test_both_make_the_same_of_any_tokens_and_bits(
 def test_one_step_up_and_one_down_are_1_and_2_or_2_and_1(distances: Distances, of: Numbers) -> None:
     base = np.full(2, 9, of.dtype)
     frame = base + np.array([1, -1]).astype(of.dtype)
-    assert distances.scan(frame, base, of)[0].tolist() == differences(frame, base, of).tolist()
-    assert sorted(differences(frame, base, of).tolist()) == [1, 2]
+    assert distances.scan(frame, base, of)[0].tolist() == distances.differ(frame, base, of).tolist()
+    assert sorted(distances.differ(frame, base, of).tolist()) == [1, 2]
 
 
 @EVERY
