@@ -1,7 +1,7 @@
 """A second reader of stored models, written from docs/spec/model.md alone.
 
 It shares no code with the package: struct, numpy, msgpack, BLAKE3 and xxh3. It finds, checks and
-describes everything that a pack holds, and decodes what is raw.
+describes everything that a pack holds, and decodes what is raw; `codecs_by_spec` decodes the rest.
 """
 
 from __future__ import annotations

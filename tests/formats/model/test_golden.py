@@ -15,6 +15,7 @@ from tensorrepo.formats.model.placement import decode_placement, encode_placemen
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.repo.ids import Digest, object_digest
 from tensorrepo.repo.objects import Kind, decode_object
+from tests.support.codecs_by_spec import Frame, decode, numbers_of
 from tests.support.golden_model import (
     BASE_WEIGHT,
     GOLDEN,
@@ -140,6 +141,11 @@ def test_the_golden_family_is_read_by_the_spec_alone() -> None:
     base = packs[pack].members[number]
     assert (tuned.codec, tuned.depth, base.codec, base.depth) == ("delta", 1, "planes", 0)
     assert base.frames[0].digest == derived("frame", BASE_WEIGHT.tobytes())
+    of = numbers_of("BF16", (1, 2))
+    ground = decode("planes", Frame(base.frames[0].planes, 140_000, of))
+    assert ground == BASE_WEIGHT.tobytes()
+    stored = Frame(tuned.frames[0].planes, 140_000, of, [ground])
+    assert decode("delta", stored) == TUNED_WEIGHT.tobytes()
     assert packs[pack].signatures == {number: tuple(BASE_WEIGHT[:: 70_000 // 256][:256])}
     norm = fingerprint("F64", (1, 8), [50], [derived("frame", VALUES["norm.bias"].tobytes())])
     assert read_raw(found[norm][0]) == VALUES["norm.bias"].tobytes()

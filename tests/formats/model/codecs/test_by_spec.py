@@ -1,0 +1,64 @@
+"""What the codecs store is decoded by the spec alone, by a reader that shares no code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.model.codecs.framecodec import FrameShape
+from tensorrepo.formats.model.codecs.registry import CODECS
+from tensorrepo.formats.tensors import TYPES
+from tests.support import codecs_by_spec
+
+RANDOM = np.random.default_rng(11)
+COUNT = 6000  # many coders; a tenth of it: few
+
+
+def walk(dtype: str, count: int, step: float) -> Any:
+    """Numbers, and those a little further on."""
+    base = RANDOM.normal(size=count)
+    return base.astype(dtype), (base + step * RANDOM.normal(size=count)).astype(dtype)
+
+
+def bfloat(values: Any) -> Any:
+    return (values.view("<u4") >> 16).astype("<u2")
+
+
+def moved(name: str, count: int) -> tuple[Any, Any]:
+    if name == "BF16":
+        return tuple(bfloat(one) for one in walk("<f4", count, 1e-2))
+    if name in {"F64", "F32", "F16"}:
+        return walk(f"<f{int(name[1:]) // 8}", count, 1e-3)
+    if name == "C64":
+        return tuple(one.view("<c8") for one in walk("<f4", 2 * count, 1e-3))
+    plain = RANDOM.integers(0, 200, count)
+    small = RANDOM.integers(0, 3, count)
+    kind = f"<i{TYPES[name].block_bytes}" if name.startswith("I") else "u1"
+    return plain.astype(kind), (plain + small).astype(kind)
+
+
+@pytest.mark.parametrize("count", [COUNT, COUNT // 10])
+@pytest.mark.parametrize("name", ["F64", "F32", "F16", "BF16", "C64", "F8_E4M3", "I32", "U8"])
+@pytest.mark.parametrize("codec", ["planes", "palette", "delta", "rows"])
+def test_a_frame_is_decoded_by_the_spec_alone(codec: str, name: str, count: int) -> None:
+    base, frame = moved(name, count)
+    frame.reshape(-1, 20)[::3] = base.reshape(-1, 20)[::3]
+    if codec == "palette":
+        frame = np.resize(frame[:50], count)
+    chosen, element = CODECS[codec], TYPES[name]
+    of = codecs_by_spec.numbers_of(name, (element.block_elements, element.block_bytes))
+    row_bytes = 20 * element.block_bytes
+    about = FrameShape(element, frame.nbytes, row_bytes, 7 * row_bytes + 3 * of.size)
+    given = [base.view(np.uint8).data] if chosen.bases else []
+    planes = chosen.encode(frame.view(np.uint8).data, given, about)
+    stored = codecs_by_spec.Frame(
+        [(int(plane.codec), bytes(plane.data)) for plane in planes],
+        frame.nbytes,
+        of,
+        [bytes(one) for one in given],
+        row_bytes // of.size,
+        about.first_byte // of.size,
+    )
+    assert codecs_by_spec.decode(codec, stored) == frame.tobytes()
