@@ -15,35 +15,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from tensorrepo.query.arrowscan import Scanned, StoppedError, as_arrow_dataset
 from tensorrepo.query.functions import NAMES, add_function
-from tensorrepo.query.pushdown import Scanned, StoppedError, as_arrow_dataset
 from tensorrepo.query.results import Result
 from tensorrepo.query.sqlnames import names_of, quoted
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+    from tensorrepo.query.arrowscan import Table
     from tensorrepo.query.sqlnames import Names
 
 Params: TypeAlias = "Sequence[Any] | Mapping[str, Any] | None"
 MEMORY = "1GiB"
 _MISSING = re.compile(r'Table with name "?(.+?)"? does not exist')
-
-
-class Table(Protocol):
-    """What SQL can read: `pushdown.DatasetTable` and the like."""
-
-    @property
-    def schema(self) -> pa.Schema: ...
-
-    @property
-    def shown(self) -> Sequence[str]:
-        """The columns that ``*`` stands for; others are there for queries that name them."""
-
-    def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
-        """Rows of some columns for which `where` is true."""
 
 
 class Tables(Protocol):
@@ -182,7 +166,7 @@ def in_our_words(scanned: Scanned, known: Callable[[], Iterable[str]]) -> Iterat
             raise failed from None
         if not is_of_duckdb(error):
             raise
-        raise reworded(error, known) from error
+        raise reworded(type(error).__name__, str(error).strip(), known) from error
 
 
 def is_of_duckdb(error: BaseException) -> bool:
@@ -191,13 +175,12 @@ def is_of_duckdb(error: BaseException) -> bool:
     return home.startswith(("_duckdb", "duckdb")) or type(error) in (RuntimeError, OSError)
 
 
-def reworded(error: BaseException, known: Callable[[], Iterable[str]]) -> Error:
-    """An error of DuckDB as one of ours: by what the caller does next."""
-    text = str(error).strip()
+def reworded(kind: str, text: str, known: Callable[[], Iterable[str]]) -> Error:
+    """An error of DuckDB, by its class and text, as one of ours: by what the caller does next."""
     missing = _MISSING.search(text)
     if missing is not None:
         return NotFoundError(_unknown_table(missing[1], known()))
-    if type(error).__name__ == "PermissionException":
+    if kind == "PermissionException" or "lock_configuration" in text:
         return PermissionDenied(f"SQL: {text}")
     return InvalidInputError(f"SQL: {text}")
 

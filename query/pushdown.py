@@ -18,9 +18,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cache
-from threading import Event
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +36,7 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.rows.expression import expression_tree, field_names
 from tensorrepo.formats.dataset.rows.rowread import read_columns
+from tensorrepo.query.arrowscan import Scanned, StoppedError
 from tensorrepo.query.sqlcolumns import sql_array, sql_field
 
 if TYPE_CHECKING:
@@ -49,23 +48,6 @@ NUMBER, ROW_ID = "row_number", "row_id"
 PART_BYTES = 16 << 20  # of all columns of a part that one thread reads at once
 PART_ROWS = 1 << 17
 THREADS = 2
-
-
-@dataclass(slots=True)
-class Scanned:
-    """What queries have read so far, and whether they shall go on.
-
-    `failed` is the error that ended a scan: DuckDB passes on its text alone.
-    """
-
-    pages: int = 0
-    rows: int = 0
-    stop: Event = field(default_factory=Event)
-    failed: BaseException | None = None
-
-
-class StoppedError(Exception):
-    """A scan was told to stop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,44 +84,6 @@ class DatasetTable:
     def _batches(self, part: _Part) -> Iterator[pa.RecordBatch]:
         for found in _in_order(part.read, part.parts(), self.threads):
             yield from found
-
-
-@cache
-def _arrow_dataset_class() -> type:
-    import pyarrow.dataset  # a third of a second: loaded by who asks SQL
-
-    class PushedDown(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is untyped
-        """DuckDB pushes columns and filters into subclasses alone."""
-
-        def __init__(self, table: Any) -> None:
-            self._table = table
-
-        @property
-        def schema(self) -> pa.Schema:
-            return self._table.schema
-
-        def scanner(
-            self,
-            columns: Sequence[str] | None = None,
-            filter: pc.Expression | None = None,  # noqa: A002 - pyarrow's name for it
-            **_: Any,
-        ) -> _Scanner:
-            names = self.schema.names if columns is None else columns
-            return _Scanner(lambda: self._table.reader(names, filter))
-
-    return PushedDown
-
-
-def as_arrow_dataset(table: Any) -> Any:
-    """A table with a `schema` and a `reader(columns, where)`, for `duckdb.register`."""
-    return _arrow_dataset_class()(table)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scanner:
-    """The one method that DuckDB calls of Arrow's scanners."""
-
-    to_reader: Callable[[], pa.RecordBatchReader]
 
 
 # ------------------------------------------------------------------------------ parts

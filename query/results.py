@@ -19,7 +19,7 @@ import pyarrow as pa
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from tensorrepo.query.pushdown import Scanned
+    from tensorrepo.query.arrowscan import Scanned
 
 BATCH_ROWS = 1 << 16
 SHOWN_ROWS = 20

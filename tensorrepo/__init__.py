@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.training.lossy import Lossy
     from tensorrepo.mix import Mix
     from tensorrepo.model import Model
+    from tensorrepo.query.sandbox import Limits
     from tensorrepo.repo.errors import (
         CommitExpired,
         CommitOutcomeUnknown,
@@ -78,6 +79,7 @@ _HOMES = {
     "InvalidInputError": (_ERRORS, "InvalidInputError"),
     "Json": (_SCHEMA, "Json"),
     "Keep": ("tensorrepo.retention", "Keep"),
+    "Limits": ("tensorrepo.query.sandbox", "Limits"),
     "Link": (_SCHEMA, "Link"),
     "LinkValue": (_SCHEMA, "LinkValue"),
     "Lossy": ("tensorrepo.formats.model.training.lossy", "Lossy"),
@@ -123,6 +125,7 @@ __all__ = [
     "InvalidInputError",
     "Json",
     "Keep",
+    "Limits",
     "Link",
     "LinkValue",
     "Lossy",

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.training.lossy import Lossy
     from tensorrepo.query.duck import Params
     from tensorrepo.query.results import Result
+    from tensorrepo.query.sandbox import Limits
     from tensorrepo.repo import repository as core
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.commits import Commit
@@ -219,7 +220,13 @@ class Repository:
         return Registry(self)
 
     def sql(
-        self, query: str, *, ref: str = "main", params: Params = None, memory: str = MEMORY
+        self,
+        query: str,
+        *,
+        ref: str = "main",
+        params: Params = None,
+        memory: str = MEMORY,
+        untrusted: Limits | None = None,
     ) -> Result:
         """Rows of a query over datasets and the catalog, in DuckDB's SQL.
 
@@ -233,15 +240,18 @@ class Repository:
             params: values for ``?``, as a list, or for ``$name``, as a mapping: never paste them
                 into the text.
             memory: of sorting, joining and grouping; what is beyond it goes to temporary files.
+            untrusted: answer one SELECT in a process of its own, which can read nothing but these
+                tables and is killed at these limits. `memory` is not looked at.
 
         Raises:
-            InvalidInputError: what DuckDB says about the query.
+            InvalidInputError: what DuckDB says about the query, or a limit that it went beyond.
             NotFoundError: no such table; names near ones.
+            PermissionDenied: an untrusted query asked for something else.
 
         Example:
             ``repo.sql("SELECT label, count(*) FROM fashion GROUP BY 1").df()``
         """
-        return sql(self, query, ref=ref, params=params, memory=memory)
+        return sql(self, query, ref=ref, params=params, memory=memory, untrusted=untrusted)
 
     def transaction(
         self, branch: str = "main", message: str = "", *, unchanged: Iterable[str] = ()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.query.duck import MEMORY, Session, Settings
 from tensorrepo.query.pushdown import DatasetTable
+from tensorrepo.query.sandbox import query_sandboxed
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
-    from tensorrepo.query.duck import Params, Table
-    from tensorrepo.query.pushdown import Scanned
+    from tensorrepo.query.arrowscan import Scanned, Table
+    from tensorrepo.query.duck import Params
     from tensorrepo.query.results import Result
+    from tensorrepo.query.sandbox import Limits
     from tensorrepo.repository import Repository
 
 SPACES = ("datasets",)
@@ -92,7 +94,10 @@ def sql(
     params: Params = None,
     memory: str = MEMORY,
     this: StoredDataset | None = None,
+    untrusted: Limits | None = None,
 ) -> Result:
     """See `Repository.sql`. `this` is the dataset that the query calls ``self``."""
     found = RepositoryTables(repository, ref, this)
+    if untrusted is not None:
+        return query_sandboxed(found, query, untrusted, params)
     return Session(found, Settings(memory=memory)).query(query, params)

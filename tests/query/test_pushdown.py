@@ -15,7 +15,8 @@ from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Te
 from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.query.pushdown import DatasetTable, Scanned, StoppedError
+from tensorrepo.query.arrowscan import Scanned, StoppedError
+from tensorrepo.query.pushdown import DatasetTable
 from tests.support.changes import CHANGES, changed
 from tests.support.datasets import datasets, stored
 from tests.support.objects import MemoryObjects

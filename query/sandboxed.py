@@ -1,0 +1,183 @@
+"""The process that answers one query that nobody vouches for: `sandbox` starts it.
+
+It bounds itself first: memory, processor time, files. Then DuckDB is told to reach for nothing, its
+settings are locked, and only then is the query looked at. Tables are what the other process serves.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorrepo.query.arrowscan import Scanned
+from tensorrepo.query.duck import add_tables, is_of_duckdb
+from tensorrepo.query.frames import Pipe, packed, unpacked
+from tensorrepo.query.functions import NAMES, add_function
+from tensorrepo.query.sqlnames import Names
+from tensorrepo.repo.errors import Error, InvalidInputError
+
+BATCH_ROWS = 1 << 13
+MOST_FILES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A table that the other process reads."""
+
+    number: int
+    schema: pa.Schema
+    shown: tuple[str, ...]
+    ask: Any
+
+    def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
+        """Rows of some columns for which `where` is true, fetched as they are asked for."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        return pa.RecordBatchReader.from_batches(schema, self._batches(columns, where))
+
+    def _batches(
+        self, columns: Sequence[str], where: pc.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        body = b"" if where is None else where.__reduce__()[1][0]
+        scan = self.ask.scan({"table": self.number, "columns": list(columns)}, body)
+        while found := self.ask.batches(scan):
+            yield from found
+
+
+class _Asking:
+    """Asks the other process for rows, one question at a time."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._lock = Lock()
+        self._numbers = count()
+
+    def scan(self, head: dict[str, Any], body: Any) -> int:
+        number = next(self._numbers)
+        with self._lock:
+            self._pipe.send({"kind": "scan", "scan": number} | head, body)
+        return number
+
+    def batches(self, scan: int) -> list[pa.RecordBatch]:
+        with self._lock:
+            self._pipe.send({"kind": "next", "scan": scan})
+            head, body = self._pipe.receive()
+        if head.get("failed"):
+            raise InvalidInputError("the rows cannot be read")
+        return unpacked(body)[1] if body else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    found: dict[tuple[str, ...], _Served]
+
+    def find(self, path: tuple[str, ...], _: Scanned) -> _Served | None:
+        return self.found.get(path)
+
+    def known(self) -> tuple[str, ...]:
+        return ()
+
+
+def bound_process(memory_bytes: int, seconds: float) -> None:
+    """Take away from this process what a query must not use. It cannot be undone."""
+    ceiling = _taken_bytes() + memory_bytes
+    bounds = {
+        resource.RLIMIT_DATA: ceiling,
+        resource.RLIMIT_CPU: int(resource.getrusage(resource.RUSAGE_SELF).ru_utime + seconds) + 2,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: MOST_FILES,
+    }
+    for which, most in bounds.items():
+        resource.setrlimit(which, (most, most))
+
+
+def _taken_bytes() -> int:
+    """Memory that this process may write to already, as RLIMIT_DATA counts it."""
+    try:
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    except OSError:  # no Linux
+        return 0
+    found = next((line for line in lines if line.startswith("VmData:")), "VmData: 0 kB")
+    return int(found.split()[1]) << 10
+
+
+def connect(memory_bytes: int) -> duckdb.DuckDBPyConnection:
+    """A connection that reaches for nothing outside of it."""
+    connection = duckdb.connect()
+    for setting in (
+        "temp_directory = ''",  # first: DuckDB refuses it later
+        "python_enable_replacements = false",
+        "autoinstall_known_extensions = false",
+        "autoload_known_extensions = false",
+        "allow_community_extensions = false",
+        "threads = 1",
+        f"memory_limit = '{memory_bytes // 1000}KB'",
+        "enable_external_access = false",
+    ):
+        connection.execute(f"SET {setting}")
+    return connection
+
+
+def answer(pipe: Pipe) -> None:
+    """Answer the one query that comes through the pipe."""
+    request, _ = pipe.receive()
+    limits = request["limits"]
+    asking = _Asking(pipe)
+    found = {}
+    for number, table in enumerate(request["tables"]):
+        schema, _ = unpacked(pipe.receive()[1])
+        served = _Served(number, schema, tuple(table["shown"]), asking)
+        found[tuple(table["path"])] = served
+    connection = connect(limits["memory_bytes"])
+    names = Names(request["query"], tuple(found) + tuple((each,) for each in request["words"]))
+    for name in sorted({word.lower() for word in request["words"]} & NAMES):
+        add_function(connection, name)
+    add_tables(connection, names, _Tables(found), Scanned())
+    connection.execute("SET lock_configuration = true")
+    pipe.send({"kind": "ready"})
+    pipe.receive()
+    bound_process(limits["memory_bytes"], limits["seconds"])
+    _answer(pipe, connection, request["query"], request["params"])
+
+
+def _answer(pipe: Pipe, connection: duckdb.DuckDBPyConnection, query: str, params: Any) -> None:
+    statements = connection.extract_statements(query)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise InvalidInputError("one SELECT is taken, and nothing else")
+    relation = connection.sql(query, params=params or None)
+    reader = relation.to_arrow_reader(BATCH_ROWS)
+    pipe.send({"kind": "begun"}, packed([], reader.schema))
+    for batch in reader:
+        pipe.send({"kind": "rows"}, packed([batch], reader.schema))
+    pipe.send({"kind": "done"})
+
+
+def main() -> None:
+    """Talk through standard input and output, which nothing else here writes to."""
+    pipe = Pipe(os.dup(0), os.dup(1))
+    os.dup2(2, 1)
+    try:
+        answer(pipe)
+    except (BrokenPipeError, EOFError):
+        pass  # whoever asked is gone
+    except MemoryError:
+        pipe.send({"kind": "error", "type": "MemoryError", "text": "out of memory"})
+    except BaseException as error:
+        if not isinstance(error, Error) and not is_of_duckdb(error):
+            raise
+        pipe.send({"kind": "error", "type": type(error).__name__, "text": str(error)[:10_000]})
+    os._exit(0)  # not by way of DuckDB's destructors, which a full memory breaks
+
+
+if __name__ == "__main__":
+    main()

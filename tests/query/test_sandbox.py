@@ -1,0 +1,187 @@
+"""A query that nobody vouches for gets its rows, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import tensorrepo as tr
+from tensorrepo.query import sandboxed
+from tensorrepo.query.frames import SIZES, Pipe, packed, unpacked
+from tensorrepo.query.sandbox import Limits
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def repo() -> tr.Repository:
+    made = tr.init("memory://sandbox", author="Ada <ada@example.org>")
+    with made.transaction("main", message="numbers") as tx:
+        tx.create_dataset("numbers", {"n": "int64"}).append({"n": np.arange(20_000)})
+    return made
+
+
+def _ask(repo: tr.Repository, query: str, **limits: Any) -> pa.Table:
+    return repo.sql(query, untrusted=Limits(**limits)).arrow()
+
+
+# ------------------------------------------------------------------- in a process of its own
+
+
+def test_rows_of_a_dataset_come_out_with_columns_and_filters_pushed(repo: tr.Repository) -> None:
+    query = "SELECT n % 2 AS odd, count(*) AS rows, max(l2([n], [0])) AS most FROM numbers "
+    found = _ask(repo, query + "WHERE n >= 19990 GROUP BY odd ORDER BY odd")
+    assert found.to_pylist() == [
+        {"odd": 0, "rows": 5, "most": 19998.0},
+        {"odd": 1, "rows": 5, "most": 19999.0},
+    ]
+
+
+def test_memory_is_bounded_whatever_takes_it(repo: tr.Repository) -> None:
+    query = "SELECT sum(length(repeat(n::VARCHAR, 200000000))) FROM numbers"
+    with pytest.raises(tr.InvalidInputError, match=r"[Mm]emory"):
+        _ask(repo, query, memory_bytes=64 * MEGABYTE)
+
+
+def test_time_is_bounded_whatever_takes_it(repo: tr.Repository) -> None:
+    query = "SELECT levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
+    with pytest.raises(tr.InvalidInputError, match=r"longer than 0\.2 s"):
+        _ask(repo, query, seconds=0.2)
+
+
+def test_rows_are_bounded(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="more than 100 rows"):
+        _ask(repo, "SELECT n FROM numbers", rows=100)
+
+
+# ------------------------------------------------------------- what the process lets DuckDB do
+
+
+@pytest.fixture(scope="module")
+def locked() -> Any:
+    connection = sandboxed.connect(64 * MEGABYTE)
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+class _Heard(Pipe):
+    """A pipe that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.heads: list[Any] = []
+
+    def send(self, head: Any, body: Any = b"") -> None:
+        self.heads.append(head)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM 'secrets.parquet'",
+        "SELECT content FROM read_text('/etc/passwd')",
+        "SELECT content FROM read_blob('/etc/passwd')",
+        "SELECT * FROM glob('/*')",
+        "SELECT * FROM 'http://localhost:1/x.csv'",
+        "SELECT * FROM duckdb_secrets()",
+        "SELECT * FROM query('COPY (SELECT 1) TO ''x''')",
+        "LOAD httpfs",
+        "INSTALL httpfs",
+        "ATTACH '/tmp/x.duckdb'",
+        "ATTACH ':memory:' AS other",
+        "COPY (SELECT 1) TO '/tmp/x.csv'",
+        "EXPORT DATABASE '/tmp/x'",
+        "SET memory_limit = '100GB'",
+        "SET enable_external_access = true",
+        "RESET lock_configuration",
+        "PRAGMA memory_limit = '100GB'",
+        "CREATE TABLE x AS SELECT 1",
+        "CREATE MACRO l2(a, b) AS 0",
+        "INSERT INTO x VALUES (1)",
+        "DROP VIEW x",
+        "CALL pragma_version()",
+        "SELECT 1; SELECT 2",
+        "SELECT 1; COPY (SELECT 1) TO '/tmp/x.csv'",
+        "EXPLAIN ANALYZE SELECT 1",
+        "",
+    ],
+)
+def test_it_reaches_for_nothing_outside(locked: Any, query: str) -> None:
+    heard = _Heard()
+    with pytest.raises(Exception, match=r".") as caught:
+        sandboxed._answer(heard, locked, query, None)
+    refused = isinstance(caught.value, tr.InvalidInputError)
+    assert refused or type(caught.value).__module__.startswith("_duckdb")
+    assert {"kind": "done"} not in heard.heads
+
+
+def test_a_select_is_answered(locked: Any) -> None:
+    heard = _Heard()
+    sandboxed._answer(heard, locked, "SELECT $x + 1", {"x": 1})
+    assert [head["kind"] for head in heard.heads] == ["begun", "rows", "done"]
+
+
+@pytest.mark.parametrize("limits", [{"seconds": 0}, {"rows": -1}, {"bytes": 0}])
+def test_limits_that_allow_nothing_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(tr.InvalidInputError, match="above 0"):
+        Limits(**limits)
+
+
+def test_params_are_plain_values(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="text, numbers, bools and null"):
+        repo.sql("SELECT $x", params={"x": Path("/")}, untrusted=Limits())
+
+
+# ------------------------------------------------------------------------------ frames
+
+
+def _pipes() -> tuple[Pipe, Pipe]:
+    (here_in, there_out), (there_in, here_out) = os.pipe(), os.pipe()
+    return Pipe(here_in, here_out, 1000), Pipe(there_in, there_out)
+
+
+def test_frames_arrive_as_they_were_sent() -> None:
+    here, there = _pipes()
+    there.send({"kind": "scan"}, b"body")
+    assert here.receive() == ({"kind": "scan"}, b"body")
+    sender = Thread(target=there.send, args=({}, bytes(900)))
+    sender.start()
+    assert here.receive() == ({}, bytes(900))
+    sender.join()
+
+
+def test_frames_beyond_the_bound_are_refused_before_they_are_read() -> None:
+    incoming, outgoing = os.pipe()
+    os.write(outgoing, SIZES.pack(2, 1 << 60))
+    with pytest.raises(tr.InvalidInputError, match="at most"):
+        Pipe(incoming, outgoing).receive()
+
+
+def test_a_pipe_that_ends_says_so() -> None:
+    incoming, outgoing = os.pipe()
+    os.write(outgoing, b"\0\0")
+    os.close(outgoing)
+    with pytest.raises(EOFError):
+        Pipe(incoming, incoming).receive()
+
+
+def test_bodies_are_validated() -> None:
+    batch = pa.record_batch({"a": ["x", "y"]})
+    body = packed([batch], batch.schema).to_pybytes()
+    assert unpacked(body)[1][0].equals(batch)
+    with pytest.raises(tr.InvalidInputError, match="no Arrow stream"):
+        unpacked(body[:40])
+
+
+def test_filters_travel_as_they_are() -> None:
+    where = (pc.field("n") > 3) & pc.field("t").isin(["a"])
+    stored = where.__reduce__()[1][0]
+    assert pc.Expression._deserialize(stored).equals(where)
