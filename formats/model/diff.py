@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.model.contents import contents_of
 from tensorrepo.formats.model.graph.source import model_config
 from tensorrepo.formats.model.movement import (
     TensorChange,
@@ -163,7 +164,10 @@ def _alike(old: TensorSpec, new: TensorSpec) -> bool:
 
 
 def _equal(before: Model | None, after: Model | None, name: str) -> bool:
-    return before is not None and after is not None and before.content(name) == after.content(name)
+    if before is None or after is None:
+        return False
+    old, new = contents_of([before, after], name)
+    return old == new
 
 
 def _metrics(model: Model | None) -> Mapping[str, Any]:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tensorrepo.formats.lineage import MERGED_FROM, MERGED_ONTO, SLICED_FROM, Edge
 from tensorrepo.formats.model.combine.adapted import adapt
 from tensorrepo.formats.model.combine.blend import Blend, blend
 from tensorrepo.formats.model.combine.recipe import ADAPTER, Recipe, with_recipe
-from tensorrepo.formats.model.frames import INLINE_BYTES, fingerprint, frame_bytes, frame_digest
+from tensorrepo.formats.model.contents import content_of
 from tensorrepo.formats.model.graph.cut import between
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.graph.source import model_graph
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tensorrepo.formats.model.read import Model
-    from tensorrepo.formats.tensors import TensorReader
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSink
     from tensorrepo.repo.trees import Entry
@@ -137,21 +134,6 @@ def _made(recipe: Recipe, parents: Sequence[Placed], base: Placed | None) -> Ble
     if recipe.method == ADAPTER and under is not None:
         return adapt(recipe, models, under)
     return blend(recipe, models, under)
-
-
-def content_of(tensor: TensorReader) -> bytes:
-    """What `Model.content` would say of a tensor once it is stored."""
-    size, step = tensor.type.bytes_of(tuple(tensor.shape)), frame_bytes(tensor.type)
-    data = np.empty(min(size, step), np.uint8).data
-    if size <= INLINE_BYTES:
-        tensor.read_into(0, data)
-        return bytes(data)
-    digests = bytearray()
-    for start in range(0, size, step):
-        part = data[: min(step, size - start)]
-        tensor.read_into(start, part)
-        digests += frame_digest(part)
-    return fingerprint(tensor.type, tuple(tensor.shape), digests)
 
 
 def slice_model(objects: ObjectSink, source: Placed, first: str, last: str) -> Made:

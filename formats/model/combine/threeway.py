@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tensorrepo.formats.lineage import MERGED_FROM, Edge
 from tensorrepo.formats.model.combine.blend import BlendedTensor
 from tensorrepo.formats.model.combine.recipe import KEY, METHODS, WITH_BASE, make_recipe
+from tensorrepo.formats.model.contents import contents_of
 from tensorrepo.formats.model.graph.graph import encode_graph
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.movement import measure_change
@@ -102,6 +103,7 @@ class _Joiner:
         self._versions = versions
         self._strategy = strategy
         self._measured = 0
+        self._known: dict[str, tuple[Any, ...]] = {}
         self._whole = set(SIDES)  # whose tensors the joined ones are, all of them
 
     def tensors(self) -> dict[str, TensorReader]:
@@ -109,7 +111,7 @@ class _Joiner:
         names = sorted({name for one in self.all if one is not None for name in one.keys()})  # noqa: SIM118  # a Model is no dict
         found: dict[str, TensorReader] = {}
         for name in names:
-            identities = tuple(_tensor_id(one, name) for one in self.all)
+            identities = self._identities(name)
             side = self._side(identities) or (self._strategy if self._strategy in SIDES else None)
             if side is None:
                 tensor = self._contested(name)
@@ -169,9 +171,20 @@ class _Joiner:
         return side in self._whole
 
     def _moved_together(self, name: str, target: str) -> bool:
-        return self._side(tuple(_tensor_id(one, name) for one in self.all)) == self._side(
-            tuple(_tensor_id(one, target) for one in self.all)
-        )
+        return self._side(self._identities(name)) == self._side(self._identities(target))
+
+    def _identities(self, name: str) -> tuple[Any, ...]:
+        """Of each version what is equal where the tensor is; None where it is not there."""
+        if name not in self._known:
+            held = [one for one in self.all if one is not None and name in one]
+            forms = [(spec.type.name, spec.shape) for spec in (one.spec(name) for one in held)]
+            alike = len(set(forms)) == 1
+            found = contents_of(held, name) if alike else [one.content(name) for one in held]
+            told = iter([(*form, content) for form, content in zip(forms, found, strict=True)])
+            self._known[name] = tuple(
+                next(told) if one is not None and name in one else None for one in self.all
+            )
+        return self._known[name]
 
     def _side(self, identities: tuple[Any, ...]) -> str | None:
         """Whose version counts; None when both sides changed it, each in another way."""
@@ -256,13 +269,6 @@ def _move_text(move: Mapping[str, Any]) -> str:
         return " ".join(key for key in move)
     length = "" if move["l2"] is None else f" by L2 {move['l2']:.3g}"
     return f"moved {move['changed_fraction']:.2%}{length}"
-
-
-def _tensor_id(model: Model | None, name: str) -> tuple[Any, ...] | None:
-    if model is None or name not in model:
-        return None
-    spec = model.spec(name)
-    return spec.type.name, spec.shape, model.content(name)
 
 
 def _files(model: Model | None) -> dict[str, str]:

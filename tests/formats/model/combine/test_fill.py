@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.model.combine.fill import RULES, filled
-from tensorrepo.formats.model.combine.make import content_of
+from tensorrepo.formats.model.contents import content_of
 from tensorrepo.formats.tensors import TYPES
 from tensorrepo.repo.errors import InvalidInputError
 

@@ -11,12 +11,12 @@ import pytest
 from tensorrepo.formats.model.combine.blend import BlendedTensor
 from tensorrepo.formats.model.combine.make import (
     Placed,
-    content_of,
     merge_models,
     remake,
     slice_model,
 )
 from tensorrepo.formats.model.combine.recipe import Recipe, make_recipe, recipe_of
+from tensorrepo.formats.model.contents import content_of
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.read import Model, open_model
 from tensorrepo.formats.model.source import ModelSource

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tensorrepo.formats.lineage import LOSSY_OF, Edge
-from tensorrepo.formats.model.combine.make import content_of
+from tensorrepo.formats.model.contents import content_of
 from tensorrepo.formats.model.training.lossy import (
     _FORMS,
     Approximation,
