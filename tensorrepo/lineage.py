@@ -7,7 +7,7 @@ about, its methods ask.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
@@ -28,11 +28,15 @@ _SPACES: Final = ("datasets/", "models/", "views/", "files/", "runs/")
 
 @dataclass(frozen=True, slots=True)
 class Kinship:
-    """What something came from, or what came from it: edges, the nearest first."""
+    """What something came from, or what came from it: edges, the nearest first.
+
+    `versions` are the keys of all that was asked about, where that is more than `start`.
+    """
 
     start: Node
     steps: tuple[Step, ...]
     up: bool
+    versions: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
@@ -44,13 +48,18 @@ class Kinship:
     def nodes(self) -> tuple[Node, ...]:
         """What was found, each once, the nearest first; without the start."""
         ends = (step.origin if self.up else step.subject for step in self.steps)
-        found = {node.key: node for node in ends if node.key != self.start.key}
+        asked = {self.start.key, *self.versions}
+        found = {node.key: node for node in ends if node.key not in asked}
         return tuple(found.values())
 
     @property
     def paths(self) -> list[str]:
         """Paths of `nodes`, each once."""
         return list(dict.fromkeys(node.path for node in self.nodes))
+
+    def joined(self, other: Kinship) -> Kinship:
+        """The edges of both, to be drawn."""
+        return replace(self, steps=(*self.steps, *other.steps))
 
     def to_json(self) -> dict[str, Any]:
         return {"start": asdict(self.start), "steps": [asdict(step) for step in self.steps]}
@@ -73,7 +82,9 @@ class Kinship:
         yield _title(self.start)
         beyond: dict[str, list[Step]] = {}
         for step in self.steps:
-            beyond.setdefault((step.subject if self.up else step.origin).key, []).append(step)
+            near = (step.subject if self.up else step.origin).key
+            key = self.start.key if near in self.versions else near
+            beyond.setdefault(key, []).append(step)
         yield from _tree(beyond, self.start.key, up=self.up)
 
 
@@ -189,7 +200,7 @@ class Lineage:
     ) -> Kinship:
         with self._repository.catalog.reading() as connection:
             steps = ask(connection, self._keys, depth=depth, relations=relations)
-        return Kinship(self.start, tuple(steps), up)
+        return Kinship(self.start, tuple(steps), up, self._keys)
 
     def _need(self, kind: str) -> None:
         if self.start.kind != kind:

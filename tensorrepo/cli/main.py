@@ -57,6 +57,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "blame": ("blame", "Show which commits gave a row of a dataset its values.", LOOK),
     "ls": ("look", "List the entries of a commit.", LOOK),
     "cat": ("look", "Print an entry: rows of a dataset, tensors of a model, a file.", LOOK),
+    "lineage": ("lineage", "Show what something came from, and what came from it.", LOOK),
+    "runs ls": ("runs", "List trainings, by what they reached.", LOOK),
+    "runs show": ("runs", "Show what a training read, made and logged.", LOOK),
+    "runs compare": ("runs", "Compare trainings side by side.", LOOK),
     "stream": ("stream", "Stream a dataset as training would, and show how fast.", LOOK),
     "model ls": ("model", "List the models of a commit.", LOOK),
     "model desc": ("model", "Describe a model: layers, architecture, metrics, lineage.", LOOK),
@@ -103,6 +107,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 GROUPS: dict[str, tuple[str, str]] = {
     "catalog": ("Look after the SQL catalog, which is a cache.", MORE),
     "model": ("Describe, compare, cut and combine models.", LOOK),
+    "runs": ("Look at trainings: metrics, parameters, inputs, outputs.", LOOK),
     "registry": ("Number versions of models, and name them by aliases.", LOOK),
 }
 

@@ -1,0 +1,152 @@
+"""`lineage`: what something came from, and what came from it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, RepoOption, handle_of, session_of
+from tensorrepo.cli.exits import NOTHING_TO_DO
+from tensorrepo.repo.revisions import split_path
+
+if TYPE_CHECKING:
+    from tensorrepo.lineage import Kinship, Lineage
+    from tensorrepo.repository import Repository
+    from tensorrepo.workspace.session import Session
+
+
+def lineage_command(
+    context: typer.Context,
+    path: Annotated[
+        str,
+        typer.Argument(metavar="[REF:]PATH", help="Such as models/net, runs/exp1, or a URL."),
+    ],
+    up: Annotated[
+        bool, typer.Option("--up", help="What it came from (this is the default).")
+    ] = False,
+    down: Annotated[bool, typer.Option("--down", help="What came from it.")] = False,
+    depth: Annotated[int | None, typer.Option(min=1, help="So many edges away at most.")] = None,
+    relation: Annotated[
+        list[str] | None,
+        typer.Option("--relation", metavar="WORD", help="Only over these edges; repeatable."),
+    ] = None,
+    all_versions: Annotated[
+        bool, typer.Option("--all-versions", help="Of all that was ever at PATH.")
+    ] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="For Graphviz.")] = False,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="Models that saw rows which the dataset has no more.")
+    ] = False,
+    data_since: Annotated[
+        str | None,
+        typer.Option(
+            "--data-since", metavar="[REF:]MODEL", help="What its data differ in from this one's."
+        ),
+    ] = None,
+    reproducible: Annotated[
+        bool,
+        typer.Option("--reproducible", help="Whether it can be made again; exits with 1 if not."),
+    ] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a model, a dataset or a run came from, or what was made of it.
+
+    Edges are noted by runs, imports, merges and the like. `--relation` takes their words:
+    trained-on, fine-tuned-from, merged-from, derived-from, imported-from, made-by and others.
+
+    Examples:
+        tensorrepo lineage models/net
+        tensorrepo lineage v1:datasets/photos --down --relation trained-on
+        tensorrepo lineage models/net --up --down --dot > net.dot
+        tensorrepo lineage datasets/photos --deleted
+        tensorrepo lineage models/net --data-since v1:models/net
+        tensorrepo lineage models/net --reproducible
+    """
+    ask = partial(_of, session_of(context, repo), handle_of(context, repo))
+    lineage = ask(path, all_versions=all_versions)
+    if deleted:
+        _show_deleted(lineage, as_json=as_json)
+    elif data_since is not None:
+        _show_changes(ask(data_since), lineage, as_json=as_json)
+    elif reproducible:
+        _show_findings(lineage, as_json=as_json)
+    else:
+        found: dict[str, Kinship] = {}
+        if up or not down:
+            found["ancestors"] = lineage.ancestors(depth=depth, relations=relation or ())
+        if down:
+            found["descendants"] = lineage.descendants(depth=depth, relations=relation or ())
+        _show(found, dot=dot, as_json=as_json)
+
+
+def _of(session: Session, handle: Repository, text: str, *, all_versions: bool = False) -> Lineage:
+    if "://" in text or text.startswith("runs/"):
+        return handle.lineage(text)
+    ref, path = split_path(text) if ":" in text else ("HEAD", text)
+    commit = session.resolve(ref).digest
+    return handle.lineage(path or "", commit, all_versions=all_versions)
+
+
+def _show(found: dict[str, Kinship], *, dot: bool, as_json: bool) -> None:
+    if as_json:
+        output.json_value({name: kinship.to_json() for name, kinship in found.items()})
+        return
+    if dot:
+        one, *others = found.values()
+        output.line(one.joined(others[0]).dot() if others else one.dot())
+        return
+    for name, kinship in found.items():
+        if len(found) > 1:
+            output.line(f"{name}:")
+        output.lines(kinship.lines())
+
+
+def _show_deleted(lineage: Lineage, *, as_json: bool) -> None:
+    found = lineage.saw_deleted()
+    if as_json:
+        output.json_value([asdict(one) for one in found])
+    elif found:
+        output.table(
+            ("model", "version", "trained on", ">rows gone", "saw of it"),
+            [
+                (
+                    one.model.path,
+                    one.model.key[:12],
+                    one.dataset.key[:12],
+                    f"{one.deleted:,}",
+                    one.seen,
+                )
+                for one in found
+            ],
+        )
+    else:
+        output.note("no model was trained on rows that are gone")
+
+
+def _show_changes(old: Lineage, new: Lineage, *, as_json: bool) -> None:
+    changes = old.data_changes(new)
+    if as_json:
+        output.json_value([asdict(one) | {"summary": one.summary} for one in changes])
+    elif changes:
+        rows = [
+            (one.path, (one.old or "-")[:12], (one.new or "-")[:12], one.summary) for one in changes
+        ]
+        output.table(("dataset", "old", "new", "what differs"), rows)
+    else:
+        output.note("of neither model is it known what it was trained on")
+
+
+def _show_findings(lineage: Lineage, *, as_json: bool) -> None:
+    findings = lineage.reproducible()
+    if as_json:
+        output.json_value([asdict(one) for one in findings])
+    else:
+        rows = [("yes" if one.ok else "NO", one.what, one.why) for one in findings]
+        output.table(("", "needed", "why"), rows)
+    if not all(one.ok for one in findings):
+        raise typer.Exit(NOTHING_TO_DO)

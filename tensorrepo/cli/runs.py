@@ -1,0 +1,274 @@
+"""`runs`: what trainings read, made and logged."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.chart import chart, sparkline
+from tensorrepo.cli.common import JsonOption, RepoOption, handle_of
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensorrepo.formats.run.document import Metric
+    from tensorrepo.runrecord import RunRecord
+
+MetricOption = Annotated[
+    list[str] | None, typer.Option("--metric", metavar="NAME", help="Only this one; repeatable.")
+]
+MaxOption = Annotated[bool, typer.Option("--max", help="Large values are good, as of accuracy.")]
+_SHOWN = 3  # metrics in a list, where none is named
+
+
+def runs_ls_command(
+    context: typer.Context,
+    metric: MetricOption = None,
+    best: Annotated[
+        str | None, typer.Option("--best", metavar="NAME", help="By this metric, the best first.")
+    ] = None,
+    largest: MaxOption = False,
+    status: Annotated[
+        str | None,
+        typer.Option(help="Only these: running, stale, finished, failed or interrupted."),
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", metavar="NAME=VALUE", help="Only with this parameter; repeatable."),
+    ] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="So many at most.")] = 50,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List runs, the newest first.
+
+    A run is stale when it says that it is running, but nobody writes it any more: its process is
+    gone, or it was not written in time.
+
+    Examples:
+        tensorrepo runs ls
+        tensorrepo runs ls --best loss --status finished
+        tensorrepo runs ls --best accuracy --max --param lr=0.001
+    """
+    wanted = [_parameter(text) for text in param or ()]
+    runs = [
+        run
+        for run in handle_of(context, repo).runs().values()
+        if (status is None or run.state() == status)
+        and all(run.params.get(name, _MISSING) == value for name, value in wanted)
+    ]
+    mode = "max" if largest else "min"
+    found = _sorted(runs, best, mode)[:limit]
+    if as_json:
+        output.json_value([_json(run) for run in found])
+        return
+    if not found:
+        output.note("no runs" if not runs else "no run has such a metric")
+        return
+    names = metric or ([best] if best else _common(found))
+    output.table(
+        ("run", "state", "began", ">took", *(f">{name}" for name in names)),
+        [
+            (
+                run.name,
+                run.state(),
+                _moment(run.document.started_ns),
+                _took(run.seconds),
+                *(_value(run, name, mode if name == best else None) for name in names),
+            )
+            for run in found
+        ],
+    )
+
+
+def runs_show_command(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="RUN", help="Its name.")],
+    metric: MetricOption = None,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a run: parameters, what it read and made, code and machine, and its metrics.
+
+    Examples:
+        tensorrepo runs show exp1
+        tensorrepo runs show exp1 --metric loss
+    """
+    run = handle_of(context, repo).runs()[name]
+    if as_json:
+        output.json_value(_json(run, metric or ()))
+        return
+    if metric:
+        for one in metric:
+            values = run.points(one).values
+            output.line(f"{one}: {len(values):,} points")
+            output.lines(chart(values))
+        return
+    output.lines(_told(run))
+    if run.document.metrics:
+        output.table(
+            ("metric", ">points", ">last", ">min", ">max", "course"),
+            [
+                (*_numbers(one), sparkline(run.points(one.name).values))
+                for one in run.document.metrics
+            ],
+        )
+
+
+def runs_compare_command(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names of runs.")],
+    metric: MetricOption = None,
+    largest: MaxOption = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what is the same in all of them.")
+    ] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare runs: parameters, code and data that differ, and their metrics side by side.
+
+    Examples:
+        tensorrepo runs compare exp1 exp2
+        tensorrepo runs compare exp1 exp2 --metric accuracy --max
+    """
+    known = handle_of(context, repo).runs()
+    runs = [known[name] for name in names]
+    mode = "max" if largest else "min"
+    facts = {key: values for key, values in _facts(runs).items() if everything or _differ(values)}
+    wanted = metric or _common(runs, most=None)
+    measured = {name: [run.best(name, mode) for run in runs] for name in wanted}
+    if as_json:
+        output.json_value({"runs": names, "facts": facts, f"{mode} of metrics": measured})
+        return
+    rows = [(key, *map(_text, values)) for key, values in facts.items()]
+    rows += [
+        (f"{mode} {name}", *("-" if value is None else f"{value:.6g}" for value in values))
+        for name, values in measured.items()
+    ]
+    output.table(("", *names), rows)
+    for name in wanted:
+        for run in runs:
+            if run.document.metric(name) is not None:
+                output.line(f"{name:>16} {run.name:<16} {sparkline(run.points(name).values, 48)}")
+
+
+_MISSING = object()
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """NAME=VALUE; the value is JSON, or else text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidInputError(f"--param {text!r:.80}: expected NAME=VALUE, such as lr=0.001")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _sorted(runs: list[RunRecord], best: str | None, mode: str) -> list[RunRecord]:
+    if best is None:
+        return sorted(runs, key=lambda run: (-run.document.started_ns, run.name))
+    sign = 1 if mode == "min" else -1
+    ranked = [
+        (value * sign, run.name, run) for run in runs if (value := run.best(best, mode)) is not None
+    ]
+    return [run for _, _, run in sorted(ranked, key=lambda one: one[:2])]
+
+
+def _common(runs: Iterable[RunRecord], most: int | None = _SHOWN) -> list[str]:
+    """Names of metrics, those that most runs have first."""
+    counts: dict[str, int] = {}
+    for run in runs:
+        for one in run.document.metrics:
+            counts[one.name] = counts.get(one.name, 0) + 1
+    return sorted(counts, key=lambda name: (-counts[name], name))[:most]
+
+
+def _facts(runs: list[RunRecord]) -> dict[str, list[Any]]:
+    """What was given to each: parameters, code, versions of what it read."""
+    told = [_given(run) for run in runs]
+    keys = list(dict.fromkeys(key for one in told for key in one))
+    return {key: [one.get(key) for one in told] for key in keys}
+
+
+def _given(run: RunRecord) -> dict[str, Any]:
+    found = dict(sorted(run.params.items()))
+    code = run.document.attempts[-1].code
+    if code is not None:
+        found["code"] = code.commit[:12] + (" and changes" if code.dirty else "")
+    inputs = {edge.path: edge.digest[:12] or None for edge in run.inputs}
+    return found | inputs
+
+
+def _differ(values: list[Any]) -> bool:
+    return len({json.dumps(value, sort_keys=True) for value in values}) > 1
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _value(run: RunRecord, name: str, mode: str | None) -> str:
+    value = run.metrics.get(name) if mode is None else run.best(name, mode)
+    return "-" if value is None else f"{value:.6g}"
+
+
+def _numbers(metric: Metric) -> tuple[str, str, str, str, str]:
+    low = "-" if metric.min is None else f"{metric.min.value:.6g} at {metric.min.step}"
+    high = "-" if metric.max is None else f"{metric.max.value:.6g} at {metric.max.step}"
+    return metric.name, f"{metric.points:,}", f"{metric.last.value:.6g}", low, high
+
+
+def _told(run: RunRecord) -> Iterable[str]:
+    document, newest = run.document, run.document.attempts[-1]
+    yield f"run       {run.name} ({run.id:.12}), {run.state()}"
+    if document.error:
+        yield f"error     {document.error}"
+    yield f"author    {document.author}"
+    yield f"began     {_moment(document.started_ns)}, took {_took(run.seconds)}"
+    if len(document.attempts) > 1:
+        yield f"attempts  {len(document.attempts)}, the last one {_moment(newest.started_ns)}"
+    if newest.code is not None:
+        dirty = ", and files that differ" if newest.code.dirty else ""
+        yield f"code      {newest.code.script or ''} at git commit {newest.code.commit:.12}{dirty}"
+    machine = newest.environment.get("machine", {})
+    words = [str(machine[key]) for key in ("host", "processor", "gpus") if machine.get(key)]
+    yield f"machine   Python {newest.environment.get('python', '?')}, {', '.join(words)}"
+    for name, value in sorted(run.params.items()):
+        yield f"param     {name} = {_text(value)}"
+    for edge in run.inputs:
+        place = ", ".join(f"{key} {edge.details[key]}" for key in _PLACE if key in edge.details)
+        yield f"{edge.relation:<9} {edge.path} ({edge.digest:.12}){f': {place}' if place else ''}"
+    for made in run.outputs:
+        yield f"made      {made.path} ({made.digest:.12}) in commit {made.commit:.12}"
+
+
+_PLACE = ("seed", "epoch", "position")
+
+
+def _moment(time_ns: int) -> str:
+    return f"{datetime.fromtimestamp(time_ns / 1e9, UTC):%Y-%m-%d %H:%M}"
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else output.age_text(seconds)
+
+
+def _json(run: RunRecord, metrics: Iterable[str] = ()) -> dict[str, Any]:
+    document = msgspec.to_builtins(run.document)
+    del document["chunks"]
+    points = {name: run.points(name) for name in metrics}
+    told = {
+        name: {"steps": one.steps.tolist(), "values": one.values.tolist()}
+        for name, one in points.items()
+    }
+    return document | {"state": run.state(time.time_ns())} | ({"points": told} if told else {})
