@@ -7,8 +7,13 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tensorrepo.formats.dataset.streaming.fetching.fetchstats import FetchStats
+from tensorrepo.formats.dataset.streaming.fetching.jobs import Jobs, Read
+from tensorrepo.formats.dataset.streaming.fetching.pieces import Span
+from tests.support.scripted import CHUNK
+
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.fetching.concurrency import Concurrency
+    from tensorrepo.formats.dataset.streaming.fetching.concurrency import Bounds, Concurrency
 
 
 @dataclass(frozen=True)
@@ -64,35 +69,76 @@ def simulate(
     return Simulated(arrived * size_bytes / (seconds / 2), sum(limits) / len(limits), refused)
 
 
-def shared_goodput(
-    link: Link, concurrency: Concurrency, *, total_bytes: int, size_bytes: int
-) -> float:
-    """Bytes a second of a cold start to the end, when answers share the link evenly."""
-    chance = random.Random(7)
-    waiting: list[tuple[float, int]] = []  # when the first byte of which answer comes
-    missing: dict[int, float] = {}  # bytes of answers that have begun
-    began: list[float] = []
-    now, requests, answers = 0.0, total_bytes // size_bytes, 0
-    while answers < requests:
-        paced = concurrency.pace(now)
-        while len(began) < requests and len(began) - answers < concurrency.limit:
-            delay = link.latency_seconds * (1 + link.noise * chance.random())
-            heapq.heappush(waiting, (now + delay, len(began)))
-            began.append(now)
-            concurrency.sent(now)
-        nexts = [waiting[0][0]] if waiting else []
-        if missing:
-            nexts.append(now + min(missing.values()) * len(missing) / link.bytes_per_second)
-        if paced is not None:
-            nexts.append(now + paced + 1e-9)
-        until = min(nexts)
-        for one in missing:
-            missing[one] -= (until - now) * link.bytes_per_second / len(missing)
+@dataclass(frozen=True)
+class ColdStart:
+    """When the first step could be handed out, and bytes a second from the start to the end."""
+
+    first_seconds: float
+    goodput: float
+
+
+class _Answers:
+    """Answers on their way over a link that they share evenly, or cross one after another."""
+
+    def __init__(self, link: Link, *, shared: bool) -> None:
+        self._link, self._shared = link, shared
+        self._chance = random.Random(7)
+        self._waiting: list[tuple[float, int]] = []  # when the first byte of which answer comes
+        self._missing: dict[int, float] = {}  # bytes of answers that have begun, in that order
+
+    def ask(self, number: int, now: float) -> None:
+        link = self._link
+        delay = link.latency_seconds * (1 + link.noise * self._chance.random())
+        heapq.heappush(self._waiting, (now + delay, number))
+
+    def next_at(self, now: float) -> float:
+        """When the next answer begins or ends."""
+        begins = self._waiting[0][0] if self._waiting else float("inf")
+        parts = self._parts()
+        ends = [now + self._missing[one] / part for one, part in parts.items()]
+        return min([begins, *ends])
+
+    def pass_time(self, now: float, until: float, size_bytes: int) -> list[int]:
+        """Let time pass; the answers that are there then."""
+        for one, part in self._parts().items():
+            self._missing[one] -= (until - now) * part
+        while self._waiting and self._waiting[0][0] <= until:
+            self._missing[heapq.heappop(self._waiting)[1]] = size_bytes
+        there = [one for one, left in self._missing.items() if left < 1e-3]
+        for one in there:
+            del self._missing[one]
+        return there
+
+    def _parts(self) -> dict[int, float]:
+        """Bytes a second of each answer that has some."""
+        some = list(self._missing) if self._shared else list(self._missing)[:1]
+        return {one: self._link.bytes_per_second / len(some) for one in some}
+
+
+def cold_start(
+    link: Link, *, bounds: Bounds, first: int, total: int, size_bytes: int, shared: bool
+) -> ColdStart:
+    """Ask for `total` pages, of which `first` are waited for at the beginning."""
+    jobs = Jobs(bounds, 1, FetchStats())
+    jobs.await_next(first)
+    for order in range(total):
+        jobs.read(Read(order, Span(CHUNK, 0, size_bytes, ())))
+    answers, reads = _Answers(link, shared=shared), dict[int, Read]()
+    now, first_at, answered, missing = 0.0, 0.0, 0, set(range(first))
+    while answered < total:
+        look = jobs.due(now)
+        while isinstance(read := jobs.next(now), Read):
+            reads[len(reads)] = read
+            answers.ask(len(reads) - 1, now)
+        until = min(answers.next_at(now), float("inf") if look is None else now + look)
+        for number in answers.pass_time(now, until, size_bytes):
+            read = reads[number]
+            answered += not read.answered
+            jobs.answered(read, read.began, until)
+            read.answered = True
+            missing.discard(read.order)
         now = until
-        while waiting and waiting[0][0] <= now:
-            missing[heapq.heappop(waiting)[1]] = size_bytes
-        for one in [one for one, left in missing.items() if left < 1e-3]:
-            del missing[one]
-            answers += 1
-            concurrency.answered(size_bytes, began[one], now, binding=len(began) < requests)
-    return requests * size_bytes / now
+        if not missing and not first_at:
+            first_at = now
+            jobs.calm()
+    return ColdStart(first_at, total * size_bytes / now)

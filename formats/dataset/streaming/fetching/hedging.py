@@ -2,8 +2,9 @@
 
 Some answers of a store take many times as long as the others, and a step waits for the last of its
 pages. A read that passes the 95th percentile of reads of its size, and twice their median, is asked
-for again; the first answer wins. What the second one costs is bounded by a share of all bytes, so
-that a link which is slow for everybody is not made slower.
+for again; the first answer wins. Where nobody waits for it yet, it has twice as long. What the
+second one costs is bounded by a share of all bytes, so that a link which is slow for everybody is
+not made slower.
 
 Pure: durations come in.
 """
@@ -18,6 +19,7 @@ _NEEDED = 32  # of them, before anything is said
 _LATE = 0.95
 _MEDIANS = 2.0
 _LEAST_SECONDS = 0.01
+_UNHURRIED = 2.0  # times as long for a read that nobody waits for
 _FRESH = 16  # answers between two looks at them
 EXTRA_SHARE = 0.05
 
@@ -61,11 +63,16 @@ class Hedging:
         """A read was answered."""
         self._by_size.setdefault(size_bytes.bit_length(), _Durations()).add(seconds)
 
-    def patience_seconds(self, size_bytes: int) -> float | None:
-        """How long to wait for a read of that size; None: as long as it takes."""
+    def patience_seconds(self, size_bytes: int, *, needed: bool) -> float | None:
+        """How long to wait for a read of that size; None: as long as it takes.
+
+        `needed` says whether somebody waits for it.
+        """
         known = self._by_size.get(size_bytes.bit_length())
         allowed = self._extra_bytes + size_bytes <= self.extra_share * self._asked_bytes
-        return known.patience if known is not None and allowed else None
+        if known is None or known.patience is None or not allowed:
+            return None
+        return known.patience if needed else _UNHURRIED * known.patience
 
     def hedged(self, size_bytes: int) -> None:
         """It was asked for a second time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensorrepo.formats.dataset.streaming.fetching.concurrency import Bounds, Concurrency
-from tests.support.links import Link, shared_goodput, simulate
+from tests.support.links import Link, simulate
 
 MB = 1_000_000
 
@@ -31,14 +31,6 @@ def test_twice_as_many_are_tried_as_long_as_that_pays() -> None:
     concurrency = Concurrency()
     simulate(Link(1000 * MB, 0.1), concurrency, seconds=1.5)
     assert concurrency.reached == 128
-
-
-@pytest.mark.parametrize("latency_ms", [20, 50])
-def test_a_link_that_answers_share_is_used_from_the_start(latency_ms: int) -> None:
-    link = Link(125 * MB, latency_ms / 1000, noise=0.1)
-    concurrency = Concurrency(Bounds(start=32))
-    found = shared_goodput(link, concurrency, total_bytes=300 * MB, size_bytes=1 << 18)
-    assert found > 0.95 * link.bytes_per_second
 
 
 def test_more_follow_the_first_requests_until_something_is_heard() -> None:

@@ -95,29 +95,14 @@ def test_one_request_after_another_asks_in_the_order_of_need() -> None:
     assert runs.order == list(range(50))
 
 
-def test_what_the_first_step_waits_for_has_the_link_nearly_alone() -> None:
-    let_go, clock = threading.Event(), Clock()
-    early: list[int] = []
-
-    def script(piece: int, _before: int) -> None:
-        if not let_go.is_set():
-            early.append(piece)
-            let_go.wait(30)
-
-    runs = ScriptedRuns(script)
-    with downloads(runs, clock=clock, bounds=Bounds(3, 1, 64)) as (found, _):
-        first = threading.Thread(target=found.take, args=(range(2),))
-        found.expect(range(40))
-        first.start()
-        while found._hurried is None:
-            time.sleep(0.001)
-        with ticking(clock):
-            while clock.now < 102:
-                time.sleep(0.001)
-        let_go.set()
-        first.join()
-        found.take(range(2, 40))
-    assert sorted(early) == [0, 1, 2]
+def test_threads_look_for_jobs_about_as_often_as_there_are_some() -> None:
+    runs, looks = ScriptedRuns(lambda *_: time.sleep(0.0005)), []
+    with downloads(runs, bounds=Bounds(8, 1, 64)) as (found, _):
+        begin = found._jobs.next
+        found._jobs.next = lambda now: looks.append(job := begin(now)) or job  # type: ignore[method-assign]
+        assert taken(found, 150) == expected(runs, 150)
+    # 150 requests and 150 runs to decode; whoever finds nothing was called, or had a job before.
+    assert len(looks) <= 3 * 300 + 64
 
 
 def test_all_pieces_of_a_run_are_asked_for_side_by_side() -> None:
