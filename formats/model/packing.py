@@ -191,6 +191,7 @@ class Slot:
     depth: int
     stored_bytes: int
     bases: tuple[Location | Slot, ...]
+    frames: range  # of the tensor
 
 
 class Packer:
@@ -210,8 +211,15 @@ class Packer:
             self.flush()
         depth, stored_bytes = draft.depth, draft.stored_bytes
         self._pack.add(draft)
+        frames = range(draft.first_frame, draft.first_frame + len(draft.frames))
         return Slot(
-            self._pack, len(self._pack.drafts) - 1, draft.codec, depth, stored_bytes, draft.bases
+            self._pack,
+            len(self._pack.drafts) - 1,
+            draft.codec,
+            depth,
+            stored_bytes,
+            draft.bases,
+            frames,
         )
 
     def flush(self) -> None:

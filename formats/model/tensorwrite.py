@@ -203,6 +203,7 @@ class TensorWriter:
         before = None
         if self._known or likeness in self._shapes:
             before = _fingerprint(reader, [hash_frames(part, self._pool)])
+            self._names[part.name] = before
             if not self._is_new(before, part):
                 return before
         self._shapes.add(likeness)
@@ -216,6 +217,7 @@ class TensorWriter:
         if before is not None:
             _check_unchanged(part, before, found)
         self._stored[found] = slots
+        self._names[part.name] = found
         return found
 
     def _cut(self, part: Part) -> Iterator[Part]:
@@ -308,14 +310,15 @@ class TensorWriter:
     def _written(self, name: str, part: Part) -> WrittenBase | None:
         """What was just stored of another tensor, as a base of the same frames.
 
-        Only what lies in one member: a tensor larger than a pack is not predicted.
+        None where those lie in several members: two tensors are cut alike if their bases were.
         """
         reader, found = self._readers.get(name), self._names.get(name)
         if reader is None or found is None:
             return None
         alike = (reader.type, tuple(reader.shape)) == (part.reader.type, tuple(part.reader.shape))
-        slots = self._stored.get(found) or self._reused.get(found) or ()
-        return WrittenBase(reader, slots[0]) if alike and len(slots) == 1 else None
+        members = self._stored.get(found) or self._reused.get(found) or ()
+        slot = next((one for one in members if _covers(one, part, members)), None)
+        return WrittenBase(reader, slot) if alike and slot is not None else None
 
     def _encode(self, task: tuple[Chunk, Way | None, int]) -> SealedFrame | None:
         try:
@@ -324,6 +327,14 @@ class TensorWriter:
             # A base is damaged: the tensor is stored without it.
             self._tally.notes[f"a base could not be used: {error}"] = None
             return None
+
+
+def _covers(member: Slot | Location, part: Part, members: Sequence[Slot | Location]) -> bool:
+    """Whether a member of a tensor has all frames of a part of another one of that shape."""
+    if isinstance(member, Location):  # it does not say which it has, unless it has all
+        return len(members) == 1
+    frames = part.frames
+    return member.frames.start <= frames.start and frames.stop <= member.frames.stop
 
 
 def _fingerprint(reader: TensorReader, digests: Iterable[bytes]) -> Fingerprint:

@@ -245,10 +245,10 @@ def test_memory_is_bounded_by_the_budget_when_frames_are_encoded_against_others(
     assert peak_bytes - before < SMALLEST_BUDGET_BYTES + kept_bytes + (40 << 20)
 
 
-def adam_state(steps: int) -> dict[str, Any]:
+def adam_state(steps: int, shape: tuple[int, ...] = (300, 400)) -> dict[str, Any]:
     """Weights and moments after so many steps of Adam, made in numpy as torch makes them."""
     random = np.random.default_rng(5)
-    weight, first, second = weights(1), np.zeros((300, 400), "f4"), np.zeros((300, 400), "f4")
+    weight, first, second = weights(1, shape), np.zeros(shape, "f4"), np.zeros(shape, "f4")
     for step in range(1, steps + 1):
         gradient = random.normal(0, 1, weight.shape).astype("f4")
         first = (np.float32(0.9) * first + np.float32(0.1) * gradient).astype("f4")
@@ -278,6 +278,23 @@ def test_what_a_step_of_adam_makes_is_stored_as_what_it_misses() -> None:
     assert share.tensors == 2
     assert share.stored_bytes < 0.2 * share.raw_bytes
     assert written.report.stored_bytes < plain.stored_bytes
+    loaded = open_model(objects, written.entry).load()
+    assert all(np.array_equal(loaded[name], value) for name, value in after.items())
+
+
+def test_a_tensor_of_several_members_is_predicted_member_by_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tensorrepo.formats.model.write.PACK_BYTES", 2 * FRAME * 4)
+    objects, shape = MemoryObjects(), (5, FRAME // 2)  # two members: two frames, and half of one
+    base = kept(objects, adam_state(1, shape)).entry
+    after = adam_state(2, shape)
+    written = kept(objects, after, against=Against(base, 8, predictions=predictions(2)))
+    share = written.report.codecs["adam"]
+    assert share.raw_bytes == 2 * after["w"].nbytes
+    assert share.stored_bytes < 0.3 * share.raw_bytes
+    placed = placement_of(objects, written)
+    assert sorted(len(tensor.members) for tensor in placed.tensors) == [2, 2, 2]
     loaded = open_model(objects, written.entry).load()
     assert all(np.array_equal(loaded[name], value) for name, value in after.items())
 
