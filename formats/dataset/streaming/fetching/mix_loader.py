@@ -103,7 +103,11 @@ class _MixObjects:
     """Reads chunks from the stores of all sources: each from one that has it."""
 
     def __init__(self, loaders: Sequence[RunLoader | GroupLoader]) -> None:
-        self._loaders = loaders
+        stores = [loader.objects for loader in loaders]
+        self._reads = [
+            store.read_once if isinstance(store, ReadsOnce) else store.read_range
+            for store in stores
+        ]
         self._source_of: dict[str, int] = {}
 
     def expect(self, source: int, pieces: Sequence[Piece]) -> None:
@@ -113,7 +117,4 @@ class _MixObjects:
 
     def read_once(self, link: Link, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)`` of a chunk, by one request where the store can."""
-        store = self._loaders[self._source_of[link.digest]].objects
-        if isinstance(store, ReadsOnce):
-            return store.read_once(link, start, stop)
-        return store.read_range(link, start, stop)
+        return self._reads[self._source_of[link.digest]](link, start, stop)
