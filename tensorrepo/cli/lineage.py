@@ -87,7 +87,7 @@ def lineage_command(
 def _of(session: Session, handle: Repository, text: str, *, all_versions: bool = False) -> Lineage:
     if "://" in text or text.startswith("runs/"):
         return handle.lineage(text)
-    ref, path = split_path(text) if ":" in text else ("HEAD", text)
+    ref, path = split_path(text) if ":" in text else (session.default_ref, text)
     commit = session.resolve(ref).digest
     return handle.lineage(path or "", commit, all_versions=all_versions)
 
