@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 
+from tensorrepo.cli.main import COMMANDS
+
 FORKED = multiprocessing.get_context("forkserver")
 # One list for the whole test process: whoever starts a first child settles it.
 FORKED.set_forkserver_preload(
@@ -17,5 +19,6 @@ FORKED.set_forkserver_preload(
         "torch.utils.data",
         "tensorrepo.sdk",
         "tensorrepo.formats.dataset.stream",
+        *sorted({f"tensorrepo.cli.{module}" for module, _, _ in COMMANDS.values()}),
     ]
 )

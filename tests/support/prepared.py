@@ -1,7 +1,8 @@
-"""How does a shell script call `tensorrepo` many times without waiting a second for each start?
+"""How do tests call `tensorrepo` in processes of their own, without a second for each start?
 
-On its PATH stands a small program that passes its arguments, folder, environment and open files
-to a process that has imported the command line; that one forks, and the fork is the command.
+A fork of an interpreter that has imported the command line is the command. For shell scripts
+a small program stands on the PATH, which passes its arguments, folder, environment and open
+files to the process that forks.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.cli.main import COMMANDS, load_command, main
+from tensorrepo.cli.main import main
 from tests.support.forked import FORKED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _MOST_BYTES = 1 << 20
@@ -56,8 +57,6 @@ def prepared_commands(folder: Path) -> Iterator[Path]:
 
 
 def _serve(server: socket.socket) -> None:
-    for command in COMMANDS:
-        load_command(command)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for forks
     while True:
         caller, _ = server.accept()
@@ -82,19 +81,42 @@ def _answer(caller: socket.socket) -> None:
 
 
 def _run(call: dict[str, Any], files: list[int]) -> int:
-    """Be the command; gives its exit code, unless it ends the process by itself."""
+    """Be a command that a shell called."""
     for ours, theirs in enumerate(files):
         os.dup2(theirs, ours)
     with open(0) as sys.stdin, open(1, "w") as sys.stdout, open(2, "w") as sys.stderr:
-        os.chdir(call["folder"])
-        os.environ.clear()
-        os.environ.update(call["environment"])
-        sys.argv = ["tensorrepo", *call["words"]]
-        try:
-            main()
-        except SystemExit as ended:
-            return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        except BaseException:  # noqa: BLE001  a bug, told as an interpreter would
-            traceback.print_exc()
-            return 1
+        return run_command(call["words"], call["folder"], call["environment"])
+
+
+def finish_command(
+    files: Sequence[Path],
+    words: Sequence[str],
+    folder: Path,
+    environment: dict[str, str],
+    code: str,
+) -> None:
+    """Be a command that prints to two files; `code` runs before it, as Python."""
+    for ours, path in enumerate(files, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), ours)
+    with open(1, "w") as sys.stdout, open(2, "w") as sys.stderr:
+        ended = run_command(words, folder, environment, code)
+    os._exit(ended)
+
+
+def run_command(
+    words: Sequence[str], folder: str | Path, environment: dict[str, str], code: str = ""
+) -> int:
+    """Be a command; gives its exit code, unless it ends the process by itself."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["tensorrepo", *words]
+    try:
+        exec(code, {})
+        main()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:  # noqa: BLE001  a bug, told as an interpreter would
+        traceback.print_exc()
+        return 1
     return 0

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +16,12 @@ from typer.testing import CliRunner
 
 from tensorrepo.cli.main import app
 from tensorrepo.sdk import open_repository
+from tests.support.forked import FORKED
+from tests.support.prepared import finish_command
 from tests.support.sources import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from tensorrepo.repository import Repository
 
@@ -82,11 +85,19 @@ class Shell:
             **options,
         )
 
-    def finish(self, *words: str, code: str | None = None, **options: Any) -> tuple[int, str, str]:
-        """The same, waited for: exit code, output, errors."""
-        process = self.start(*words, code=code, **options)
-        out, errors = process.communicate(timeout=120)
-        return process.returncode, out, errors
+    def finish(self, *words: str, code: str = "") -> tuple[int, str, str]:
+        """The same, waited for: exit code, output, errors. It is forked, which takes no start."""
+        with TemporaryDirectory() as kept:
+            files = [Path(kept, name) for name in ("out", "errors")]
+            process = FORKED.Process(
+                target=finish_command,
+                args=(files, words, self.folder, {**os.environ, **self.variables}, code),
+            )
+            process.start()
+            process.join(120)
+            assert process.exitcode is not None, "it did not end"
+            out, errors = (file.read_text() for file in files)
+            return process.exitcode, out, errors
 
     def repository(self) -> Repository:
         """The repository of a workspace that was made without a URL."""
