@@ -88,8 +88,8 @@ class Session:
             self._connection = duckdb.connect(config=self.settings.options())
         return self._connection
 
-    def query(self, text: str, params: Params = None) -> Result:
-        """Rows of the last statement of `text`, as they come.
+    def query(self, text: str, params: Params = None, *, single: bool = False) -> Result:
+        """Rows of the last statement of `text`, as they come; `single`: of the only one.
 
         Raises:
             InvalidInputError: what DuckDB says about it, with the place.
@@ -97,6 +97,10 @@ class Session:
         """
         names = names_of(text)
         with in_our_words(self.scanned, self.tables.known):
+            if single and len(self.connection.extract_statements(text)) != 1:
+                raise InvalidInputError(
+                    f"SQL: expected one statement, found several: {text!r:.200}"
+                )
             self._add_functions(names)
             add_tables(self.connection, names, self.tables, self.scanned)
             relation = self.connection.sql(text, params=params)

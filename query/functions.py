@@ -92,6 +92,9 @@ class _Pairs:
     def __init__(self, name: str, one: pa.Array, two: pa.Array) -> None:
         self.one, rows = _elements(name, one)
         self.two, others = _elements(name, two)
+        if self.one.ndim != self.two.ndim:
+            self.one, rows = _flat(self.one, rows)
+            self.two, others = _flat(self.two, others)
         self._count = len(one)
         self._rows = rows
         if self.one.shape != self.two.shape or not np.array_equal(rows, others):
@@ -125,6 +128,13 @@ def _elements(name: str, tensors: pa.Array) -> tuple[NDArray[np.float64], NDArra
     if is_fixed:
         return numbers.reshape(len(tensors), -1 if len(tensors) else 0), rows
     return numbers, rows
+
+
+def _flat(numbers: NDArray[Any], rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Rows of one shape as other rows are: flat, with the row of each element."""
+    if numbers.ndim == 1:
+        return numbers, rows
+    return numbers.reshape(-1), np.repeat(rows, numbers.shape[1])
 
 
 def _l2(pairs: _Pairs) -> NDArray[Any]:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tensorrepo.sdk import open_repository as open  # noqa: A004 - `tr.open`, as people type
     from tensorrepo.selection import s
     from tensorrepo.stream import Stream
+    from tensorrepo.view import View
 
 __version__ = VERSION
 _SCHEMA = "tensorrepo.formats.dataset.columns.schema"
@@ -98,6 +99,7 @@ _HOMES = {
     "Text": (_SCHEMA, "Text"),
     "Timestamp": (_SCHEMA, "Timestamp"),
     "UnsupportedError": (_ERRORS, "UnsupportedError"),
+    "View": ("tensorrepo.view", "View"),
     "col": ("tensorrepo.formats.dataset.editing.where", "col"),
     "decode_image": ("tensorrepo.formats.dataset.columns.present", "decode_image"),
     "export": ("tensorrepo.sdk", "export"),
@@ -144,6 +146,7 @@ __all__ = [
     "Text",
     "Timestamp",
     "UnsupportedError",
+    "View",
     "__version__",
     "col",
     "decode_image",

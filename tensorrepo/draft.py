@@ -19,9 +19,11 @@ from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 from tensorrepo.rows import batches_of
+from tensorrepo.sqledit import expression_updates, expression_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -140,6 +142,22 @@ class DatasetDraft:
             update_rows(self.core.objects, self.stored, where, values, columns=columns)
         )
 
+    def update_sql(self, values: Mapping[str, str], where: str | None = None) -> Self:
+        """Give rows what SQL expressions over their columns say.
+
+        Args:
+            values: an expression for each column that is set. They see the values before.
+            where: an SQL condition; None: all rows.
+
+        Raises:
+            InvalidInputError: an expression that is wrong, or gives what does not fit.
+
+        Example:
+            ``tx.dataset("fashion").update_sql({"label": "label + 1"}, "label >= 3")``
+        """
+        rows, found = expression_updates(self.stored, values, where)
+        return self._stage(update_rows(self.core.objects, self.stored, rows, found))
+
     def upsert(
         self, rows: Reading | InputBatch | Iterable[InputBatch], key: str | Sequence[str]
     ) -> Self:
@@ -159,9 +177,10 @@ class DatasetDraft:
     def add_column(
         self,
         name: str,
-        type: TypeLike,  # noqa: A002 - what users call it
+        type: TypeLike | None = None,  # noqa: A002 - what users call it
         values: NewValues | None = None,
         *,
+        sql: str | None = None,
         default: Any = None,
         nullable: bool | None = None,
         columns: Iterable[str] | None = None,
@@ -170,10 +189,12 @@ class DatasetDraft:
 
         Args:
             name: of the column.
-            type: such as ``"float32"`` or ``Embedding("float32", 768)``.
+            type: such as ``"float32"`` or ``Embedding("float32", 768)``; with `sql` it
+                may be left out.
             values: one for each row: an array, an iterable of arrays, or a function that is given
                 some of the rows as a `pyarrow.RecordBatch`. None: all rows have the default, or
                 null, and no row is written.
+            sql: an expression over the columns that gives the values, such as ``"label * 2"``.
             default: what rows have that are given no value, these and later ones.
             nullable: None: only when there are neither values nor a default.
             columns: what a function is given; None: all.
@@ -185,8 +206,13 @@ class DatasetDraft:
         Example:
             ``draft.add_column("embedding", Embedding("float32", 768), embed, columns=["image"])``
         """
+        if sql is not None:
+            found, values = expression_values(self.stored, sql)
+            type = found if type is None else type  # noqa: A001
+        if type is None:
+            raise InvalidInputError(f"column {name!r} needs a type, or sql to take it from")
         if nullable is None:
-            nullable = values is None and default is None
+            nullable = sql is not None or (values is None and default is None)
         column = Column(name, as_type(type), nullable, default=default)
         return self._stage(
             evolve.add_column(self.core.objects, self.stored, column, values, columns=columns)

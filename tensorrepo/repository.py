@@ -35,6 +35,7 @@ from tensorrepo.sql import sql
 from tensorrepo.run import Run
 from tensorrepo.runrecord import Runs
 from tensorrepo.transaction import Transaction
+from tensorrepo.view import View, view_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -166,6 +167,24 @@ class Repository:
         revision, path, entry = self._entry(name, ref, "datasets", Kind.DATASET)
         stored = open_dataset(self.core.objects, entry.digest, self.outside)
         return noted(Dataset(self, path, revision.digest, stored))
+
+    def view(self, name: str, ref: str = "main", *, sql: str | None = None) -> View:
+        """Rows of a dataset that a query chose, as they were chosen.
+
+        Args:
+            name: of the view.
+            ref: the commit that has it; with `sql` the branch to commit to.
+            sql: make it, and commit that, too: a query whose column ``row_id`` says which rows are
+                meant. Their order is that of the dataset.
+
+        Example:
+            ``repo.view("rare", sql="SELECT row_id FROM fashion WHERE label = 3").stream(...)``
+        """
+        if sql is not None:
+            with self.transaction(ref, f"View {name}") as tx:
+                tx.create_view(name, sql)
+        revision, path, entry = self._entry(name, ref, "views", Kind.VIEW)
+        return view_at(self, path, revision.digest, entry.digest)
 
     def model(self, name: str, ref: str = "main") -> Model:
         """A model as it is in the commit that `ref` names now; tensors are read when asked for."""

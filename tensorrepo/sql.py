@@ -6,10 +6,11 @@ other commit as ``"fashion@v1"``; and the tables of the catalog, as ``catalog.mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.view import open_rows, open_view
 from tensorrepo.query.duck import MEMORY, Session, Settings
 from tensorrepo.query.pushdown import DatasetTable
 from tensorrepo.query.sandbox import query_sandboxed
@@ -24,10 +25,21 @@ if TYPE_CHECKING:
     from tensorrepo.query.duck import Params
     from tensorrepo.query.results import Result
     from tensorrepo.query.sandbox import Limits
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.revisions import Revision
     from tensorrepo.repository import Repository
 
-SPACES = ("datasets",)
+SPACES = {"datasets": Kind.DATASET, "views": Kind.VIEW}
 SELF = "self"
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A dataset that a query read, and where it was."""
+
+    path: str
+    commit: Digest
+    stored: StoredDataset
 
 
 @dataclass(slots=True)
@@ -37,6 +49,7 @@ class RepositoryTables:
     repository: Repository
     ref: str
     this: StoredDataset | None = None  # what a query calls ``self``
+    used: list[Used] = field(default_factory=list)  # as they are found
 
     def find(self, path: tuple[str, ...], scanned: Scanned) -> Table | None:
         if path == (SELF,) and self.this is not None:
@@ -45,17 +58,19 @@ class RepositoryTables:
             return self._entry(f"{path[0]}/{path[1]}", scanned)
         if len(path) != 1:
             return None
-        if path[0].startswith(tuple(f"{space}/" for space in SPACES)):
+        if path[0].partition("/")[0] in SPACES and "/" in path[0]:
             return self._entry(path[0], scanned)
         found = (self._entry(f"{space}/{path[0]}", scanned) for space in SPACES)
         return next((each for each in found if each is not None), None)
 
     def known(self) -> Iterator[str]:
         """Names of datasets, and of all of the catalog's tables."""
-        tree = self._tree(self.ref)
-        for space in SPACES if tree is not None else ():
-            for path, _ in self.repository.core.entries(tree, f"{space}/"):
-                yield path.removeprefix(f"{space}/")
+        revision = self._revision(self.ref)
+        tree = None if revision is None else revision.commit.tree
+        for space, kind in SPACES.items() if tree is not None else ():
+            for path, entry in self.repository.core.entries(tree, f"{space}/"):
+                if entry.kind is kind:
+                    yield path.removeprefix(f"{space}/")
 
     def _entry(self, path: str, scanned: Scanned) -> Table | None:
         return self._at(path, self.ref, scanned) or self._of_other_commit(path, scanned)
@@ -67,19 +82,25 @@ class RepositoryTables:
     def _at(self, path: str, ref: str, scanned: Scanned) -> Table | None:
         core = self.repository.core
         try:
-            tree = self._tree(ref)
-            entry = None if tree is None else core.entry(tree, path)
+            revision = self._revision(ref)
+            entry = None if revision is None else core.entry(revision.commit.tree, path)
         except InvalidInputError:  # a word of the query that no entry can be called
             return None
-        if entry is None or entry.kind is not Kind.DATASET:
+        if revision is None or entry is None or entry.kind not in SPACES.values():
             return None
-        stored = open_dataset(core.objects, entry.digest, self.repository.outside)
+        if entry.kind is Kind.DATASET:
+            stored = open_dataset(core.objects, entry.digest, self.repository.outside)
+            self.used.append(Used(path, revision.digest, stored))
+        else:
+            view = open_view(core.objects, entry.digest)
+            whole, stored = open_rows(core.objects, view, self.repository.outside)
+            self.used.append(Used(view.path, view.commit, whole))
         return DatasetTable(stored, scanned)
 
-    def _tree(self, ref: str) -> Any:
+    def _revision(self, ref: str) -> Revision | None:
         """None where there is no commit yet: SQL without tables is SQL, too."""
         try:
-            return self.repository.resolve(ref).commit.tree
+            return self.repository.resolve(ref)
         except NotFoundError:
             if ref != "main" or self.repository.branches():
                 raise

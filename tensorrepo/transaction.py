@@ -15,6 +15,7 @@ from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.lineage import DERIVED_FROM, FINE_TUNED_FROM, TRAINED_ON, Edge
 from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.write import store_model
+from tensorrepo.formats.view import open_view
 from tensorrepo.model import Model
 from tensorrepo.modelmaking import (
     adapter_edge,
@@ -31,6 +32,7 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.repo.trees import Entry
 from tensorrepo.stream import Stream
+from tensorrepo.view import store_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -83,6 +85,35 @@ class Transaction:
         if entry is None or entry.kind is not Kind.DATASET:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
         return DatasetDraft(self.core, path, self.repository.outside)
+
+    def create_view(self, name: str, sql: str, *, replace: bool = False) -> None:
+        """Keep which rows a query chooses of what the branch has, staged changes not counted.
+
+        Args:
+            name: by the path grammar.
+            sql: a query whose column ``row_id`` says which rows of one dataset are meant.
+            replace: whether there may be a view of that name.
+
+        Raises:
+            ConflictError: there is one of that name, and not `replace`.
+            InvalidInputError: a query that is wrong, or gives no ids of one dataset's rows.
+        """
+        path = _full("views", name)
+        if self.core.entry(path) is not None and not replace:
+            raise ConflictError(f"{path} exists: refresh_view({name!r}) asks its query again")
+        if self.core.base is None:
+            raise NotFoundError(f"branch {self.core.branch!r} has no commit to choose rows from")
+        link = store_view(self.repository, self.core.objects, self.core.base, sql)
+        # Its dataset may be of a commit that no ref leads to.
+        self.core.stage(path, Entry(Kind.VIEW, link.digest), since=0)
+
+    def refresh_view(self, name: str) -> None:
+        """Ask the query of a view again, of what the branch has now."""
+        path = _full("views", name)
+        entry = self.core.entry(path)
+        if entry is None or entry.kind is not Kind.VIEW:
+            raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
+        self.create_view(name, open_view(self.core.objects, entry.digest).sql, replace=True)
 
     def adopt(
         self,

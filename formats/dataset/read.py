@@ -253,6 +253,22 @@ def open_part(dataset: Dataset, parts: Sequence[tuple[Leaf, Links]]) -> Dataset:
     return Dataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)
 
 
+def narrowed(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
+    """A dataset with only some of its rows there, as if the others were deleted.
+
+    Args:
+        dataset: the whole one, whose digest it keeps, and which it reads with.
+        rows: physical, ascending, each once, none of them deleted.
+    """
+    is_dead = np.ones(dataset.root.rows, np.bool_)
+    is_dead[rows] = False
+    dead = np.flatnonzero(is_dead)
+    root = replace(dataset.root, deleted=len(dead))
+    cache, leaves = dataset._memory.cache, dataset_leaves(dataset)  # noqa: SLF001  its module
+    memory = _Memory(cache=cache, leaves=leaves, live=LiveRows(root.rows, dead))
+    return Dataset(dataset.objects, dataset.digest, root, dataset.links, dataset.outside, memory)
+
+
 def column_index(dataset: Dataset, name: str) -> ColumnIndex:
     """All pages of a column: what readers and planners use. Read once per handle."""
     return page_reader(dataset, name).index

@@ -1,0 +1,67 @@
+"""Which values does an SQL expression give the rows of a dataset that is being changed?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dataset.columns.arrow_types import infer_type
+from tensorrepo.query.duck import Session
+from tensorrepo.query.pushdown import DatasetTable
+from tensorrepo.query.sqlnames import quoted
+from tensorrepo.sql import SELF
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+
+    from tensorrepo.formats.dataset.columns.types import ColumnType
+    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.query.arrowscan import Scanned, Table
+    from tensorrepo.query.results import Result
+
+
+@dataclass(frozen=True, slots=True)
+class _Self:
+    """The one table that an expression sees."""
+
+    dataset: Dataset
+
+    def find(self, path: tuple[str, ...], scanned: Scanned) -> Table | None:
+        return DatasetTable(self.dataset, scanned) if path == (SELF,) else None
+
+    def known(self) -> Iterable[str]:
+        return (SELF,)
+
+
+def expression_values(dataset: Dataset, sql: str) -> tuple[ColumnType, Iterator[pa.Array]]:
+    """What an expression gives for every row: the type of it, and the values in order.
+
+    Raises:
+        InvalidInputError: what DuckDB says about it.
+    """
+    found = _one(dataset, f"SELECT (\n{sql}\n) AS value FROM {SELF}")  # noqa: S608
+    column_type = infer_type(found.schema.field(0).type, sql)
+    return column_type, (batch.column(0) for batch in found.batches())
+
+
+def expression_updates(
+    dataset: Dataset, values: Mapping[str, str], where: str | None
+) -> tuple[np.ndarray[Any, Any], dict[str, pa.ChunkedArray]]:
+    """Numbers of the rows for which `where` is true, and what expressions give for each of them."""
+    chosen = [f"(\n{sql}\n) AS {quoted(name)}" for name, sql in values.items()]
+    query = f"SELECT row_number, {', '.join(chosen)} FROM {SELF}"  # noqa: S608
+    if where is not None:
+        query += f" WHERE (\n{where}\n)"
+    found = _one(dataset, query).arrow()
+    columns = dict(zip(values, found.columns[1:], strict=True))
+    return found.column(0).to_numpy(), columns
+
+
+def _one(dataset: Dataset, query: str) -> Result:
+    """The rows of one statement: an expression must not end it and begin another."""
+    session = Session(_Self(dataset))
+    return session.query(query, single=True)

@@ -1,0 +1,169 @@
+"""A view at a commit, as the SDK shows it: the rows of a dataset that a query chose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorrepo.dataset import Dataset
+from tensorrepo.formats.dataset.editing.where import rows_of_ids
+from tensorrepo.formats.dataset.read import live_rows, resolve_rows
+from tensorrepo.formats.dataset.tree.rowruns import ROW_ID
+from tensorrepo.formats.view import (
+    ViewDiff,
+    diff_views,
+    make_view,
+    open_rows,
+    open_view,
+    physical_rows,
+    write_view,
+)
+from tensorrepo.query.duck import Session
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.sql import RepositoryTables
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.view import View as StoredView
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.objects import Link, ObjectSink
+    from tensorrepo.repository import Repository
+    from tensorrepo.sql import Used
+    from tensorrepo.stream import Stream
+
+ID_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class View(Dataset):
+    """Rows of a dataset, used like one: indexed, streamed, asked, exported. Rows count from 0.
+
+    `source` is the whole dataset, `chosen` what is stored of the view.
+    """
+
+    source: Dataset
+    chosen: StoredView
+    identity: Digest
+
+    @property
+    def name(self) -> str:
+        return self.path.removeprefix("views/")
+
+    @property
+    def digest(self) -> Digest:
+        """What the view is, in whatever commit."""
+        return self.identity
+
+    @property
+    def sql(self) -> str:
+        """The query that chose the rows."""
+        return self.chosen.sql
+
+    def stream(self, *, rows: Any = None, **options: Any) -> Stream:  # type: ignore[override]
+        """Batches of the rows, for training: see `Dataset.stream`, which takes the same.
+
+        Args:
+            rows: which rows of the view: a slice, numbers or a mask; None: all.
+            options: of `Dataset.stream`.
+        """
+        whole = self.source.stored
+        live, numbers = live_rows(whole), physical_rows(whole, self.chosen)
+        numbers = numbers if live is None else live.live(numbers)
+        chosen = resolve_rows(slice(None) if rows is None else rows, len(numbers))
+        return self.source.stream(rows=numbers[np.asarray(chosen, np.int64)], **options)
+
+    def diff(self, older: View) -> ViewDiff:
+        """Ids of the rows that this view has and `older` lacks, and the other way round."""
+        return diff_views(older.chosen, self.chosen)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.repository, self.path, self.commit)
+
+    def __repr__(self) -> str:
+        return (
+            f"<view {self.name}: {len(self):,} rows of {self.source.name} at "
+            f"{self.source.commit:.12}, {self.sql!r:.80}>"
+        )
+
+
+def view_at(repository: Repository, path: str, commit: Digest, digest: Digest) -> View:
+    """The view of this digest, which lies at `path` in `commit`."""
+    chosen = open_view(repository.core.objects, digest)
+    whole, stored = open_rows(repository.core.objects, chosen, repository.outside)
+    source = Dataset(repository, chosen.path, chosen.commit, whole)
+    return View(repository, path, commit, stored, source, chosen, digest)
+
+
+def store_view(repository: Repository, objects: ObjectSink, commit: Digest, query: str) -> Link:
+    """Ask for rows, and store which they are.
+
+    Args:
+        repository: that is asked.
+        objects: where to store.
+        commit: whose data is asked, where the query names no other.
+        query: one whose column ``row_id`` says which rows are meant.
+
+    Raises:
+        InvalidInputError: it gives no row ids, or ids of no dataset, or of several.
+    """
+    tables = RepositoryTables(repository, commit)
+    session = Session(tables)
+    try:
+        ids = _ids_of(session, query)
+    finally:
+        session.close()
+    source = _source(tables.used, ids)
+    return write_view(objects, make_view(source.stored, ids, query, source.path, source.commit))
+
+
+def _ids_of(session: Session, query: str) -> NDArray[Any]:
+    found = session.query(query)
+    if "row_id" not in found.columns:
+        raise InvalidInputError(
+            "a view needs to know its rows: expected a column row_id in what its query gives, "
+            f"found {', '.join(found.columns)}"
+        )
+    pieces = [parse_ids(batch.column("row_id")) for batch in found.batches()]
+    return np.concatenate([np.zeros(0, ROW_ID), *pieces])
+
+
+def _source(used: list[Used], ids: NDArray[Any]) -> Used:
+    """The dataset whose rows have all of these ids."""
+    unique = list({each.stored.digest: each for each in used}.values())
+    if not unique:
+        raise InvalidInputError("a view is of rows of a dataset, and the query names none")
+    for each in unique:
+        if (rows_of_ids(each.stored, ids) >= 0).all():
+            return each
+    paths = ", ".join(each.path for each in unique)
+    raise InvalidInputError(f"a view is of rows of one dataset: no one of {paths} has all of these")
+
+
+def parse_ids(texts: pa.Array) -> NDArray[Any]:
+    """Row ids as SQL gives them, as ROW_ID ``(n,)``.
+
+    Raises:
+        InvalidInputError: one is null, or no row id.
+    """
+    if texts.null_count or not (pa.types.is_string(texts.type) or len(texts) == 0):
+        raise InvalidInputError(f"row_id holds what is no row id: {texts.type}, some of it null")
+    found = np.zeros(len(texts), ROW_ID)
+    if not len(texts):
+        return found
+    try:
+        digits = "".join(pc.utf8_slice_codeunits(texts, 0, ID_DIGITS).to_pylist())
+        found["fragment"] = np.frombuffer(bytes.fromhex(digits), ">u8")
+        offsets = pc.utf8_slice_codeunits(texts, ID_DIGITS + 1, 1 << 20)
+        found["offset"] = pc.cast(offsets, pa.uint32()).to_numpy(zero_copy_only=False)
+    except ValueError as error:  # Arrow's errors are some of them
+        raise InvalidInputError(f"row_id holds what is no row id: {error!s:.200}") from error
+    return found
+
+
+def _reopen(repository: Repository, path: str, commit: Digest) -> View:
+    return repository.view(path, commit)

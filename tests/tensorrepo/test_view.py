@@ -1,0 +1,157 @@
+"""Views, as users of the SDK meet them; and datasets changed by SQL."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import tensorrepo as tr
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RARE = "SELECT row_id FROM fashion WHERE label = 3"
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> tr.Repository:
+    made = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
+    with made.transaction("main", message="first") as tx:
+        columns = {"label": "int64", "x": tr.Tensor("float32", (2,))}
+        rows = {"label": np.arange(40) % 5, "x": np.arange(80, dtype="f4").reshape(40, 2)}
+        tx.create_dataset("fashion", columns).append(rows)
+    return made
+
+
+def test_a_view_is_made_committed_and_read(repo: tr.Repository) -> None:
+    view = repo.view("rare", sql=RARE)
+    assert view["label"][:].tolist() == [3] * 8
+    assert view[0]["x"].tolist() == [6.0, 7.0]
+    assert (view.name, view.sql, view.source.name, len(view)) == ("rare", RARE, "fashion", 8)
+    assert repr(repo.view("rare")).startswith("<view rare: 8 rows of fashion at ")
+
+
+def test_a_view_streams_exactly_its_rows(repo: tr.Repository) -> None:
+    view = repo.view("rare", sql=RARE)
+    batches = list(view.stream(batch_size=3, columns=["x"], seed=1))
+    found = np.concatenate([batch["x"][:, 0] for batch in batches])
+    assert sorted(found.tolist()) == (np.arange(3, 40, 5) * 2.0).tolist()
+    part = list(view.stream(batch_size=9, rows=slice(0, 2), shuffle=False))
+    assert part[0]["x"][:, 0].tolist() == [6.0, 16.0]
+
+
+def test_a_view_stays_as_it_was_chosen_until_it_is_refreshed(repo: tr.Repository) -> None:
+    before = repo.view("rare", sql=RARE)
+    with repo.transaction("main") as tx:
+        draft = tx.dataset("fashion")
+        draft.update([0, 1], {"label": 3})
+        draft.delete([3])
+    assert len(repo.view("rare")) == 8
+    with repo.transaction("main") as tx:
+        tx.refresh_view("rare")
+    after = repo.view("rare")
+    found = after.diff(before)
+    assert (len(after), len(found.added), len(found.removed)) == (9, 2, 1)
+    assert len(repo.view("rare", "main~1")) == 8
+
+
+def test_views_are_tables_too(repo: tr.Repository) -> None:
+    repo.view("rare", sql=RARE)
+    query = "SELECT count(*) AS n FROM views.rare JOIN fashion USING (row_id)"
+    assert list(repo.sql(query)) == [{"n": 8}]
+    repo.view("rarer", sql="SELECT row_id FROM rare WHERE x[1] > 50")
+    assert repo.view("rarer")["x"][:, 0].tolist() == [56.0, 66.0, 76.0]
+    assert list(repo.view("rarer").query("SELECT min(x[1]) AS low FROM self")) == [{"low": 56.0}]
+
+
+def test_views_are_exported_and_pickled(repo: tr.Repository, tmp_path: Path) -> None:
+    view = repo.view("rare", sql=RARE)
+    tr.export(view, tmp_path / "rare.parquet")
+    assert len(tr.read(tmp_path / "rare.parquet").schema.names) == 2
+    assert pickle.loads(pickle.dumps(view))["label"][:].tolist() == [3] * 8
+
+
+def test_a_view_keeps_its_dataset_when_the_branch_goes_on(repo: tr.Repository) -> None:
+    repo.view("rare", sql=RARE)
+    with repo.transaction("main") as tx:
+        tx.remove("datasets/fashion")
+    assert len(repo.view("rare").to_arrow()) == 8
+
+
+def test_two_views_of_one_name_conflict_when_they_merge(repo: tr.Repository) -> None:
+    repo.create_branch("side")
+    repo.view("rare", sql=RARE)
+    repo.view("rare", "side", sql="SELECT row_id FROM fashion WHERE label = 4")
+    with pytest.raises(tr.ConflictError):
+        repo.merge("side")
+    repo.merge("side", strategy="theirs")
+    assert repo.view("rare")["label"][0] == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "match"),
+    [
+        ("SELECT label FROM fashion", "expected a column row_id"),
+        ("SELECT 'x' AS row_id FROM fashion", "no row id"),
+        ("SELECT NULL AS row_id FROM fashion", "no row id"),
+        ("SELECT '0123456789abcdef:0' AS row_id", "names none"),
+        ("SELECT '0123456789abcdef:0' AS row_id FROM fashion", "rows of one dataset"),
+        ("SELECT row_id FROM", "syntax error"),
+    ],
+)
+def test_queries_that_choose_no_rows_of_a_dataset_are_refused(
+    repo: tr.Repository, query: str, match: str
+) -> None:
+    with pytest.raises(tr.InvalidInputError, match=match):
+        repo.view("bad", sql=query)
+    assert repo.entries("main", "views/") == {}
+
+
+def test_a_view_that_is_there_is_refreshed_not_made_again(repo: tr.Repository) -> None:
+    repo.view("rare", sql=RARE)
+    with pytest.raises(tr.ConflictError, match="refresh_view"):
+        repo.view("rare", sql=RARE)
+    with pytest.raises(tr.NotFoundError, match="make it first"), repo.transaction("main") as tx:
+        tx.refresh_view("nothing")
+    with pytest.raises(tr.NotFoundError, match="no views/nothing"):
+        repo.view("nothing")
+
+
+def test_a_column_is_added_by_an_expression(repo: tr.Repository) -> None:
+    with repo.transaction("main") as tx:
+        draft = tx.dataset("fashion")
+        draft.add_column("double", sql="label * 2").add_column(
+            "far", "float32", sql="l2(x, [0, 0])"
+        )
+        draft.delete("label == 0")
+        draft.add_column("first", sql="x[1]")
+    ds = repo.dataset("fashion")
+    assert ds["double"][:].tolist() == (ds["label"][:] * 2).tolist()
+    assert ds["far"][:] == pytest.approx(np.linalg.norm(ds["x"][:], axis=1))
+    assert ds["first"][:].tolist() == ds["x"][:][:, 0].tolist()
+
+
+def test_values_are_set_by_expressions_that_see_what_was_there(repo: tr.Repository) -> None:
+    before = repo.dataset("fashion")["label"][:]
+    with repo.transaction("main") as tx:
+        tx.dataset("fashion").update_sql({"label": "label + 10"}, where="label >= 3")
+    after = repo.dataset("fashion")["label"][:]
+    assert after.tolist() == np.where(before >= 3, before + 10, before).tolist()
+
+
+@pytest.mark.parametrize("sql", ["nope", "1) FROM self; DROP TABLE x; SELECT (1", "count(*)"])
+def test_expressions_that_are_none_are_refused(repo: tr.Repository, sql: str) -> None:
+    with pytest.raises(tr.InvalidInputError), repo.transaction("main") as tx:
+        tx.dataset("fashion").add_column("y", sql=sql)
+    assert "y" not in repo.dataset("fashion").schema
+
+
+def test_a_column_needs_a_type_or_an_expression(repo: tr.Repository) -> None:
+    with (
+        pytest.raises(tr.InvalidInputError, match="needs a type"),
+        repo.transaction("main") as tx,
+    ):
+        tx.dataset("fashion").add_column("y")
