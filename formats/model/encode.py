@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tensorrepo.formats.model.codecs.estimate import Sample, stored_share
 from tensorrepo.formats.model.codecs.planecodec import StoredPlane
-from tensorrepo.formats.model.codecs.registry import CODECS, LOW_RANK, PLANES
+from tensorrepo.formats.model.codecs.registry import CODECS, DECAY, LOW_RANK, PLANES
 from tensorrepo.formats.model.packing import SealedFrame, Slot, seal
 from tensorrepo.formats.model.reuse import Location
 
@@ -149,10 +149,11 @@ def fallback(way: Way | None) -> Way | None:
 def _promises(
     chunk: Chunk, way: Way, runs: Sequence[_Run], held: dict[tuple[int, int], memoryview]
 ) -> bool:
-    """Whether a way is worth its trial; most differences are of no low rank, as a look shows."""
-    if way.codec.name != LOW_RANK.name:
-        return True
-    return LOW_RANK.seems_better(*_sample(chunk, way, _whole(chunk, runs[0]), held))
+    """Whether a way is worth its trial, as far as a look shows: some need many rows to pay."""
+    for codec in (LOW_RANK, DECAY):
+        if way.codec.name == codec.name:
+            return codec.seems_better(*_sample(chunk, way, _whole(chunk, runs[0]), held))
+    return True
 
 
 def _share(

@@ -18,7 +18,8 @@ from xxhash import xxh3_64_intdigest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-CODECS = {1: "raw", 2: "planes", 3: "palette", 4: "delta", 5: "rows", 6: "adam", 7: "low-rank"}
+NAMES = ("raw", "planes", "palette", "delta", "rows", "adam", "low-rank", "decay")
+CODECS = dict(enumerate(NAMES, 1))
 SIGNATURES = 0x80000001
 
 

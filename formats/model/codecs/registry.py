@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.formats.model.codecs.adam import Adam
+from tensorrepo.formats.model.codecs.decay import Decay
 from tensorrepo.formats.model.codecs.delta import Delta
 from tensorrepo.formats.model.codecs.lowrank import LowRank
 from tensorrepo.formats.model.codecs.palette import Palette
@@ -24,6 +25,7 @@ DELTA: Final = Delta()
 ROWS: Final = Rows()
 ADAM: Final = Adam()
 LOW_RANK: Final = LowRank()
-_ALL: Final[tuple[FrameCodec, ...]] = (PLANES, PALETTE, DELTA, ROWS, ADAM, LOW_RANK)
+DECAY: Final = Decay()
+_ALL: Final[tuple[FrameCodec, ...]] = (PLANES, PALETTE, DELTA, ROWS, ADAM, LOW_RANK, DECAY)
 CODECS: Final = {codec.name: codec for codec in _ALL}
 BY_NUMBER: Final = {codec.number: codec for codec in _ALL}

@@ -19,6 +19,7 @@ from tensorrepo.formats.model.codecs.planecodec import (
 )
 from tensorrepo.formats.model.codecs.registry import (
     ADAM,
+    DECAY,
     DELTA,
     LOW_RANK,
     PALETTE,
@@ -59,6 +60,43 @@ def test_rows_that_did_not_move_take_a_bit_each() -> None:
     moved = table.copy()
     moved[::100] += np.float32(0.01)
     assert share(ROWS, moved, table, row_bytes=200) < share(DELTA, moved, table)
+
+
+def decayed(steps: int) -> np.ndarray:
+    """Rows of which every seventh moved, all of which decayed as torch does it."""
+    found = WEIGHTS.copy()
+    for _ in range(steps):
+        found *= np.float32(1 - 2e-5 * 0.01)
+    found.reshape(-1, 50)[::7] += np.float32(1e-4)
+    return found
+
+
+def test_rows_that_only_decayed_take_next_to_nothing() -> None:
+    rows = share(DECAY, decayed(20), WEIGHTS, row_bytes=200)
+    assert rows < 0.09
+    assert rows < 0.6 * share(DELTA, decayed(20), WEIGHTS)
+
+
+@pytest.mark.parametrize("first", [0, 4, 30_004, 39_800])
+def test_rows_cut_by_frames_come_back(first: int) -> None:
+    new, old = (one.view("u1")[first : first + 30_000] for one in (decayed(3), WEIGHTS))
+    shape = FrameShape(F32, 30_000, 200, first)
+    planes = DECAY.encode(new.data, [old.data], shape)
+    out = bytearray(30_000)
+    DECAY.decode(planes, [old.data], shape, memoryview(out))
+    assert bytes(out) == new.tobytes()
+    assert planes[2].size_bytes < 1000
+
+
+def test_only_a_common_decay_is_worth_a_trial() -> None:
+    old, shape = WEIGHTS.view("u1").data, FrameShape(F32, WEIGHTS.nbytes, 200)
+    moved = (WEIGHTS + RNG.normal(0, 1e-6, WEIGHTS.size)).astype("<f4")
+    tried = [decayed(20), WEIGHTS, moved]
+    assert [DECAY.seems_better(one.view("u1").data, [old], shape) for one in tried] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def adapted(rank: int) -> tuple[np.ndarray, np.ndarray]:
