@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.manifest import TensorEntry
     from tensorrepo.formats.model.memberread import MemberReader, Place
 
-SMALL_BYTES: Final = 512 << 10  # decoded; a larger tensor is a request of its own
+SMALL_BYTES: Final = 4 << 20  # decoded; a larger tensor is requests of its own
 BUNDLE_BYTES: Final = 8 << 20
 
 

@@ -107,7 +107,7 @@ class TensorRead:
             index: which part; None: all of it.
             pool: threads that read.
             out: memory for its bytes, when there is some already.
-            after: what is waited for first, begun before in the same pool.
+            after: what is waited for first; not in the same pool, where it may wait for threads.
         """
         self.name = tensor.name
         self._tensor, self._wish = tensor, wish
@@ -197,7 +197,7 @@ def _checking(tensor: StoredFrames, index: int, whole: memoryview) -> Callable[[
 
 
 def _behind(first: Future[None] | None, fill: Callable[[], None]) -> Callable[[], None]:
-    """`fill`, once another task of the pool is over. That one began earlier: nobody waits long."""
+    """`fill`, once that is over, well or not."""
     if first is None:
         return fill
 

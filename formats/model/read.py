@@ -210,7 +210,7 @@ class Model:
         """
         wanted = self._wanted(names)
         wish = Wish(output, copy, device, dtype, shard, planes)
-        loaded = dict(self._iterate(wanted, wish, threads, self.size_bytes + 1))
+        loaded = dict(self._iterate(wanted, wish, threads, READ_AHEAD_BYTES))
         return {name: loaded[name] for name in wanted}
 
     def iter_tensors(
@@ -243,29 +243,32 @@ class Model:
         for name in wanted:
             by_target.setdefault(self._target(name), []).append(name)
         whole = wish.shard is None and wish.planes is None
-        with ThreadPoolExecutor(threads) as pool:
+        # Reads wait for what is fetched of several: that must go on beside them.
+        with ThreadPoolExecutor(threads) as fetching, ThreadPoolExecutor(threads) as pool:
 
             def begin(_: str, tensor: Tensor, after: Future[None] | None) -> TensorRead:
                 return TensorRead(tensor, wish, wish.index(tensor.shape), pool, after=after)
 
             try:
-                for done in as_done(self._begun(by_target, begin, pool, whole), budget_bytes):
+                for done in as_done(self._begun(by_target, begin, fetching, whole), budget_bytes):
                     value = done.result()
                     yield from ((name, value) for name in by_target[done.name])
             finally:
+                fetching.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=True, cancel_futures=True)
+                fetching.shutdown()
                 self.packs.members.forget()
 
     def _begun(
-        self, names: Iterable[str], begin: Callable[..., R], pool: Executor, whole: bool
+        self, names: Iterable[str], begin: Callable[..., R], fetching: Executor, whole: bool
     ) -> Iterator[R]:
         """Reads of tensors, in the order in which they lie; `whole`: of all their bytes."""
         entries = {name: self.tensors[self._target(name)] for name in names}
-        read_directories(self.packs, entries.values(), pool)
+        read_directories(self.packs, entries.values(), fetching)
         ordered = by_place(self.packs, entries)
         left = iter(ordered)
         for bundle in bundles(self.tensor(name) for name in ordered):
-            after = pool.submit(fetch, bundle) if whole and len(bundle) > 1 else None
+            after = fetching.submit(fetch, bundle) if whole and len(bundle) > 1 else None
             for tensor in bundle:
                 yield begin(next(left), tensor, after)
 
@@ -286,12 +289,13 @@ class Model:
             InvalidInputError: names or shapes differ; nothing was read then.
         """
         targets = matching(module.state_dict(), {name: self.spec(name) for name in self}, strict)
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPoolExecutor(threads) as fetching, ThreadPoolExecutor(threads) as pool:
 
             def begin(name: str, tensor: Tensor, after: Future[None] | None) -> Refill:
                 return Refill(tensor, targets[name], pool, after)
 
-            for refill in as_done(self._begun(targets, begin, pool, whole=True), READ_AHEAD_BYTES):
+            begun = self._begun(targets, begin, fetching, whole=True)
+            for refill in as_done(begun, READ_AHEAD_BYTES):
                 refill.finish()
         self.packs.members.forget()
 
