@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.read import Dataset, open_dataset, row_id_table
+from tensorrepo.formats.dataset.read import Dataset, live_rows, open_dataset, row_id_table
 from tensorrepo.formats.dataset.tree.rowruns import ROW_ID, RUN
 from tensorrepo.formats.dataset.update import delete_rows
 from tensorrepo.formats.view import (
@@ -40,7 +40,8 @@ def _made(objects: MemoryObjects) -> Dataset:
 
 
 def _ids(dataset: Dataset, rows: Any) -> Any:
-    return row_id_table(dataset).of(np.array(rows, np.int64))
+    numbers, live = np.array(rows, np.int64), live_rows(dataset)
+    return row_id_table(dataset).of(numbers if live is None else live.physical(numbers))
 
 
 def _view(dataset: Dataset, rows: Any) -> Any:

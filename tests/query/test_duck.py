@@ -123,6 +123,7 @@ def test_errors_say_what_to_do(
         ("tensor_shape(NULL::FLOAT[2])", None),
         ("l2([1, 2], [4, 6])", 5.0),
         ("l2(image, image)", 0.0),
+        ("dot(image, [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])", 0.0),
         ("dot([[1, 2], [3, 4]], [[1, 1], [1, 1]])", 10.0),
         ("cosine([1.0, 0.0], [0.0, 2.0])", 0.0),
         ("dot(points, points)", 1.0),
