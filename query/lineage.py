@@ -19,7 +19,7 @@ from sqlalchemy import bindparam, select, text
 
 from tensorrepo.formats.lineage import relation_of
 from tensorrepo.query import tables
-from tensorrepo.query.sync.loader import chunks
+from tensorrepo.query.dialects import POSTGRESQL
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -33,32 +33,34 @@ _COLUMNS: Final = """
     e.detail
 """
 # `here` and `there` are the columns of an edge's ends: of the one that is nearer to what was asked
-# about, and of the other. `{only}` is a condition on relations.
+# about, and of the other. `{only}` is a condition on relations. What has no digest is reached as
+# null, which nothing equals: a condition on edges alone would make SQLite read the whole index for
+# a Bloom filter first, which takes longer than all the rest.
 _UNBOUND: Final = """
 WITH RECURSIVE reached(key) AS (
     SELECT {here} FROM lineage_edge WHERE {here} IN :starts
     UNION
-    SELECT e.{there} FROM reached JOIN lineage_edge AS e ON e.{here} = reached.key
-    WHERE e.{there} IS NOT NULL {only}
+    SELECT e.{there} FROM reached JOIN lineage_edge AS e ON e.{here} = reached.key {only}
 )
-SELECT {columns} FROM reached JOIN lineage_edge AS e ON e.{here} = reached.key
-WHERE 1 = 1 {only} LIMIT :most
+SELECT {columns} FROM reached JOIN lineage_edge AS e ON e.{here} = reached.key {only}
+LIMIT :most
 """
 _BOUND: Final = """
 WITH RECURSIVE reached(key, depth) AS (
     SELECT {here}, 1 FROM lineage_edge WHERE {here} IN :starts
     UNION
     SELECT e.{there}, reached.depth + 1
-    FROM reached JOIN lineage_edge AS e ON e.{here} = reached.key
-    WHERE e.{there} IS NOT NULL AND reached.depth < :depth {only}
+    FROM reached JOIN lineage_edge AS e ON e.{here} = reached.key {only}
+    WHERE reached.depth < :depth
 )
-SELECT {columns} FROM (SELECT DISTINCT key FROM reached) AS near
-JOIN lineage_edge AS e ON e.{here} = near.key
-WHERE 1 = 1 {only} LIMIT :most
+SELECT {columns} FROM (SELECT DISTINCT key FROM reached) AS reached
+JOIN lineage_edge AS e ON e.{here} = reached.key {only} LIMIT :most
 """
+_CHANGES: Final = 'SELECT new, path, "commit" FROM entry_change WHERE new {among}'
+_RUNS: Final = "SELECT id, name FROM run WHERE id {among}"
 _OF_URLS: Final = """
 SELECT {columns} FROM lineage_edge AS e
-WHERE e.origin IS NULL AND e.origin_path IN :starts {only} LIMIT :most
+WHERE e.origin IS NULL AND e.origin_path IN :starts LIMIT :most
 """
 _OF_PATH: Final = """
 SELECT {columns} FROM lineage_edge AS e
@@ -161,13 +163,14 @@ def _walk(
     urls = [start for start in starts if "://" in start]
     if urls and not up:
         first = _asked(connection, _OF_URLS, {**given, "starts": urls}, up=up)
+        first = [row for row in first if not words or row.relation in words]
         rows = [*first, *rows, *_beyond(connection, first, given)]
     return _steps(connection, rows, starts, up=up)
 
 
 def _asked(connection: Connection, query: str, given: Mapping[str, Any], *, up: bool) -> list[Any]:
     here, there = ("subject", "origin") if up else ("origin", "subject")
-    only = "AND e.relation IN :words" if given["words"] else ""
+    only = "AND coalesce(e.relation, reached.key) IN :words" if given["words"] else ""
     written = query.format(here=here, there=there, only=only, columns=_COLUMNS)
     lists = [name for name in ("starts", "words") if f":{name}" in written]
     statement = text(written).bindparams(*(bindparam(name, expanding=True) for name in lists))
@@ -189,31 +192,32 @@ def _steps(
     connection: Connection, rows: Sequence[Any], starts: Sequence[str], *, up: bool
 ) -> list[Step]:
     """Rows as steps, each once, by how far they are from where it started."""
-    edges = {(row.subject, row.relation, _key(row)): row for row in rows}
+    edges = {(row[1], row[2], row[4] if row[5] is None else row[5]): row for row in rows}
     depths = _depths([(subject, origin) for subject, _, origin in edges], starts, up=up)
     known = _known(connection, {end for subject, _, origin in edges for end in (subject, origin)})
-    found = [
-        Step(
-            depths[subject if up else origin] + 1,
-            _node(row.subject_kind, subject, "", None, known),
-            relation,
-            _node(row.origin_kind, origin, row.origin_path, row.origin_commit, known),
-            json.loads(row.detail),
-        )
-        for (subject, relation, origin), row in edges.items()
-        if (subject if up else origin) in depths  # the limit may have cut off what leads there
-    ]
-    return sorted(found, key=_order)
+    nodes: dict[tuple[str, str, str, str | None], Node] = {}
+
+    def node(kind: str, key: str, path: str, commit: str | None) -> Node:
+        found = nodes.get((kind, key, path, commit))
+        if found is None:
+            at, of_commit = known.get(key, (path, commit))
+            found = Node(kind, key, path or at, commit or of_commit, key in known)
+            nodes[kind, key, path, commit] = found
+        return found
+
+    steps = []
+    for (subject, relation, origin), row in edges.items():
+        depth = depths.get(subject if up else origin)
+        if depth is not None:  # the limit may have cut off what leads there
+            made, came_from = node(row[0], subject, "", None), node(row[3], origin, row[4], row[6])
+            details = {} if row[7] == "{}" else json.loads(row[7])
+            steps.append(Step(depth + 1, made, relation, came_from, details))
+    return sorted(steps, key=_order)
 
 
 def _order(step: Step) -> tuple[Any, ...]:
     subject, origin = step.subject, step.origin
     return step.depth, subject.path, subject.key, step.relation, origin.path, origin.key
-
-
-def _key(row: Any) -> str:
-    key: str = row.origin_path if row.origin is None else row.origin
-    return key
 
 
 def _depths(edges: Sequence[tuple[str, str]], starts: Sequence[str], *, up: bool) -> dict[str, int]:
@@ -232,22 +236,15 @@ def _depths(edges: Sequence[tuple[str, str]], starts: Sequence[str], *, up: bool
     return depths
 
 
-def _node(
-    kind: str, key: str, path: str, commit: str | None, known: Mapping[str, tuple[str, str | None]]
-) -> Node:
-    at, of_commit = known.get(key, (path, commit))
-    return Node(kind, key, path or at, commit or of_commit, key in known)
-
-
 def _known(connection: Connection, keys: set[str]) -> dict[str, tuple[str, str | None]]:
     """Where those things are, of these, that the repository has: a path, and a commit of it."""
-    change, run = tables.entry_change, tables.run
-    found: dict[str, tuple[str, str | None]] = {}
-    for some in chunks(sorted(keys)):
-        at = select(change.c.new, change.c.path, change.c.commit).where(change.c.new.in_(some))
-        for digest, path, commit in sorted(connection.execute(at).all(), reverse=True):
-            found[digest] = (path, commit)
-        named = select(run.c.id, run.c.name).where(run.c.id.in_(some))
-        for key, name in connection.execute(named).all():
-            found[key] = (f"runs/{name}", None)
-    return found
+    postgres = connection.dialect.name == POSTGRESQL
+    given = {"keys": sorted(keys) if postgres else json.dumps(sorted(keys))}
+    # One parameter, however many keys: a list of thousands takes longer to write than to answer.
+    among = "= ANY(:keys)" if postgres else "IN (SELECT value FROM json_each(:keys))"
+    at = connection.execute(text(_CHANGES.format(among=among)), given).all()
+    found = {
+        digest: (path, commit) for digest, path, commit in sorted(map(tuple, at), reverse=True)
+    }
+    named = connection.execute(text(_RUNS.format(among=among)), given).all()
+    return found | {key: (f"runs/{name}", None) for key, name in named}
