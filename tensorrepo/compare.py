@@ -23,6 +23,7 @@ from tensorrepo.formats.dataset.comparing.rowdiff import (
 from tensorrepo.formats.dataset.diff import ColumnFactsChange, compare_datasets
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.model.diff import diff_models
+from tensorrepo.formats.view import diff_views, open_view
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied, StorageError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Change, diff
@@ -281,6 +282,9 @@ def _inside(
     if new.kind is Kind.MODEL:
         model = diff_models(objects, old, new)
         return model.summary, tuple(model.lines()), model.to_json()
+    if new.kind is Kind.VIEW:
+        views = diff_views(open_view(objects, old.digest), open_view(objects, new.digest))
+        return views.summary, (), {"added": len(views.added), "removed": len(views.removed)}
     grown = objects.describe(new.digest).bytes - objects.describe(old.digest).bytes
     return f"{grown:+,} bytes", (), {"bytes": grown}
 

@@ -16,6 +16,7 @@ from tensorrepo.formats.dataset.columns.schema import Column
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.sqledit import expression_updates, expression_values
 from tensorrepo.workspace.change import (
     Changed,
     change_dataset,
@@ -26,7 +27,7 @@ from tensorrepo.workspace.change import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tensorrepo.formats.dataset.editing.where import Where
@@ -56,6 +57,9 @@ def update_command(
     ],
     where: WhereOption = None,
     row: RowOption = None,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="VALUE and EXPR are SQL over the columns.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Give rows of a dataset other values, and stage it.
@@ -67,9 +71,15 @@ def update_command(
         tensorrepo update photos --where "label == 'cat' and score < 0.5" --set label=dog
         tensorrepo update photos --row 17 --row 25 --set checked=true
         tensorrepo update users --where "city is null" --set city=unknown
+        tensorrepo update photos --sql --set "score=score * 2" --where "score < 0.5"
     """
-    chosen = _rows(where, row)
     given = dict(_setting(each, "--set", "COLUMN=VALUE") for each in settings)
+    if sql:
+        if row:
+            raise InvalidInputError("--sql says which rows by --where, not by --row")
+        _change(context, name, _sql_verb(given, where), "update", as_json=as_json)
+        return
+    chosen = _rows(where, row)
 
     def verb(objects: ObjectWriter, dataset: Dataset, rows: Any, progress: Progress) -> Link:
         columns = {each: dataset.schema.column(each) for each in given}
@@ -120,6 +130,9 @@ def column_command(
         str | None,
         typer.Option("--values", metavar="PATH", help="A file with a value for each row."),
     ] = None,
+    sql: Annotated[
+        str | None, typer.Option("--sql", metavar="EXPR", help="Values by SQL over the columns.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add, drop, rename or widen a column of a dataset, and stage it.
@@ -130,11 +143,15 @@ def column_command(
     Examples:
         tensorrepo column add photos checked bool --default false
         tensorrepo column add photos embedding --values embeddings.npy
+        tensorrepo column add photos double --sql "score * 2"
         tensorrepo column rename photos label class
         tensorrepo column widen photos width int64
         tensorrepo column drop photos embedding
     """
-    given = {"--default": default is not None, "--nullable": nullable, "--values": bool(values)}
+    given = {
+        "--default": default is not None, "--nullable": nullable, "--values": bool(values),
+        "--sql": bool(sql),
+    }  # fmt: skip
     allowed = {"add": set(given), "widen": {"--nullable"}, "drop": set(), "rename": set()}
     if action not in allowed:
         raise InvalidInputError(f"no action {action!r}: there are {', '.join(allowed)}")
@@ -143,7 +160,12 @@ def column_command(
     ]:
         raise InvalidInputError(f"`column {action}` takes no {extra[0]}")
     source = place(context, values) if values else None
-    column_verb = _column_verb(action, column, new, default, source, nullable=nullable)
+    if sql:
+        if source is not None:
+            raise InvalidInputError("values come from --sql or from --values, not from both")
+        column_verb = _sql_column(column, new, sql)
+    else:
+        column_verb = _column_verb(action, column, new, default, source, nullable=nullable)
     _change(
         context,
         name,
@@ -216,6 +238,16 @@ def compact_command(
 # ------------------------------------------------------------------------------ what is meant
 
 
+def _sql_verb(given: Mapping[str, str], where: str | None) -> Any:
+    def verb(objects: ObjectWriter, dataset: Dataset, _: object, progress: Progress) -> Link:
+        rows, values = expression_updates(dataset, given, where)
+        return update_rows(
+            objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
+        )
+
+    return verb
+
+
 def _rows(where: str | None, row: Sequence[str] | None) -> Where:
     if (where is None) == (not row):
         raise InvalidInputError("say which rows are meant: --where EXPR, or --row N")
@@ -260,6 +292,17 @@ def _column_verb(
             objects, dataset, column, kind, nullable=maybe
         )
     return _add_verb(column, new, default, source, nullable=nullable)
+
+
+def _sql_column(column: str, new: str | None, sql: str) -> ColumnVerb:
+    def verb(objects: ObjectWriter, dataset: Dataset, progress: Progress) -> Link:
+        kind, values = expression_values(dataset, sql)
+        wanted = Column(column, kind if new is None else parse_type(new), nullable=True)
+        return evolve.add_column(
+            objects, dataset, wanted, values, progress=lambda done, _: progress(done, len(dataset))
+        )
+
+    return verb
 
 
 def _add_verb(

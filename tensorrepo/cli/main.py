@@ -61,6 +61,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "runs ls": ("runs", "List trainings, by what they reached.", LOOK),
     "runs show": ("runs", "Show what a training read, made and logged.", LOOK),
     "runs compare": ("runs", "Compare trainings side by side.", LOOK),
+    "sql": ("sql", "Ask datasets and the catalog in SQL.", LOOK),
+    "view ls": ("view", "List the views of a commit.", LOOK),
+    "view show": ("view", "Show what a view is of.", LOOK),
+    "view create": ("view", "Choose rows of a dataset by a query, and stage which.", CHANGE),
+    "view refresh": ("view", "Ask the query of a view again, and stage the answer.", CHANGE),
     "stream": ("stream", "Stream a dataset as training would, and show how fast.", LOOK),
     "model ls": ("model", "List the models of a commit.", LOOK),
     "model desc": ("model", "Describe a model: layers, architecture, metrics, lineage.", LOOK),
@@ -108,6 +113,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "catalog": ("Look after the SQL catalog, which is a cache.", MORE),
     "model": ("Describe, compare, cut and combine models.", LOOK),
     "runs": ("Look at trainings: metrics, parameters, inputs, outputs.", LOOK),
+    "view": ("Choose rows of datasets by queries, and keep which.", CHANGE),
     "registry": ("Number versions of models, and name them by aliases.", LOOK),
 }
 

@@ -19,6 +19,7 @@ from tensorrepo.formats.exchange.checkpoints.models import (
 )
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.read import open_model
+from tensorrepo.formats.view import open_rows, open_view
 from tensorrepo.repo.errors import (
     ConflictError,
     InvalidInputError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.formats.dataset.elsewhere.outside import Outside
+    from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
     from tensorrepo.workspace.session import Session
@@ -170,8 +172,8 @@ def write_entry(
 
     `format_name` None: told by the target's suffix.
     """
-    if entry.kind is Kind.DATASET:
-        dataset = open_dataset(objects, entry.digest, outside)
+    if entry.kind in (Kind.DATASET, Kind.VIEW):
+        dataset = _rows(objects, entry, outside)
         registry.export(
             dataset, target, format_name, overwrite=overwrite, progress=progress, **(options or {})
         )
@@ -221,10 +223,17 @@ def _entries(session: Session, root: bytes, name: str) -> list[str]:
     return below or [full_path(session.repository, root, wanted)]
 
 
+def _rows(objects: ObjectSource, entry: Entry, outside: Outside | None) -> Dataset:
+    """A dataset, or the rows of a view."""
+    if entry.kind is Kind.DATASET:
+        return open_dataset(objects, entry.digest, outside)
+    return open_rows(objects, open_view(objects, entry.digest), outside)[1]
+
+
 def _place(objects: ObjectSource, entry: Entry, place: Path) -> tuple[Path, str]:
     """Where an entry goes and in which format: what `add` would read back as the same."""
-    if entry.kind is Kind.DATASET:
-        usual = registry.default_format(open_dataset(objects, entry.digest))
+    if entry.kind in (Kind.DATASET, Kind.VIEW):
+        usual = registry.default_format(_rows(objects, entry, None))
         return place.with_name(registry.file_name(place.name, usual)), usual
     if entry.kind is Kind.MODEL:
         usual = usual_format(open_model(objects, entry))

@@ -15,6 +15,7 @@ from tensorrepo.formats.dataset.columns.types import ClassLabel, Scalar, Tensor
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.formats.model.read import Model, open_model
+from tensorrepo.formats.view import open_rows, open_view
 from tensorrepo.formats.wording import counted
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
@@ -67,6 +68,11 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> Descriptio
         return _describe_dataset(path, entry, open_dataset(objects, entry.digest))
     if entry.kind is Kind.MODEL:
         return _describe_model(path, entry, open_model(objects, entry))
+    if entry.kind is Kind.VIEW:
+        view = open_view(objects, entry.digest)
+        shape = f"{counted(view.rows, 'row')} of {view.path}"
+        size = objects.describe(entry.digest).bytes
+        return Description(path, "view", shape, size, entry.digest, (f"query: {view.sql}",))
     size = objects.get(entry.digest).payload.nbytes if entry.kind is Kind.BLOB else 0
     kind = "file" if entry.kind is Kind.BLOB else entry.kind.label
     return Description(path, kind, f"{size:,} bytes", size, entry.digest)
@@ -75,11 +81,14 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> Descriptio
 def preview(
     objects: ObjectSource, path: str, entry: Entry, outside: Outside, *, start: int, rows: int
 ) -> Preview:
-    """Some rows of a dataset, or all tensors of a model."""
+    """Some rows of a dataset or a view, or all tensors of a model."""
     if entry.kind is Kind.DATASET:
         return _preview_dataset(open_dataset(objects, entry.digest, outside), start, rows)
     if entry.kind is Kind.MODEL:
         return _preview_model(open_model(objects, entry))
+    if entry.kind is Kind.VIEW:
+        _, dataset = open_rows(objects, open_view(objects, entry.digest), outside)
+        return _preview_dataset(dataset, start, rows)
     raise InvalidInputError(f"{path} is a {entry.kind.label}, which has no rows to print")
 
 

@@ -1,0 +1,184 @@
+"""`sql`: questions to datasets and the catalog."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.common import RepoOption, handle_of, place, session_of
+from tensorrepo.cli.complete import complete_ref
+from tensorrepo.cli.sqlprompt import prompt
+from tensorrepo.connect import parse_size
+from tensorrepo.query.duck import MEMORY, Session, Settings
+from tensorrepo.query.results import as_text
+from tensorrepo.query.sandbox import Limits
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.sql import RepositoryTables, sql
+
+if TYPE_CHECKING:
+    from tensorrepo.query.results import Result
+
+FORMATS = ("table", "csv", "json", "parquet", "arrow")
+BINARY = ("parquet", "arrow")
+SHOWN_ROWS = 100
+
+
+def sql_command(
+    context: typer.Context,
+    query: Annotated[
+        str | None, typer.Argument(help="In DuckDB's SQL; - or nothing: read it from stdin.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the rows there.")
+    ] = None,
+    ref: Annotated[
+        str | None,
+        typer.Option("--ref", help="Commit of names without one.", autocompletion=complete_ref),
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", metavar="NAME=VALUE", help="What $NAME stands for; repeatable."),
+    ] = None,
+    memory: Annotated[str, typer.Option(help="Bytes for sorting, joining and grouping.")] = MEMORY,
+    untrusted: Annotated[
+        bool, typer.Option("--untrusted", help="One SELECT, in a process that can reach nothing.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, help="With --untrusted: stop it after so long.")
+    ] = 10.0,
+    repo: RepoOption = None,
+) -> None:
+    """Ask datasets and the catalog in SQL.
+
+    Tables are datasets and views, as fashion; at another commit, as "fashion@v1". Columns row_id
+    and row_number are there for who names them; l2, cosine, dot, tensor_shape and element(t, i, j)
+    compute of tensors. Without a query, on a terminal, it asks for one after the other.
+
+    Examples:
+        tensorrepo sql "SELECT label, count(*) FROM fashion GROUP BY label"
+        tensorrepo sql 'SELECT count(*) FROM "fashion@v1"' --format json
+        tensorrepo sql 'SELECT * FROM fashion WHERE label = $l' --param l=3 -o rows.parquet
+        tensorrepo sql --untrusted --seconds 2 "SELECT 1"
+    """
+    handle = handle_of(context, repo)
+    session = session_of(context, repo)
+    at = session.resolve(ref).digest if ref or session.workspace else "main"
+    path = None if target is None else place(context, target)
+    chosen = _format(form, path)
+    tables = RepositoryTables(handle, at)
+    if query is None and sys.stdin.isatty():
+        asked = Session(tables, Settings(memory=memory))
+        prompt(lambda text: show(asked.query(text), "table", None), tables.known, session.machine)
+        return
+    text = sys.stdin.read() if query in (None, "-") else query
+    limits = Limits(seconds=seconds, memory_bytes=parse_size(memory)) if untrusted else None
+    params = dict(_param(each) for each in param or ()) or None
+    found = sql(handle, str(text), ref=at, params=params, memory=memory, untrusted=limits)
+    show(found, chosen, path)
+
+
+def _format(form: str | None, path: Path | None) -> str:
+    """The format that is meant; of a file by its suffix."""
+    if form is None:
+        suffix = "" if path is None else path.suffix.lstrip(".")
+        form = suffix if suffix in FORMATS else "table" if path is None else "csv"
+    if form not in FORMATS:
+        raise InvalidInputError(f"--format {form}: expected one of {', '.join(FORMATS)}")
+    if form in BINARY and path is None:
+        raise InvalidInputError(f"{form} is no text: name a file with -o")
+    return form
+
+
+def _param(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InvalidInputError(f"--param {text!r}: expected NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def show(found: Result, form: str, path: Path | None) -> None:
+    """The rows, on standard output or in a file."""
+    if path is not None:
+        _write(found, form, path)
+    elif form == "table":
+        rows, more = found.head(SHOWN_ROWS)
+        if found.columns:
+            output.line(as_text(found.columns, rows))
+        if more:
+            output.note(f"the first {SHOWN_ROWS} rows: -o FILE or --format csv gives all")
+    else:
+        _TEXTS[form](found, output.raw)
+
+
+def _write(found: Result, form: str, path: Path) -> None:
+    """All rows in a file, which is there when all of them are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    part = path.with_name(path.name + ".part")
+    try:
+        if form == "parquet":
+            with pq.ParquetWriter(part, found.schema) as writer:
+                for batch in found.batches():
+                    writer.write_batch(batch)
+        elif form == "arrow":
+            with pa.ipc.new_file(str(part), found.schema) as writer:
+                for batch in found.batches():
+                    writer.write_batch(batch)
+        else:
+            with part.open("wb") as file:
+                _TEXTS[form](found, lambda data: file.write(data) and None)
+        part.replace(path)
+    except OSError as error:
+        raise InvalidInputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _csv(found: Result, write: Callable[[bytes], Any]) -> None:
+    import csv
+    import io
+
+    def lines(rows: Iterable[Iterable[Any]]) -> bytes:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        return text.getvalue().encode()
+
+    write(lines([found.columns]))
+    for batch in found.batches():
+        columns = [column.to_pylist() for column in batch.columns]
+        write(lines(zip(*columns, strict=True)))
+
+
+def _json(found: Result, write: Callable[[bytes], Any]) -> None:
+    """One object a line."""
+    for row in found:
+        write((json.dumps(row, ensure_ascii=False, default=_plain) + "\n").encode())
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _table(found: Result, write: Callable[[bytes], Any]) -> None:
+    rows = [list(row.values()) for row in found]
+    write((as_text(found.columns, rows) + "\n").encode())
+
+
+_TEXTS: dict[str, Callable[[Any, Callable[[bytes], Any]], None]] = {
+    "csv": _csv,
+    "json": _json,
+    "table": _table,
+}

@@ -1,0 +1,128 @@
+"""`view`: rows that a query chose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorrepo.cli import output
+from tensorrepo.cli.common import JsonOption, RepoOption, handle_of, session_of
+from tensorrepo.cli.complete import complete_place
+from tensorrepo.formats.view import diff_views, open_view
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects import Kind
+from tensorrepo.workspace.views import stage_view, staged_view, view_path
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tensorrepo.formats.view import View
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the view.")]
+
+
+def view_create_command(
+    context: typer.Context,
+    name: NameArgument,
+    query: Annotated[str, typer.Argument(help="SQL whose column row_id says which rows.")],
+    replace: Annotated[bool, typer.Option("--replace", help="The name may be taken.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose rows of a dataset of HEAD by a query, and stage which they are.
+
+    A view is read, streamed, exported and queried as a dataset is. It keeps its rows when the
+    dataset changes; `view refresh` asks again.
+
+    Examples:
+        tensorrepo view create rare "SELECT row_id FROM fashion WHERE label = 3"
+    """
+    session, handle = session_of(context), handle_of(context)
+    made = stage_view(session, handle, name, query, replace=replace)
+    told = f"{view_path(name)}: {made.rows:,} rows of {made.path}, staged"
+    output.answer(_described(view_path(name), made), told, as_json=as_json)
+
+
+def view_refresh_command(
+    context: typer.Context, name: NameArgument, as_json: JsonOption = False
+) -> None:
+    """Ask the query of a view again, of what HEAD has now, and stage the answer.
+
+    Examples:
+        tensorrepo view refresh rare
+    """
+    session, handle = session_of(context), handle_of(context)
+    before = staged_view(session, name)
+    after = stage_view(session, handle, name, before.sql, replace=True)
+    found = diff_views(before, after)
+    value = _described(view_path(name), after) | {
+        "added": len(found.added), "removed": len(found.removed),
+    }  # fmt: skip
+    told = f"{view_path(name)}: {after.rows:,} rows ({found.summary}), staged"
+    output.answer(value, told, as_json=as_json)
+
+
+def view_ls_command(
+    context: typer.Context,
+    ref: Annotated[str | None, typer.Argument(help="Commit; HEAD if none is given.")] = None,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the views of a commit.
+
+    Examples:
+        tensorrepo view ls
+        tensorrepo view ls v1
+    """
+    session = session_of(context, repo)
+    tree, objects = session.resolve(ref).commit.tree, session.repository.objects
+    found = {
+        path: open_view(objects, entry.digest)
+        for path, entry in session.repository.entries(tree, "views/")
+        if entry.kind is Kind.VIEW
+    }
+    if as_json:
+        output.json_value([_described(path, view) for path, view in found.items()])
+        return
+    rows = ((path, f"{view.rows:,}", view.path, view.sql) for path, view in found.items())
+    output.table(("view", ">rows", "of", "query"), rows)
+
+
+def view_show_command(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="[REF:]NAME", help="A view.", autocompletion=complete_place)
+    ],
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a view is of: its query, dataset and commit.
+
+    Examples:
+        tensorrepo view show rare
+        tensorrepo view show v1:rare --json
+    """
+    session = session_of(context, repo)
+    _, path, entry = session.find(name)
+    if entry.kind is not Kind.VIEW:
+        raise InvalidInputError(f"{path} is a {entry.kind.label}, not a view")
+    view = open_view(session.repository.objects, entry.digest)
+    output.answer(
+        _described(path, view),
+        f"{path}  {view.rows:,} rows in {len(view.runs):,} runs",
+        f"of      {view.path} ({view.dataset:.12}) at commit {view.commit:.12}",
+        f"query   {view.sql}",
+        as_json=as_json,
+    )
+
+
+def _described(path: str, view: View) -> dict[str, Any]:
+    return {
+        "path": path,
+        "rows": view.rows,
+        "runs": len(view.runs),
+        "dataset_path": view.path,
+        "dataset": view.dataset,
+        "commit": view.commit,
+        "sql": view.sql,
+    }

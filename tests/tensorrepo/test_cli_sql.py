@@ -1,0 +1,150 @@
+"""SQL and views, as somebody types them."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tensorrepo.cli.sqlprompt import converse
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.shell import Shell
+
+COUNT = "SELECT count(*) AS n FROM points"
+
+
+def test_a_query_prints_a_table(full: Shell) -> None:
+    assert full("sql", COUNT).split() == ["n", str(_rows(full))]
+
+
+def _rows(shell: Shell) -> int:
+    return len(shell.repository().dataset("points"))
+
+
+def test_a_query_may_name_a_commit(full: Shell) -> None:
+    full("delete", "points", "--row", "0")
+    full("commit", "-m", "One less")
+    now, before = _rows(full), _rows(full) + 1
+    assert full("sql", COUNT, "--format", "csv") == f"n\n{now}\n"
+    assert full("sql", COUNT, "--ref", "v1", "--format", "csv") == f"n\n{before}\n"
+    assert full("sql", 'SELECT count(*) AS n FROM "points@v1"', "--format", "json") == (
+        f'{{"n": {before}}}\n'
+    )
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow", "rows.csv", "rows.json"])
+def test_rows_are_written_in_the_format_of_the_suffix(full: Shell, name: str) -> None:
+    full("sql", "SELECT range AS n FROM range(3)", "-o", name)
+    found = _READ[name](full.folder / name)
+    assert found == [0, 1, 2]
+    assert not list(full.folder.glob("*.part"))
+
+
+_READ: dict[str, Any] = {
+    "rows.parquet": lambda path: pq.read_table(path)["n"].to_pylist(),
+    "rows.arrow": lambda path: pa.ipc.open_file(path).read_all()["n"].to_pylist(),
+    "rows.csv": lambda path: [int(line) for line in path.read_text().split()[1:]],
+    "rows.json": lambda path: [json.loads(line)["n"] for line in path.read_text().splitlines()],
+}
+
+
+def test_parameters_are_values(full: Shell) -> None:
+    given = ["--param", "a=3", "--param", "b=it's"]
+    told = full("sql", "SELECT $a AS a, $b AS b", *given, "--format", "json")
+    assert json.loads(told) == {"a": 3, "b": "it's"}
+
+
+def test_a_query_is_read_from_standard_input(full: Shell) -> None:
+    from typer.testing import CliRunner
+
+    from tensorrepo.cli.main import app
+
+    done = CliRunner().invoke(
+        app, ["-C", str(full.folder), "sql", "--format", "csv"], input=COUNT, env=full.variables
+    )
+    assert done.stdout == f"n\n{_rows(full)}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["SELECT * FROM pionts"], 3, "Did you mean 'points'"),
+        (["SELECT * FROM"], 2, "syntax error"),
+        ([COUNT, "--format", "xml"], 2, "expected one of table, csv"),
+        ([COUNT, "--format", "parquet"], 2, "name a file with -o"),
+        ([COUNT, "--param", "x"], 2, "expected NAME=VALUE"),
+        ([COUNT, "-o", "no/such/folder.csv"], 2, "cannot write"),
+    ],
+)
+def test_what_is_wrong_is_said(full: Shell, words: list[str], code: int, said: str) -> None:
+    assert said in full.fails(code, "sql", *words).replace("\n", " ")
+
+
+def test_untrusted_queries_reach_nothing(full: Shell) -> None:
+    query = "SELECT * FROM read_text('/etc/hosts')"
+    assert "disabled" in full.fails(6, "sql", "--untrusted", query)
+
+
+def test_views_are_staged_committed_shown_and_refreshed(full: Shell) -> None:
+    query = "SELECT row_id FROM points WHERE row_number < 2"
+    told = full("view", "create", "first", query)
+    assert "views/first: 2 rows of datasets/points, staged" in told
+    assert "exists" in full.fails(4, "view", "create", "first", query)
+    full("commit", "-m", "A view")
+    assert full.json("view", "show", "first")["sql"] == query
+    assert [each["rows"] for each in full.json("view", "ls")] == [2]
+    assert "2 rows in 1 runs" in full("view", "show", "first")
+    assert "views/first" in full("ls")
+    assert len(full("cat", "first", "--json").splitlines()) == 2
+    full("delete", "points", "--row", "0")
+    full("commit", "-m", "One less")
+    assert "1 rows in, 1 rows out" in full("view", "refresh", "first")
+    full("commit", "-m", "Again")
+    assert "1 rows in, 1 rows out" in full("diff", "HEAD~1", "HEAD")
+    full("export", "first", "--format", "parquet", "--to", "first.parquet")
+    assert pq.read_table(full.folder / "first.parquet").num_rows == 2
+
+
+def test_columns_and_values_come_from_expressions(full: Shell) -> None:
+    full("column", "add", "points", "place", "--sql", "row_number * 2")
+    full("update", "points", "--sql", "--set", "place=place + 1", "--where", "place >= 4")
+    full("commit", "-m", "By SQL")
+    found = full.repository().dataset("points")["place"][:4].tolist()
+    assert found == [0, 2, 5, 7]
+
+
+def test_a_prompt_asks_what_ends_in_a_semicolon_and_goes_on_after_errors(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[str] = []
+    lines: Iterator[Any] = iter(
+        ["SELECT 1;", "SELECT", "2;", "left", KeyboardInterrupt(), "bad;", "SELECT 3;", EOFError()]
+    )
+
+    def read(_: str) -> str:
+        line = next(lines)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    def ask(query: str) -> None:
+        if query == "bad;":
+            raise InvalidInputError("SQL: no")
+        asked.append(query)
+
+    converse(read, ask)
+    assert asked == ["SELECT 1;", "SELECT\n2;", "SELECT 3;"]
+    assert "SQL: no" in capsys.readouterr().err
+
+
+def test_a_prompt_ends_when_somebody_says_so() -> None:
+    lines = io.StringIO("quit\nSELECT 1;\n")
+    converse(lambda _: lines.readline(), pytest.fail)
