@@ -162,13 +162,16 @@ def test_no_flipped_byte_goes_unnoticed_where_the_index_has_hashes(
         store(read(folder))
 
 
-@pytest.mark.parametrize("at", range(0, 1900, 13))
-def test_any_byte_of_an_index_may_be_damaged(at: int, tmp_path: Path) -> None:
+def test_any_byte_of_an_index_may_be_damaged(tmp_path: Path) -> None:
     folder = copy_of("plain", tmp_path)
-    damaged = bytearray((folder / "index.json").read_bytes())
-    damaged[at % len(damaged)] = 0x39
-    (folder / "index.json").write_bytes(damaged)
-    assert _outcome(folder) in ("read", "refused")
+    index = (folder / "index.json").read_bytes()
+
+    def read_damaged(at: int) -> str:
+        (folder / "index.json").write_bytes(index[:at] + b"9" + index[at + 1 :])
+        return _outcome(folder)
+
+    places = [at % len(index) for at in range(0, 1900, 13)]
+    assert set(map(read_damaged, places)) <= {"read", "refused"}
 
 
 @pytest.mark.parametrize(

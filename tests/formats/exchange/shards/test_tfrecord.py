@@ -28,6 +28,7 @@ from tensorrepo.formats.exchange.shards.protowire import read_varints, write_var
 from tensorrepo.formats.exchange.shards.tfrecord import parse_shapes, parse_types, read_tfrecord
 from tensorrepo.formats.exchange.shards.tfrecordfile import masked_crc
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tests.support.damage import flipped, unrefused
 from tests.support.foreign import dataset_of, png, rows_of, store
 from tests.support.foreign_records import crc32c, example, field, tfrecord_bytes, varint
 
@@ -200,13 +201,13 @@ def test_records_that_are_no_examples_are_refused(
 GOLDEN_BYTES = (GOLDEN / "four.tfrecord").read_bytes()
 
 
-@pytest.mark.parametrize("at", range(0, len(GOLDEN_BYTES), 7))
-def test_no_flipped_byte_goes_unnoticed(at: int, tmp_path: Path) -> None:
-    damaged = bytearray(GOLDEN_BYTES)
-    damaged[at] ^= 0x40
-    (tmp_path / "t.tfrecord").write_bytes(damaged)
-    with pytest.raises(InvalidInputError, match="checksum"):
-        store(read(tmp_path / "t.tfrecord", "tfrecord"))
+def test_no_flipped_byte_goes_unnoticed(tmp_path: Path) -> None:
+    def read_damaged(at: int) -> object:
+        (tmp_path / "t.tfrecord").write_bytes(flipped(GOLDEN_BYTES, at, 0x40))
+        return store(read(tmp_path / "t.tfrecord", "tfrecord"))
+
+    places = range(0, len(GOLDEN_BYTES), 7)
+    assert unrefused(places, read_damaged, (InvalidInputError,), match="checksum") == {}
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zlib.compress])
