@@ -10,7 +10,9 @@ Source:
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -111,6 +113,18 @@ def check_edge(edge: Edge) -> Edge:
     return edge
 
 
+def imported_from(path: str, **details: Any) -> Edge:
+    """The edge to what was read from outside of any repository.
+
+    Args:
+        path: a URL, which may hold secrets, or a path on this machine, whose folders are nobody
+            else's business.
+        details: such as "format", "etag" and "sha256"; None is left out.
+    """
+    known = {name: value for name, value in details.items() if value is not None}
+    return Edge(IMPORTED_FROM, _public(path), "", None, known)
+
+
 def edges_of(told: Iterable[Mapping[str, Any]]) -> tuple[Edge, ...]:
     """The edges in a dataset's lineage; maps that are none, of other writers, are passed over."""
     return tuple(edge for one in told if (edge := _edge_of(one)) is not None)
@@ -125,6 +139,14 @@ def with_edges(
         form = check_edge(edge).to_json()
         found = [one for one in found if one != form] + [form]
     return tuple(found[-MAX_EDGES:])
+
+
+def _public(path: str) -> str:
+    """A URL without user, password, query and fragment; of a local path the last component."""
+    if "://" not in path or path.startswith("file://"):
+        return PurePath(path.removeprefix("file://")).name or "."
+    url = urlsplit(path)
+    return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
 
 
 def _edge_of(told: Mapping[str, Any]) -> Edge | None:

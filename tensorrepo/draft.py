@@ -19,6 +19,7 @@ from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.origins import edges_from, origin_of_rows
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.evolve import NewValues
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.exchange.base import Reading
+    from tensorrepo.formats.lineage import Edge
     from tensorrepo.repo.objects import Link
     from tensorrepo.repo.transaction import Transaction as CoreTransaction
 
@@ -79,6 +81,8 @@ class DatasetDraft:
         on_error: OnError = "raise",
         codec: str = "none",
         page_bytes: int | str | None = None,
+        derived_from: Any = (),
+        how: Mapping[str, Any] | None = None,
     ) -> Self:
         """Add rows behind those that are there. They are stored at once, in bounded memory.
 
@@ -92,6 +96,9 @@ class DatasetDraft:
                 page; kept where it saves a quarter.
             page_bytes: of a full page, such as "64KiB": the least that is read at once. None: 1
                 MiB, or 256 KiB where rows are under 4 KiB.
+            derived_from: a dataset, a model, a stream, or several: what the rows were made of. What
+                `tensorrepo.read` opened is noted by itself.
+            how: JSON that says how, such as ``{"function": "crop"}``.
 
         Raises:
             InvalidInputError: a row does not fit; names row, column, expected and found. Rows of
@@ -99,18 +106,25 @@ class DatasetDraft:
         """
         self.misfits = Misfits(on_error)
         batches = batches_of(self.schema, rows)
+        origins = [*origin_of_rows(rows), *edges_from(derived_from, how)]
         stored = self.stored
-        return self._stage(
-            write_dataset(
-                self.core.objects,
-                stored.schema.without_ids(),
-                batches,
-                base=stored,
-                misfits=self.misfits,
-                codec=parse_codec(codec),
-                page_bytes=None if page_bytes is None else connect.parse_size(page_bytes),
-            )
+        link = write_dataset(
+            self.core.objects,
+            stored.schema.without_ids(),
+            batches,
+            base=stored,
+            misfits=self.misfits,
+            codec=parse_codec(codec),
+            page_bytes=None if page_bytes is None else connect.parse_size(page_bytes),
         )
+        return self._stage(link).came_from(origins)
+
+    def came_from(self, edges: Iterable[Edge]) -> Self:
+        """Note what rows came from; nothing where there are no edges."""
+        found = list(edges)
+        if not found:
+            return self
+        return self._stage(evolve.add_lineage(self.core.objects, self.stored, found))
 
     def delete(self, where: Where) -> Self:
         """Delete rows; those that are gone already are passed over. `compact` frees their bytes.

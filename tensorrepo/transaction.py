@@ -26,6 +26,7 @@ from tensorrepo.modelmaking import (
     to_store,
 )
 from tensorrepo.noting import note_committed, noted_edges
+from tensorrepo.origins import edges_from
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
@@ -59,13 +60,22 @@ class Transaction:
     metadata: dict[str, Any] = field(default_factory=dict)
     commit: Committed | None = None
 
-    def create_dataset(self, name: str, columns: Mapping[str, TypeLike] | Schema) -> DatasetDraft:
+    def create_dataset(
+        self,
+        name: str,
+        columns: Mapping[str, TypeLike] | Schema,
+        *,
+        derived_from: Any = (),
+        how: Mapping[str, Any] | None = None,
+    ) -> DatasetDraft:
         """A new dataset without rows.
 
         Args:
             name: by the path grammar; may have folders.
             columns: name to type: ``{"image": Image("png"), "label": ClassLabel(names)}``, numpy
                 dtypes for scalars, or a schema.
+            derived_from: a dataset, a model, a stream, or several: what its rows are made of.
+            how: JSON that says how, such as ``{"sql": "SELECT ..."}``.
 
         Raises:
             ConflictError: there is one of that name.
@@ -76,7 +86,8 @@ class Transaction:
         schema = columns if isinstance(columns, Schema) else Schema.of(columns)
         link = write_dataset(self.core.objects, schema, ())
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
-        return DatasetDraft(self.core, path, self.repository.outside)
+        draft = DatasetDraft(self.core, path, self.repository.outside)
+        return draft.came_from(edges_from(derived_from, how))
 
     def dataset(self, name: str) -> DatasetDraft:
         """An existing dataset, to be changed."""

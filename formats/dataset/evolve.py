@@ -36,6 +36,7 @@ from tensorrepo.formats.dataset.tree.index import ColumnPages
 from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
 from tensorrepo.formats.dataset.tree.treewrite import put_root, tallies
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, column_id
+from tensorrepo.formats.lineage import with_edges
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.tree.manifest import LeafEntry
     from tensorrepo.formats.dataset.tree.spans import ColumnPart, Tally
     from tensorrepo.formats.dataset.tree.treewrite import Groups
+    from tensorrepo.formats.lineage import Edge
     from tensorrepo.repo.objects import Link, ObjectSink
 
 # One value for each row: an array or a sequence, an iterable of such parts, or a function that is
@@ -190,6 +192,16 @@ def set_properties(objects: ObjectSink, dataset: Dataset, properties: Mapping[st
     root = dataset.root
     counted = tallies(dataset.schema, dataset)
     return put_root(objects, dataset.schema, root.groups, counted, root.leaves, kept, root.lineage)
+
+
+def add_lineage(objects: ObjectSink, dataset: Dataset, edges: Iterable[Edge]) -> Link:
+    """Say what rows of the dataset came from, beside what is said already."""
+    root = dataset.root
+    counted = tallies(dataset.schema, dataset)
+    told = with_edges(root.lineage, edges)
+    return put_root(
+        objects, dataset.schema, root.groups, counted, root.leaves, root.properties, told
+    )
 
 
 # ------------------------------------------------------------------------------ schemas

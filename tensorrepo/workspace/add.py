@@ -17,7 +17,7 @@ from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.checkpoints.models import read_model
-from tensorrepo.formats.lineage import ADAPTER_OF
+from tensorrepo.formats.lineage import ADAPTER_OF, imported_from
 from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.combine.adapternames import declare
 from tensorrepo.formats.model.write import store_model
@@ -238,12 +238,13 @@ def _add_model(
 
 
 def _lineage(session: Session, request: Request, source: ModelSource) -> tuple[Edge, ...]:
-    """Of which committed model an adapter is, and what it changes of it."""
+    """From which file it comes; of which committed model an adapter is, and what it changes."""
+    read = imported_from(str(request.source), format=request.format)
     if request.adapter_of is None:
-        return ()
+        return (read,)
     base = find_model(session, request.adapter_of)
     adapter = declare(base.model, source, request.adapter_scale)
-    return (base.edge(ADAPTER_OF, **adapter.to_json()),)
+    return (base.edge(ADAPTER_OF, **adapter.to_json()), read)
 
 
 def _told(report: WriteReport) -> Iterator[str]:

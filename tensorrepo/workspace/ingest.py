@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from tensorrepo.formats.codecs.choice import parse_codec
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Schema
+from tensorrepo.formats.dataset.evolve import add_lineage
 from tensorrepo.formats.dataset.ingest import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.origins import edge_of_reading
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.workspace import Unfinished, describe_files
 from tensorrepo.workspace.staging import held, keep_alive
@@ -71,6 +73,8 @@ def ingest_dataset(
         progress=lambda _, done: progress(done),
         codec=parse_codec(request.codec),
     )
+    edge = edge_of_reading(reading)
+    link = add_lineage(writer, open_dataset(writer, link.digest), [edge])
     return link, known.rows if known else 0, since
 
 

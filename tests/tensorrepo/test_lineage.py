@@ -15,6 +15,9 @@ from tensorrepo.query.lineage import Node, Step
 if TYPE_CHECKING:
     pass
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 ADA = "Ada <ada@example.org>"
 COLUMNS = {"x": np.arange(40, dtype=np.float32), "label": np.arange(40, dtype=np.int64) % 4}
 WEIGHTS = {"w": np.ones((4, 4), np.float32)}
@@ -114,6 +117,30 @@ def test_runs_are_asked_in_sql(repository: tr.Repository) -> None:
     assert tuple(run) == ("exp1", "finished", repository.runs()["exp1"].id)
     assert tuple(metric) == (2, 1, 0.5, 0.5)
     assert tuple(parameter) == ("lr", "0.1")
+
+
+def test_what_a_dataset_was_made_of_is_told_by_who_made_it_and_by_what_was_read(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "points.csv").write_text("x\n1.5\n")
+    made = tr.open(tr.init("memory://derived", author=ADA).url, author=ADA, catalog="sqlite://")
+    with made.transaction() as tx:
+        read = tr.read(tmp_path / "points.csv")
+        tx.create_dataset("points", read.schema).append(read)
+    points = made.dataset("points")
+    with made.transaction() as tx:
+        half = tx.create_dataset(
+            "half", {"x": "float32"}, derived_from=points, how={"function": "half"}
+        )
+        half.append({"x": points["x"][:] / 2}, derived_from=[points.stream(batch_size=1)])
+        with pytest.raises(tr.Error, match="derived_from takes"):
+            half.append({"x": [1.0]}, derived_from="points")
+    found = made.lineage("datasets/half").ancestors()
+    assert [(step.relation, step.origin.path) for step in found] == [
+        ("derived-from", "datasets/points"),
+        ("imported-from", "points.csv"),
+    ]
+    assert found.steps[1].details["format"] == "csv"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""What do rows come from, by what a user gave?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.dataset import Dataset
+from tensorrepo.formats.exchange.base import Reading
+from tensorrepo.formats.jsonvalues import check_json
+from tensorrepo.formats.lineage import DERIVED_FROM, Edge, imported_from
+from tensorrepo.model import Model
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+def origin_of_rows(given: object) -> Iterator[Edge]:
+    """The edge of what `tensorrepo.read` opened, and of a dataset of a repository."""
+    if isinstance(given, Reading):
+        yield edge_of_reading(given)
+    elif isinstance(given, Dataset):
+        yield from edges_from(given, None)
+
+
+def edge_of_reading(reading: Reading) -> Edge:
+    """Where the rows of a foreign file or folder come from."""
+    origin = reading.origin
+    return imported_from(origin.path, format=origin.format, files=origin.files, bytes=origin.bytes)
+
+
+def edges_from(given: Any, how: Mapping[str, Any] | None) -> list[Edge]:
+    """``derived-from`` edges to what users named: one handle, or several.
+
+    Raises:
+        InvalidInputError: no handle of a dataset, model or stream; or `how` is no JSON.
+    """
+    details = dict(how or {})
+    check_json(details, "how")
+    several = given if isinstance(given, (list, tuple)) else [given]
+    return [edge for one in several for edge in _edges(one, details)]
+
+
+def _edges(given: Any, details: dict[str, Any]) -> Iterator[Edge]:
+    if isinstance(given, Edge):
+        yield given
+    elif isinstance(given, Dataset | Model):
+        yield Edge(DERIVED_FROM, given.path, given.digest, given.commit, details)
+    elif isinstance(given, Stream):
+        for dataset, place in given.sources():
+            yield Edge(
+                DERIVED_FROM, dataset.path, dataset.digest, dataset.commit, place() | details
+            )
+    else:
+        raise InvalidInputError(
+            f"derived_from takes datasets, models and streams of them, got {type(given).__name__}"
+        )
