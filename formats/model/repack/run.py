@@ -171,7 +171,9 @@ class _Run:
         dead = self._alone(old)
         present = sum(dead.values())
         told = (len(old), len(stock.tensors), present, plan.stored_bytes)
-        if self.wishes.dry_run or not entries or plan.stored_bytes >= present:
+        if not entries or plan.stored_bytes >= present:
+            return Repacked(*told, 0, {}, (), 0, plan.found_by)
+        if self.wishes.dry_run:
             return Repacked(*told, 0, {}, tuple(dead), present, plan.found_by)
         placements, stored = self._store(stock, chosen)
         superseded = {one: new for one, new in zip(old, placements, strict=True) if one != new}
