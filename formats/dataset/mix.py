@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.columns.values import ColumnValues
     from tensorrepo.formats.dataset.pages.pool import Pool
-    from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm
+    from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm, Identify
     from tensorrepo.formats.dataset.streaming.batching.packed import PackedValues
     from tensorrepo.formats.dataset.streaming.ordering.explain import Explanation
     from tensorrepo.formats.dataset.streaming.ordering.items import Items
@@ -121,7 +121,16 @@ class Mix(Stream):
         )
         self.sources = tuple(_arranged(streams, self.blend))
         plan = _joined_plan(self.sources, first.columns)
-        options = replace(first.options, page_cache=_page_cache(streams))
+        remakes = [each for stream in streams if (each := stream.options.remake) is not None]
+        asked = {
+            "weights": weights, "repeat": repeat, "choose": choose, "rows": rows,
+            "steps": steps, "batching": batching, "seed": seed, "epoch": epoch,
+        }  # fmt: skip
+        options = replace(
+            first.options,
+            page_cache=_page_cache(streams),
+            remake=partial(_remade, remakes, asked) if len(remakes) == len(streams) else None,
+        )
         super().__init__(first.dataset, options, plan, first.columns, seed, epoch)
 
     @property
@@ -192,6 +201,12 @@ class Mix(Stream):
             resident_bytes=sum(source.resident_bytes for source in sources),
             sources=tuple(sources),
         )
+
+    def _identify(
+        self, rows: NDArray[np.int64], source: NDArray[np.int64] | None = None
+    ) -> NDArray[Any]:
+        assert source is not None, "batches of a mix know the sources of their rows"
+        return _identify([each._identify for each in self.sources], rows, source)  # noqa: SLF001  streams too
 
     def __repr__(self) -> str:
         return (
@@ -264,6 +279,13 @@ class MixExplanation:
         return "\n".join(lines)
 
 
+def _remade(
+    remakes: Sequence[Callable[..., Stream]], asked: Mapping[str, Any], **changes: Any
+) -> Mix:
+    """The same mix in another process, of streams that are made again there."""
+    return Mix([remake(**changes) for remake in remakes], **asked)
+
+
 # ------------------------------------------------------------------------------ sources
 
 
@@ -279,8 +301,6 @@ def _check_streams(streams: Sequence[Stream]) -> None:
         _check_options(first, stream, number)
         _check_columns(first, stream, number)
         _check_items(first, stream, number)
-    if first.options.workers == "process":
-        raise InvalidInputError("a mix is made on threads: use workers='thread' in its streams")
 
 
 def _check_stream(stream: Stream, number: int) -> None:
@@ -476,7 +496,8 @@ class _MixForm:
         rows: NDArray[np.int64],
     ) -> list[Batch]:
         """The batches of these values; `rows` counts those of all sources."""
-        form = replace(self.base, identify=partial(_identify, self.forms))
+        identifies = [form.identify for form in self.forms]
+        form = replace(self.base, identify=partial(_identify, identifies))
         found = form.batches(columns, bounds, ends=ends, rows=rows)
         for batch in found:
             self._tell_sources(batch)
@@ -503,11 +524,11 @@ def _passes(
 
 
 def _identify(
-    forms: Sequence[BatchForm], rows: NDArray[np.int64], source: NDArray[np.int64]
+    identifies: Sequence[Identify], rows: NDArray[np.int64], source: NDArray[np.int64]
 ) -> NDArray[Any]:
     """The id of each row, which is one of its own source."""
     found: Mapping[int, NDArray[Any]] = {
-        each: forms[each].identify(rows[source == each]) for each in np.unique(source).tolist()
+        each: identifies[each](rows[source == each]) for each in np.unique(source).tolist()
     }
     ids = np.empty(len(rows), dtype=next(iter(found.values())).dtype)
     for each, of_source in found.items():

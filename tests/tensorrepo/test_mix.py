@@ -72,6 +72,31 @@ def test_torchs_loader_reads_a_mix_with_workers(both: list[tr.Dataset]) -> None:
     assert values(loader) == values(mixed(both, {"repeat": [1, 2]}))
 
 
+def told(batches: Any) -> list[Any]:
+    return [
+        (
+            batch.position,
+            batch["x"].tolist(),
+            batch.source.tolist(),
+            batch.rows.tolist(),
+            batch.row_ids.tolist(),
+        )
+        for batch in batches
+    ]
+
+
+def test_a_process_of_its_own_makes_the_batches_of_a_whole_mix(both: list[tr.Dataset]) -> None:
+    wish = {"weights": [1, 2], "steps": 12, "seed": 4}
+    whole = told(mixed(both, wish))
+    threads = mixed(both, wish)
+    list(islice(iter(threads), 5))
+    process = mixed(both, wish | {"seed": 0}, workers="process")
+    process.load_state_dict(threads.state_dict())
+    assert told(process) == whole[5:]
+    assert process.state_dict() == threads.state_dict(position=12 * 16)
+    assert process.stats().rows == 7 * 16
+
+
 def test_a_mix_says_what_it_is(both: list[tr.Dataset]) -> None:
     found = mixed(both)
     assert repr(found).startswith("<mix of numbers, others: Mix(2 sources, 400 rows")
