@@ -21,7 +21,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 try:
@@ -54,9 +54,10 @@ from tensorrepo.checkpoints import (
     state_entry,
     warn_if_approximate,
 )
-from tensorrepo.formats.model.bases import RUN_DEPTH, Against
+from tensorrepo.formats.model.bases import RUN_DEPTH, Against, Prediction
 from tensorrepo.formats.model.read import Model, open_model
-from tensorrepo.formats.model.shards import Shard, join_shards, store_shards
+from tensorrepo.formats.model.shards import Shard, join_shards, shard_name, store_shards
+from tensorrepo.formats.model.training.adamsteps import adam_steps, predictions
 from tensorrepo.formats.model.training.statetree import put_together, take_apart
 from tensorrepo.formats.run.document import check_run_name
 from tensorrepo.formats.tensors import TORCH_NAMES, tensor_of
@@ -68,13 +69,14 @@ from tensorrepo.retention import Keep
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from torch.distributed.checkpoint.metadata import MetadataIndex
+    from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
     from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
     from torch.distributed.checkpoint.planner import LoadPlanner as AnyLoadPlanner
     from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
 
+    from tensorrepo.repo.trees import Entry
     from tensorrepo.repository import Repository
 
 Path = tuple[str | int, ...]
@@ -84,6 +86,17 @@ _MOST_JSON_BYTES: Final = 64 << 20
 
 class SavePlanner(DefaultSavePlanner):
     """Torch's planner, but what is no tensor is stored as JSON instead of being pickled."""
+
+    given: dict[str, Any]  # the state as it was given, before torch flattens it
+
+    def set_up_planner(
+        self,
+        state_dict: dict[str, Any],
+        storage_meta: StorageMeta | None = None,
+        is_coordinator: bool = False,
+    ) -> None:
+        self.given = state_dict
+        super().set_up_planner(state_dict, storage_meta, is_coordinator)
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002  torch's
         if write_item.type != WriteItemType.BYTE_IO:
@@ -183,7 +196,9 @@ class Writer(StorageWriter):
             writer,
             shards,
             known=[] if before is None else [before],
-            against=Against(before, RUN_DEPTH),
+            against=Against(
+                before, RUN_DEPTH, predictions=self._predicted(planner, shards, before)
+            ),
         )
         writer.flush()
         rank = _Rank(told, view.generation, texts)
@@ -195,6 +210,31 @@ class Writer(StorageWriter):
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
+
+    def _predicted(
+        self, planner: SavePlanner, shards: Iterable[Shard], before: Entry | None
+    ) -> dict[str, tuple[Prediction, ...]]:
+        """What an optimizer's step made of the checkpoint before, for each shard of this rank."""
+        if before is None:
+            return {}
+        known = open_model(self._repository.core.objects, before).metadata.get("state")
+        try:
+            apart = take_apart(planner.given)
+            whole = predictions(adam_steps(apart.skeleton, apart.tensors, known))
+        except (InvalidInputError, RuntimeError):
+            return {}  # something of it is no tensor and no plain value: nothing is predicted
+        return {
+            shard_name(shard): tuple(
+                replace(
+                    one,
+                    before=tuple(shard_name(shard, name) for name in one.before),
+                    now=tuple(shard_name(shard, name) for name in one.now),
+                )
+                for one in whole[shard.name]
+            )
+            for shard in shards
+            if shard.name in whole
+        }
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Join what all ranks stored, and commit it."""

@@ -62,6 +62,11 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
     placement: Placement
 
 
+def shard_name(shard: Shard, tensor: str | None = None) -> str:
+    """What a shard is called while it is stored, or the same part of another tensor."""
+    return piece_name(tensor or shard.name, shard.shape, shard.offset, shard.reader.shape)
+
+
 def store_shards(
     objects: ObjectSink,
     shards: Iterable[Shard],
@@ -77,7 +82,7 @@ def store_shards(
     Returns:
         What `join_shards` needs to know of them.
     """
-    given = {piece_name(one.name, one.shape, one.offset, one.reader.shape): one for one in shards}
+    given = {shard_name(one): one for one in shards}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         readers = {name: one.reader for name, one in given.items()}
         entries, placement, _ = store_tensors(objects, readers, pool, known, against, budget_bytes)

@@ -125,6 +125,26 @@ def test_torchs_planners_are_refused_where_they_would_pickle(repository: tr.Repo
     assert isinstance(refused.value.failures[0][0], tr.UnsupportedError)
 
 
+def test_steps_of_adam_are_predicted_in_what_ranks_save(repository: tr.Repository) -> None:
+    import torch
+
+    from tensorrepo.dcp import save
+
+    torch.manual_seed(1)
+    model = torch.nn.Linear(300, 200)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        model(torch.randn(8, 300)).square().mean().backward()
+        optimizer.step()
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        save(state, repository, "exp1", step)
+    usage = repository.model_usage("runs/exp1/3")
+    assert usage.codecs["adam"].logical_bytes >= 2 * 300 * 200 * 4
+    found = repository.checkpointer("exp1").load(3)
+    assert torch.equal(found["model"]["weight"], model.state_dict()["weight"])
+
+
 def test_what_went_wrong_comes_in_our_words_and_names_ranks(repository: tr.Repository) -> None:
     import torch
 
