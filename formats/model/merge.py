@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tensorrepo.formats.model.combine.threeway import Versions, join_models
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.wording import counted
 from tensorrepo.repo.merge import Conflict
 from tensorrepo.repo.objects import Kind
 
@@ -71,7 +72,7 @@ class ModelMergeDriver:
 def _reason(contests: list[Contest], has_base: bool) -> str:
     tensors = sum(1 for contest in contests if contest.what == "tensor")
     others = len(contests) - tensors
-    parts = [f"{tensors:,} tensors"] if tensors else []
+    parts = [counted(tensors, "tensor")] if tensors else []
     parts += [f"{others:,} files or settings"] if others else []
     made = "changed on both sides" if has_base else "saved on both sides without a common version"
     return (

@@ -199,6 +199,8 @@ class _Joiner:
         assert theirs is not None, "there are two sides"
         if self._strategy in METHODS:
             reason = self._cannot_blend(name)
+            if reason == "":
+                return ours.tensor(name)  # a counter, or a mask: as in a blend, the first one's
             if reason is None:
                 return _blended(self._strategy, name, base, ours, theirs)
             self._refuse(name, reason)
@@ -207,6 +209,7 @@ class _Joiner:
         return None
 
     def _cannot_blend(self, name: str) -> str | None:
+        """Why a tensor is not blended; "": it has no mean, and one side's will do."""
         base, ours, theirs = self.all
         needed = [ours, theirs, base] if self._strategy in WITH_BASE else [ours, theirs]
         if any(one is None or name not in one for one in needed):
@@ -215,7 +218,8 @@ class _Joiner:
         if len({(spec.type, spec.shape) for spec in specs}) > 1:
             return "its shape or type changed"
         if specs[0].type.name not in ROUNDABLE:
-            return f"{specs[0].type.name} has no mean"
+            counts = specs[0].type.numpy is not None
+            return "" if counts else f"{specs[0].type.name} has no mean"
         return None
 
     def _refuse(self, name: str, reason: str) -> None:

@@ -182,3 +182,17 @@ def test_only_some_contested_tensors_are_measured() -> None:
     found, _ = joined(*(dict.fromkeys(names, value) for value in (0, 1, 2)))
     assert len(found.contests) == 25
     assert sum("ours" in contest.details for contest in found.contests) == 20
+
+
+def test_a_counter_that_both_sides_changed_is_ours_where_weights_are_blended() -> None:
+    objects = MemoryObjects()
+    sides = [
+        stored({"w": np.full(20, value), "step": np.array([at])}, objects)
+        for at, value in enumerate((0.0, 1.0, 3.0))
+    ]
+    versions = Versions(sides[0], sides[1], sides[2])
+    assert len(join_models("models/m", versions, "fail").contests) == 2
+    found = join_models("models/m", versions, "average")
+    assert found.source is not None
+    model = open_model(objects, write_model(objects, found.source))
+    assert (model["w"][0], model["step"][0]) == (2, 1)
