@@ -16,6 +16,7 @@ from tensorrepo.formats.dataset.columns.schema import Bytes, Image, Json, Scalar
 from tensorrepo.formats.exchange.registry import read, recognise
 from tensorrepo.formats.exchange.shards.mds import read_mds
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
+from tests.support.damage import flipped, unrefused
 from tests.support.foreign import rows_of, store
 from tests.support.foreign_records import mds_folder
 
@@ -149,17 +150,18 @@ def test_a_shard_cut_short_is_refused(name: str, cut: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["plain", "zstd"])
-@pytest.mark.parametrize("at", range(0, 800, 37))
 def test_no_flipped_byte_goes_unnoticed_where_the_index_has_hashes(
-    name: str, at: int, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
     folder = copy_of(name, tmp_path)
     shard = min(folder.glob("shard*"))
-    damaged = bytearray(shard.read_bytes())
-    damaged[at] ^= 0x10
-    shard.write_bytes(damaged)
-    with pytest.raises(InvalidInputError):
-        store(read(folder))
+    whole = shard.read_bytes()
+
+    def read_damaged(at: int) -> object:
+        shard.write_bytes(flipped(whole, at, 0x10))
+        return store(read(folder))
+
+    assert unrefused(range(0, 800, 37), read_damaged, (InvalidInputError,)) == {}
 
 
 def test_any_byte_of_an_index_may_be_damaged(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tensorrepo.formats.dataset.columns.schema import Bytes, Image, Scalar, Tens
 from tensorrepo.formats.exchange.registry import read, recognise
 from tensorrepo.formats.exchange.shards.mindrecord import decode_integers, read_mindrecord
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
+from tests.support.damage import short_survivors
 from tests.support.foreign import rows_of, store
 
 NAME = "five.mindrecord"
@@ -129,10 +130,9 @@ def test_packed_numbers_come_back(numbers: list[int]) -> None:
     assert decode_integers(packed(numbers), "here").tolist() == numbers
 
 
-@pytest.mark.parametrize("size", range(len(MIXED)))
-def test_packed_numbers_cut_short_are_refused(size: int) -> None:
-    with pytest.raises(InvalidInputError):
-        decode_integers(MIXED[:size], "here")
+def test_packed_numbers_cut_short_are_refused() -> None:
+    found = short_survivors(MIXED, lambda cut: decode_integers(cut, "here"), (InvalidInputError,))
+    assert found == {}
 
 
 @pytest.mark.parametrize("count", [1 << 20, (1 << 32) - 1])
