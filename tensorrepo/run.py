@@ -101,7 +101,7 @@ class Run:
             self.use(one)
         if self.repository.world()[0] == 0:
             self._writer = RunWriter(
-                self.repository, document, before and before.commit, self._told
+                self.repository, document, None if before is None else before.commit, self._told
             )
             self._writer.start()
         self._token = CURRENT.set(self._notes)

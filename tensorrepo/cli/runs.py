@@ -264,7 +264,7 @@ def _took(seconds: float) -> str:
 
 
 def _json(run: RunRecord, metrics: Iterable[str] = ()) -> dict[str, Any]:
-    document = msgspec.to_builtins(run.document)
+    document: dict[str, Any] = msgspec.to_builtins(run.document)
     del document["chunks"]
     points = {name: run.points(name) for name in metrics}
     told = {

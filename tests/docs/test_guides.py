@@ -17,7 +17,17 @@ from tests.support.sources import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-GUIDES = ["changing-datasets", "checkpointing", "model-files", "models", "registry", "sampling"]
+GUIDES = [
+    "changing-datasets",
+    "checkpointing",
+    "lineage",
+    "runs",
+    "model-files",
+    "models",
+    "registry",
+    "sampling",
+    "sql",
+]
 
 
 @pytest.fixture(scope="module")
