@@ -14,9 +14,10 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.query import tables
+from tensorrepo.query.sync.treechanges import tree_changes
 from tensorrepo.query.sync.values import as_json
 from tensorrepo.repo.commits import read_commit
-from tensorrepo.repo.trees import EMPTY_TREE, Change, differences
+from tensorrepo.repo.trees import EMPTY_TREE, Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -99,13 +100,13 @@ class Walk:
     def _changes(self, digest: Digest, commit: Commit) -> tuple[Change, ...]:
         parents = self.parents(digest, commit)
         before = self._read(parents[0]).tree if parents else EMPTY_TREE
-        changes = differences(self._objects, before, commit.tree)
+        changes = tree_changes(self._objects, before, commit.tree)
         if commit.changed is None:
-            return tuple(changes)
+            return changes
         # A checkpoint, or a registered version, holds its own entries alone: it did not remove all
         # others of the commit that it stands beside. What a commit says that it changed tells so.
         own = set(commit.changed)
-        return tuple(change for change in changes if change.path in own)
+        return tuple(one for one in changes if one.new is not None or one.path in own)
 
 
 def rows_of(new: NewCommit) -> Rows:

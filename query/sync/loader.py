@@ -27,6 +27,7 @@ Rows: TypeAlias = Iterable[tuple["Table", Row]]
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 16 << 20
 ASK_AT_ONCE: Final = 500  # values in one question; databases take some thousands
+_NUL: Final = "\\x00"  # as `repr` writes it
 _ROW_BYTES: Final = 200  # what a row takes beside its texts
 
 # Many models share a graph: the rows of one that is there are left out.
@@ -51,11 +52,11 @@ class Loader:
         for table, row in rows:
             if table in SHARED and self._is_there(row[0]):
                 continue
-            self._waiting.setdefault(table, []).append(row)
+            told = repr(row)  # quicker than to look at each value: its size, and whether it has NUL
+            clean = row if _NUL not in told else _shown(row)
+            self._waiting.setdefault(table, []).append(clean)
             self._waiting_rows += 1
-            self._waiting_bytes += _ROW_BYTES + sum(
-                len(value) for value in row if type(value) in (str, bytes)
-            )
+            self._waiting_bytes += _ROW_BYTES + len(told)
             if self._waiting_rows >= BATCH_ROWS or self._waiting_bytes >= BATCH_BYTES:
                 self.flush()
 
@@ -89,13 +90,12 @@ class Loader:
 
 def insert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     """Insert whole rows, none of which is there."""
-    clean = [_shown(row) for row in rows]
     if connection.dialect.name == POSTGRESQL:
-        _copy(connection, table, clean)
+        _copy(connection, table, rows)
         return
     marks = ", ".join("?" * len(table.columns))
     name = connection.dialect.identifier_preparer.format_table(table)
-    connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({marks})", clean)  # noqa: S608 - a table's own name
+    connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({marks})", list(rows))  # noqa: S608 - a table's own name
 
 
 def present(connection: Connection, column: Column[Any], values: Iterable[str]) -> set[str]:
@@ -120,10 +120,7 @@ def chunks(values: Iterable[Any], size: int = ASK_AT_ONCE) -> Iterator[list[Any]
 
 
 def _shown(row: Row) -> Row:
-    for value in row:
-        if type(value) is str and "\0" in value:
-            return tuple(shown(each) if type(each) is str else each for each in row)
-    return row
+    return tuple(shown(value) if type(value) is str else value for value in row)
 
 
 def _copy(connection: Connection, table: Table, rows: Iterable[Row]) -> None:

@@ -1,0 +1,65 @@
+"""Processes that catch up at once, or die at it, leave a catalog that is right."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tensorrepo.query.sync.catchup import catch_up
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.repository import LocalState, create_repository
+from tests.support.catalogs import fresh_rows, rows_of
+from tests.support.repositories import commit_files
+from tests.support.sources import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tensorrepo.query.catalog import Catalog
+
+CATCH_UP = """
+import sys
+from pathlib import Path
+from tensorrepo.query.catalog import Catalog, connect
+from tensorrepo.query.sync import catchup, loader
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.repository import open_repository
+
+def stop(*_):
+    print("halfway", flush=True)
+    sys.stdin.readline()
+
+repository = open_repository(LocalBackend(Path(sys.argv[1])), drivers={})
+catalog = Catalog(connect(sys.argv[2]))
+loader.BATCH_ROWS = 8  # so that some rows are in the tables when it stops
+catchup.catch_up(repository, catalog, progress=stop if sys.argv[3] == "stop" else None)
+"""
+
+
+def start(store: Path, catalog: Catalog, how: str) -> subprocess.Popen[str]:
+    url = catalog.engine.url.render_as_string(hide_password=False)
+    return subprocess.Popen(
+        [sys.executable, "-c", CATCH_UP, str(store), url, how],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_one_that_dies_halfway_and_two_at_once_leave_what_a_fresh_one_says(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    store = tmp_path / "repo"
+    repository = create_repository(LocalBackend(store), drivers={}, local=LocalState())
+    for step in range(6):
+        commit_files(repository, {f"files/{step}": b"%d" % step})
+    with start(store, catalog, "stop") as dying:
+        assert dying.stdout is not None
+        assert dying.stdout.readline() == "halfway\n"
+        os.kill(dying.pid, signal.SIGKILL)
+    assert rows_of(catalog) == {}
+    with start(store, catalog, "go") as one:
+        catch_up(repository, catalog)
+        assert one.wait(120) == 0
+    assert rows_of(catalog) == fresh_rows(repository)
