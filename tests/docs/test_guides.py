@@ -27,6 +27,7 @@ GUIDES = [
     "registry",
     "sampling",
     "sql",
+    "sql",
 ]
 
 

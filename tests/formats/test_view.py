@@ -16,6 +16,7 @@ from tensorrepo.formats.dataset.read import Dataset, live_rows, open_dataset, ro
 from tensorrepo.formats.dataset.tree.rowruns import ROW_ID, RUN
 from tensorrepo.formats.dataset.update import delete_rows
 from tensorrepo.formats.view import (
+    View,
     diff_views,
     make_view,
     open_rows,
@@ -118,6 +119,23 @@ def test_views_that_contradict_themselves_are_refused(
     link = objects.put(Kind.VIEW, payload, [dataset.digest])
     with pytest.raises(error):
         open_rows(objects, open_view(objects, link.digest))
+
+
+# What version 1 writes: a view of rows 5, 6 and 9 of fragment 7. Changing it is a new version.
+GOLDEN = (
+    "88a776657273696f6e01a8666561747572657390a373716ca653454c454354a470617468aa64617461736574732f64"
+    f"a764617461736574c420{'00' * 32}a6636f6d6d6974c420{'ab' * 32}a4726f777303a472756e73c420"
+    "07000000000000000500000002000000" "07000000000000000900000001000000"
+)  # fmt: skip
+
+
+def test_the_bytes_of_a_view_stay_what_they_are() -> None:
+    objects = MemoryObjects()
+    dataset = _made(objects)
+    runs = np.array([(7, 5, 2), (7, 9, 1)], RUN)
+    link = write_view(objects, View("SELECT", "datasets/d", dataset.digest, COMMIT, runs))
+    found = bytes(objects.get(link.digest).payload).hex()
+    assert found.replace(dataset.digest, "00" * 32) == GOLDEN
 
 
 def test_another_kind_of_object_is_no_view() -> None:

@@ -1,0 +1,96 @@
+"""How does DuckDB read a table of the catalog?
+
+The columns that a query needs are selected from the catalog's own database, some rows at a time;
+what DuckDB pushes down as a filter is applied to them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from sqlalchemy import select
+
+from tensorrepo.formats.dataset.rows.expression import expression_tree, field_names
+from tensorrepo.query import tables
+from tensorrepo.query.dialects import Bytes, Flag, Real, Whole
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+    from sqlalchemy import Connection, Table
+
+    from tensorrepo.query.arrowscan import Scanned
+
+FETCHED_ROWS = 1 << 13
+_TYPES = {Whole: pa.int64(), Real: pa.float64(), Flag: pa.bool_(), Bytes: pa.binary()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CatalogTable:
+    """A table of the catalog; `reading` opens what it is read from."""
+
+    table: Table
+    reading: Callable[[], AbstractContextManager[Connection]]
+    scanned: Scanned
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [(column.name, _TYPES.get(type(column.type), pa.string())) for column in self.table.c]
+        )
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """The columns that ``*`` stands for: all."""
+        return self.schema.names
+
+    def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
+        """Rows of some columns for which `where` is true."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        batches = self._batches(list(columns), where)
+        return pa.RecordBatchReader.from_batches(schema, _on_one_thread(batches))
+
+    def _batches(self, columns: list[str], where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+        compared = () if where is None else field_names(expression_tree(where))
+        names = self.schema.names if compared is None else sorted({*columns, *compared})
+        schema = pa.schema([self.schema.field(name) for name in names])
+        query = select(*(self.table.c[name] for name in names))
+        with self.reading() as connection:
+            rows = connection.execution_options(yield_per=FETCHED_ROWS).execute(query)
+            for part in rows.partitions(FETCHED_ROWS):
+                arrays = [
+                    pa.array(list(values), field.type)
+                    for values, field in zip(zip(*part, strict=True), schema, strict=True)
+                ]
+                found = pa.Table.from_arrays(arrays, schema=schema)
+                found = found if where is None else found.filter(where)
+                yield from found.select(columns).to_batches()
+
+
+def catalog_table(
+    name: str, reading: Callable[[], AbstractContextManager[Connection]], scanned: Scanned
+) -> CatalogTable | None:
+    """The table of the catalog of this name; None: there is none."""
+    table = tables.METADATA.tables.get(name)
+    return None if table is None else CatalogTable(table, reading, scanned)
+
+
+def catalog_names() -> Iterator[str]:
+    """Names of all tables of the catalog."""
+    yield from tables.METADATA.tables
+
+
+def _on_one_thread(batches: Iterator[Any]) -> Iterator[Any]:
+    """DuckDB pulls from any thread; connections to SQLite belong to the one that made them."""
+    thread = ThreadPoolExecutor(1, "catalog")
+    try:
+        while (batch := thread.submit(partial(next, batches, None)).result()) is not None:
+            yield batch
+    finally:
+        thread.submit(getattr(batches, "close", lambda: None)).result()
+        thread.shutdown(wait=False)
