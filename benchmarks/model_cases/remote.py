@@ -3,7 +3,8 @@
 Every reader begins cold, in a process and folders of its own. `share_of_link` is the stored bytes
 that the load needs, over what the link could have carried from the first request of the load to
 its end: the reading of packs' directories counts as time, not as bytes. Opening (log, commit, tree,
-manifest, placement) is apart.
+manifest, placement) is apart. `share_of_plain` is the speed beside that of fetching the same packs
+and dropping them, in turns: what this machine, which is also the server, gets out of the link.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import ratio
 from link import namespace, server
 from model_cases.models import AS_THEY_ARE, DELTAS, grown, random_model, stored_bytes
 
@@ -39,8 +41,13 @@ def remote(how: str, latency_ms: float, folder: Path, options: Options) -> dict[
     with ExitStack() as stack:
         inside = stack.enter_context(namespace(MBIT))
         endpoint = stack.enter_context(server(folder / "server", latency_ms, inside))
-        told = [_load(folder / f"reader-{at}", endpoint, inside) for at in range(options.rounds)]
+        turns = [
+            [_load(folder / "reader", endpoint, inside, how) for how in ("model", "plain")]
+            for _ in range(options.rounds)
+        ]
+    told, plain = zip(*turns, strict=True)
     seconds = statistics.median(one["seconds"] for one in told)
+    fetching = [one["seconds"] / one["bytes"] * needed for one in plain]
     opened = statistics.median(one["open_seconds"] for one in told)
     rate = MBIT * 1e6 / 8
     return {
@@ -50,6 +57,7 @@ def remote(how: str, latency_ms: float, folder: Path, options: Options) -> dict[
         "open_ms": round(1e3 * opened),
         "load_ms": round(1e3 * seconds),
         "share_of_link": round(needed / seconds / rate, 3),
+        "share_of_plain": ratio(fetching, [one["seconds"] for one in told]),
         "share_with_open": round(needed / (seconds + opened) / rate, 3),
         "requests": told[0]["requests"],
         "cpu_seconds": round(min(one["cpu_seconds"] for one in told), 2),
@@ -81,10 +89,10 @@ def _put(change: Any, tensors: Any, against: Against) -> Any:
     return write_model(change.core.objects, tensors, against=against)
 
 
-def _load(place: Path, endpoint: str, inside: list[str]) -> dict[str, Any]:
+def _load(place: Path, endpoint: str, inside: list[str], how: str) -> dict[str, Any]:
     place.mkdir()
     folders = {f"XDG_{kind}_HOME": str(place / kind) for kind in ("CACHE", "STATE", "CONFIG")}
-    command = [*inside, sys.executable, str(SCRIPT), endpoint]
+    command = [*inside, sys.executable, str(SCRIPT), endpoint, how]
     found = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | folders
     ).stdout
