@@ -15,6 +15,8 @@ from tensorrepo.formats.tensors import is_torch, tensor_of
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 
@@ -67,16 +69,22 @@ def _whole(given: Any, array: NDArray[Any]) -> NDArray[Any]:
 
 def as_torch(array: NDArray[Any]) -> Any:
     """A torch tensor of the array's memory, which must be writable."""
+    return to_torch(array.dtype)(array)
+
+
+def to_torch(dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], Any]:
+    """What makes tensors, as `as_torch` does, of arrays of one type: it is asked for once."""
     try:
         import torch
     except ImportError as error:
         raise UnsupportedError(
             "tensors need torch, which is not installed: `pip install tensorrepo[torch]`"
         ) from error
-    if not is_small_float(array.dtype):
-        return torch.from_numpy(array)
-    bits = torch.from_numpy(array.view(f"u{array.dtype.itemsize}"))
-    return bits.view(getattr(torch, array.dtype.name))
+    make: Callable[[NDArray[Any]], Any] = torch.from_numpy
+    if not is_small_float(dtype):
+        return make
+    bits, element = f"u{dtype.itemsize}", getattr(torch, dtype.name)
+    return lambda array: make(array.view(bits)).view(element)
 
 
 def convert(array: NDArray[Any], dtype: np.dtype[Any], name: str, first_row: int) -> NDArray[Any]:

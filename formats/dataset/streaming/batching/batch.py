@@ -8,6 +8,7 @@ padded array when asked for; bytes and text are lists.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
-from tensorrepo.formats.dataset.columns.convert import as_torch
+from tensorrepo.formats.dataset.columns.convert import as_torch, to_torch
 from tensorrepo.formats.dataset.columns.present import present
 from tensorrepo.formats.dataset.columns.values import (
     BinaryValues,
@@ -166,8 +167,10 @@ class BatchForm:
         ]
         for column, values in columns:
             if self._is_plain(values, column):
+                name, array = column.name, values.values
+                as_handed_out = self._maker(array.dtype, name)
                 for batch, (low, high) in zip(made, parts, strict=True):
-                    batch[column.name] = self._array(values.values[low:high], column.name)
+                    batch[name] = as_handed_out(array[low:high])
             else:
                 for batch, (low, high) in zip(made, parts, strict=True):
                     self._put(batch, column, values.slice(low, high))
@@ -179,6 +182,10 @@ class BatchForm:
         """Whether each batch is handed out its part of one array: then this takes little Python."""
         fixed = isinstance(values, FixedValues) and values.valid is None
         return fixed and self.output in ("torch", "jax") and column.name not in self.encoded
+
+    def _maker(self, dtype: np.dtype[Any], name: str) -> Callable[[NDArray[Any]], Any]:
+        """Makes of arrays of one type what is handed out."""
+        return to_torch(dtype) if self.output == "torch" else partial(self._array, name=name)
 
     def _put(self, batch: Batch, column: Column, values: ColumnValues | PackedValues) -> None:
         name = column.name
