@@ -8,13 +8,14 @@ PostgreSQL started for it (fsync off). `--scale` shrinks the data.
 
 from __future__ import annotations
 
-from catalog_cases import architecture, catchup, lineage
+from catalog_cases import architecture, catchup, lineage, sql
 from harness import run
 
 CASES = {
     **catchup.CASES,
     "lineage": lineage.lineage,
     **architecture.CASES,
+    "sql": sql.sql,
 }
 
 if __name__ == "__main__":
