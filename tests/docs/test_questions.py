@@ -1,0 +1,31 @@
+"""The guide of questions shows what they answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.answers import answered, unchanging
+from tests.support.pages import headings
+from tests.support.sources import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+PAGE = ROOT / "docs/guides/questions.md"
+
+
+def test_every_question_is_answered_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TENSORREPO_AUTHOR", "Ada <ada@example.org>")
+    text = PAGE.read_text("utf-8")
+    assert unchanging(answered(text)) == unchanging(text)
+
+
+def test_there_are_thirty_questions_or_more() -> None:
+    assert sum(heading[:1].isdigit() for heading in headings(PAGE)) >= 30
