@@ -64,7 +64,7 @@ class Lossy:
             raise InvalidInputError(
                 f"Lossy(relative={self.relative!r}): expected a number above 0, at most {_LARGEST}"
             )
-        if isinstance(self.keys, str) or not all(isinstance(key, str) for key in self.keys):
+        if not isinstance(self.keys, tuple) or not all(isinstance(key, str) for key in self.keys):
             raise InvalidInputError(f"Lossy(keys={self.keys!r}): expected a tuple of names")
 
     @property
