@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zstandard
-from harness import Peer
-from model_cases import pairs
+from harness import Peer, Skipped
+from model_cases import encoder, pairs
 
 from tensorrepo.formats.model.codecs.adam import AdamParams
 from tensorrepo.formats.model.codecs.framecodec import FrameCodec, FrameShape
-from tensorrepo.formats.model.codecs.registry import ADAM, DELTA, PLANES
+from tensorrepo.formats.model.codecs.registry import ADAM, CODECS, DELTA, PLANES
 from tensorrepo.formats.tensors import TYPES
 
 if TYPE_CHECKING:
@@ -65,8 +65,10 @@ class Ours:
         self.raw = self.stored = 0
         self.encode = self.decode = 0.0
 
-    def add(self, frame: Any, bases: Sequence[Any], dtype: str) -> None:
-        about = FrameShape(TYPES[dtype], frame.size, params=self.params)
+    def add(
+        self, frame: Any, bases: Sequence[Any], dtype: str, row_bytes: int = 0, first_byte: int = 0
+    ) -> None:
+        about = FrameShape(TYPES[dtype], frame.size, row_bytes, first_byte, self.params)
         views, out = [base.data for base in bases], np.empty_like(frame)
         begun = time.process_time()
         planes = self.codec.encode(frame.data, views, about)
@@ -123,6 +125,66 @@ def size_of_pair(kind: str, dtype: str, steps: tuple[int, int]) -> Case:
             "zipnn_xor_share": round(theirs / ours.raw, 4),
             "to_bitx": round(ours.stored / planes, 3),
             "to_zipnn_xor": round(ours.stored / theirs, 3),
+        }
+
+    return case
+
+
+@cache
+def tuned() -> Path:
+    """Where the fine-tuned encoders of this run lie; that takes some minutes."""
+    if not (encoder.ENCODER / "model.safetensors").exists():
+        raise Skipped("there is no .bench/encoder: model_cases/encoder.py says how to get it")
+    folder = Path(mkdtemp(prefix="model-encoders-"))
+    encoder.make(folder)
+    return folder
+
+
+def bits_of(array: Any, dtype: str) -> Any:
+    numbers = array if dtype == "F32" else pairs.bf16(array)
+    return np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
+
+
+def smallest(tensor: Any, base: Any, shape: tuple[int, ...], dtype: str) -> tuple[int, str]:
+    """Stored bytes of a tensor in the codec of one base that stores it smallest, and its name."""
+    row = tensor.size // shape[0] if len(shape) > 1 else 0
+    found = []
+    for codec in CODECS.values():
+        if codec.bases != 1 or not codec.fits(TYPES[dtype], shape):
+            continue
+        ours = Ours(codec)
+        at = 0
+        for frame, under in zip(frames(tensor, dtype), frames(base, dtype), strict=True):
+            ours.add(frame, [under], dtype, row, at)
+            at += frame.size
+        found.append((ours.stored, codec.name))
+    return min(found)
+
+
+def size_of_encoder(dtype: str, steps: tuple[int | str, int | str]) -> Case:
+    """The whole model; a tensor that did not change is stored already."""
+
+    def case(folder: Path, options: Options) -> dict[str, Any]:
+        old, new = (encoder.load(tuned(), step) for step in steps)
+        was = {name: bits_of(array, dtype) for name, array in old.items()}
+        now = {name: bits_of(array, dtype) for name, array in new.items()}
+        by: dict[str, int] = {}
+        for name, tensor in now.items():
+            size, codec = 0, "same"
+            if not np.array_equal(tensor, was[name]):
+                size, codec = smallest(tensor, was[name], new[name].shape, dtype)
+            by[codec] = by.get(codec, 0) + size
+        raw, ours = sum(one.size for one in now.values()), sum(by.values())
+        both = np.concatenate(list(now.values())) ^ np.concatenate(list(was.values()))
+        theirs = zipnn(options, folder, both, dtype)["bytes"]
+        planes = bitx(list(now.values()), list(was.values()), dtype)
+        return {
+            "share_of_raw": round(ours / raw, 4),
+            "bitx_share": round(planes / raw, 4),
+            "zipnn_xor_share": round(theirs / raw, 4),
+            "to_bitx": round(ours / planes, 3),
+            "to_zipnn_xor": round(ours / theirs, 3),
+            "by_codec": {codec: round(size / raw, 4) for codec, size in by.items()},
         }
 
     return case
@@ -201,6 +263,11 @@ CASES: dict[str, Case] = {
         for kind in KINDS
         for dtype in DTYPES
         for old, new in pairs.PAIRS
+    },
+    **{
+        f"delta_encoder_{dtype}_{old}_{new}": size_of_encoder(dtype, (old, new))
+        for dtype in DTYPES
+        for old, new in (*encoder.PAIRS, (0, encoder.ADAPTED))
     },
     **{f"solo_{kind}_{dtype}": solo(kind, dtype) for kind in KINDS for dtype in DTYPES},
     **{f"speed_delta_{dtype}": speed(DELTA, dtype, (200, 201)) for dtype in DTYPES},
