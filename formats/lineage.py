@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -145,8 +144,9 @@ def _public(path: str) -> str:
     """A URL without user, password, query and fragment; of a local path the last component."""
     if "://" not in path or path.startswith("file://"):
         return PurePath(path.removeprefix("file://")).name or "."
-    url = urlsplit(path)
-    return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
+    scheme, _, rest = path.partition("://")
+    authority, slash, place = rest.partition("?")[0].partition("#")[0].partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{place}"
 
 
 def _edge_of(told: Mapping[str, Any]) -> Edge | None:

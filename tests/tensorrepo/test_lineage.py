@@ -172,13 +172,13 @@ def test_a_tree_for_people_shows_everything_once(repository: tr.Repository) -> N
 
 
 def test_names_are_quoted_for_graphviz() -> None:
-    evil = Node("url", 'https://x/"];\n', 'https://x/"];\n')
+    evil = Node("url", 'https://example.org/"];\n', 'https://example.org/"];\n')
     start = Node("dataset", "1" * 64, "datasets/a", None, True)
     dot = Kinship(start, (Step(1, start, "imported-from", evil, {}),), True).dot()
     assert dot.splitlines() == [
         "digraph lineage {",
         '  n0 [label="datasets/a (111111111111)"];',
-        '  n1 [label="https://x/\\"];\\n"];',
+        '  n1 [label="https://example.org/\\"];\\n"];',
         '  n0 -> n1 [label="imported-from"];',
         "}",
     ]
