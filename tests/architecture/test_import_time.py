@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 HEAVY = {
-    "PIL", "blake3", "cv2", "fsspec", "ml_dtypes", "msgspec", "numpy", "obstore", "pandas",
+    "PIL", "alembic", "blake3", "cv2", "duckdb", "fsspec", "ml_dtypes", "msgspec", "numpy", "obstore",
+    "pandas", "sqlalchemy",
     "pyarrow", "rich", "sklearn", "torch", "typer", "xxhash", "zstandard",
 }  # fmt: skip
 
