@@ -47,7 +47,7 @@ class CatalogTable:
     @property
     def shown(self) -> Sequence[str]:
         """The columns that ``*`` stands for: all."""
-        return self.schema.names
+        return [column.name for column in self.table.c]
 
     def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
         """Rows of some columns for which `where` is true."""

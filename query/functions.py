@@ -64,7 +64,7 @@ def tensor_shapes(tensors: pa.ChunkedArray) -> pa.Array:
     valid = array.is_valid()
     kept = array.filter(valid)
     if pa.types.is_struct(array.type):
-        shapes = _rows(kept.field("shape")).astype(np.int64)
+        shapes: Any = _rows(kept.field("shape"))
     else:
         dims = []
         if is_list(kept.type):
@@ -106,7 +106,8 @@ class _Pairs:
     def sums(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Of the elements of each row."""
         if numbers.ndim > 1:
-            return numbers.sum(axis=1)
+            sums: NDArray[Any] = numbers.sum(axis=1)
+            return sums
         found: NDArray[Any] = np.bincount(self._rows, numbers, self._count)
         return found
 

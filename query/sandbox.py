@@ -168,7 +168,7 @@ class _Child:
     def _until(self, *kinds: str) -> bytes:
         """Serve the child's reads until it says one of these."""
         while True:
-            head, body = self._pipe.receive()
+            head, body = self._next_frame()
             kind = head.get("kind")
             if kind in kinds:
                 return body
@@ -176,6 +176,10 @@ class _Child:
                 failed, self.scanned.failed = self.scanned.failed, None
                 raise failed or reworded(str(head["type"]), str(head["text"]), self.known)
             self._serve(head, body)
+
+    def _next_frame(self) -> tuple[dict[str, Any], bytes]:
+        frame: tuple[dict[str, Any], bytes] = self._pipe.receive()
+        return frame
 
     def _serve(self, head: dict[str, Any], body: bytes) -> None:
         number = int(head["scan"])

@@ -101,5 +101,6 @@ def _plain(numbers: NDArray[Any]) -> NDArray[Any]:
         return numbers.astype(np.float32)
     if dtype.kind == "c":
         part: Any = np.float32 if dtype == np.complex64 else np.float64
-        return np.ascontiguousarray(numbers).view(part).reshape(*numbers.shape, 2)
+        parts: NDArray[Any] = np.ascontiguousarray(numbers).view(part)
+        return parts.reshape(*numbers.shape, 2)
     return numbers

@@ -23,6 +23,7 @@ from tensorrepo.architecture import (
 from tensorrepo.migrations import revisions
 from tensorrepo.migrations.revisions import Fit, Standing
 from tensorrepo.query import catalog as core
+from tensorrepo.query.catalogtable import catalog_names, catalog_table
 from tensorrepo.query.sync import catchup
 from tensorrepo.query.sync.compare import Difference, differences
 from tensorrepo.repo.errors import (
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
     from tensorrepo.blueprint import Blueprint
     from tensorrepo.model import Model
+    from tensorrepo.query.arrowscan import Scanned
+    from tensorrepo.query.catalogtable import CatalogTable
     from tensorrepo.query.sync.catchup import CaughtUp, Progress
     from tensorrepo.repo.repository import Repository
 
@@ -106,6 +109,14 @@ class Catalog:
         self.catch_up()
         with self._plain.reading() as connection:
             yield connection
+
+    def table(self, name: str, scanned: Scanned) -> CatalogTable | None:
+        """A table as SQL over data reads it; None: there is none of this name."""
+        return catalog_table(name, self.reading, scanned)
+
+    def names(self) -> Iterator[str]:
+        """Names of all tables."""
+        return catalog_names()
 
     def catch_up(self, *, progress: Callable[[Progress], None] | None = None) -> CaughtUp:
         """Take in what happened in the repository since the last time; makes tables at first."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import tensorrepo
 from tensorrepo import connect
 from tensorrepo.blame import Blame, blame
 from tensorrepo.checkpointer import Checkpointer
@@ -31,15 +32,16 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import Revision, resolve
 from tensorrepo.repo.transaction import begin
 from tensorrepo.repo.trees import Entry
-from tensorrepo.sql import sql
 from tensorrepo.run import Run
 from tensorrepo.runrecord import Runs
+from tensorrepo.sql import sql
 from tensorrepo.transaction import Transaction
 from tensorrepo.view import View, view_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from tensorrepo.catalog import Catalog
     from tensorrepo.checkpointer import Saved
     from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
     from tensorrepo.formats.model.space.usage import SpaceUsage
@@ -74,6 +76,7 @@ class Origin:
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     author: str | None = None
     outside: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = field(default=(), repr=False)
+    catalog: str | None = field(default=None, repr=False)
 
 
 class Repository:
@@ -108,6 +111,12 @@ class Repository:
         """Who reads what lies outside of the repository, and below which prefixes."""
         more = {prefix: dict(options) for prefix, options in self._origin.outside}
         return connect.allowed_outside(self._machine, more)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The SQL catalog over everything committed; made when it is first asked."""
+        url = connect.catalog_url(self._machine, self.id, self._origin.catalog)
+        return tensorrepo.Catalog(self.core, url)
 
     @property
     def machine(self) -> connect.Machine:

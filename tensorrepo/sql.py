@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tensorrepo.repository import Repository
 
 SPACES = {"datasets": Kind.DATASET, "views": Kind.VIEW}
-SELF = "self"
+SELF, CATALOG = "self", "catalog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class RepositoryTables:
     def find(self, path: tuple[str, ...], scanned: Scanned) -> Table | None:
         if path == (SELF,) and self.this is not None:
             return DatasetTable(self.this, scanned)
+        if len(path) == 2 and path[0] == CATALOG:
+            return self.repository.catalog.table(path[1], scanned)
         if len(path) == 2 and path[0] in SPACES:
             return self._entry(f"{path[0]}/{path[1]}", scanned)
         if len(path) != 1:
@@ -65,6 +67,7 @@ class RepositoryTables:
 
     def known(self) -> Iterator[str]:
         """Names of datasets, and of all of the catalog's tables."""
+        yield from (f"{CATALOG}.{name}" for name in self.repository.catalog.names())
         revision = self._revision(self.ref)
         tree = None if revision is None else revision.commit.tree
         for space, kind in SPACES.items() if tree is not None else ():

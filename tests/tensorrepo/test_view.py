@@ -155,3 +155,16 @@ def test_a_column_needs_a_type_or_an_expression(repo: tr.Repository) -> None:
         repo.transaction("main") as tx,
     ):
         tx.dataset("fashion").add_column("y")
+
+
+def test_tables_of_the_catalog_are_joined_with_data(
+    repo: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    query = """SELECT c.name, v.rows, (SELECT max(label) FROM fashion) AS most
+               FROM catalog.dataset_version AS v JOIN catalog.dataset_column AS c
+               ON c.dataset = v.digest WHERE c.name = 'label'"""
+    again = tr.open(repo.url)
+    assert list(again.sql(query)) == [{"name": "label", "rows": 40, "most": 4}]
+    with pytest.raises(tr.NotFoundError, match=r"catalog\.commit"):
+        again.sql("SELECT * FROM catalog.comit")
