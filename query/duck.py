@@ -190,7 +190,7 @@ def reworded(kind: str, text: str, known: Callable[[], Iterable[str]]) -> Error:
 
 
 def _unknown_table(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
+    names = sorted(known, key=lambda each: ("." in each, each))
     near = difflib.get_close_matches(name, names, 3, 0.5)
     if near:
         return f"SQL: no table {name!r}. Did you mean {' or '.join(map(repr, near))}?"

@@ -12,7 +12,7 @@ from tensorrepo.repo.trees import Entry
 from tensorrepo.view import store_view
 from tensorrepo.workspace.commit import forget_committed
 from tensorrepo.workspace.request import new_writer
-from tensorrepo.workspace.session import entry_at, find_staged
+from tensorrepo.workspace.session import entry_at
 from tensorrepo.workspace.staging import change, stage
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ def stage_view(session: Session, handle: Repository, name: str, sql: str, *, rep
 
 def staged_view(session: Session, name: str) -> View:
     """A view of HEAD, or staged on it. Raises NotFoundError."""
-    path, entry = find_staged(session, view_path(name))
+    path = view_path(name)
+    entry = entry_at(session, path)
+    if entry is None:
+        raise NotFoundError(f"no {path} in HEAD, and none is staged: `tensorrepo view ls`")
     if entry.kind is not Kind.VIEW:
         raise NotFoundError(f"{path} is a {entry.kind.label}, not a view")
     return open_view(session.repository.objects, entry.digest)
