@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 HEAVY = {
-    "PIL", "alembic", "blake3", "cv2", "duckdb", "fsspec", "ml_dtypes", "msgspec", "numpy", "obstore",
-    "pandas", "sqlalchemy",
-    "pyarrow", "rich", "sklearn", "torch", "typer", "xxhash", "zstandard",
+    "PIL", "alembic", "blake3", "cv2", "duckdb", "fsspec", "ml_dtypes", "msgspec", "numpy",
+    "obstore", "pandas", "pyarrow", "rich", "sklearn", "sqlalchemy", "torch", "typer", "xxhash",
+    "zstandard",
 }  # fmt: skip
 
 
