@@ -27,7 +27,6 @@ GUIDES = [
     "registry",
     "sampling",
     "sql",
-    "sql",
 ]
 
 
