@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 try:
     import torch
-    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
@@ -38,6 +37,8 @@ try:
         TensorStorageMetadata,
     )
     from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
+    from torch.distributed.checkpoint.state_dict_loader import load as load_state
+    from torch.distributed.checkpoint.state_dict_saver import save as save_state
     from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
     from torch.futures import Future
 except ImportError as error:
@@ -362,7 +363,7 @@ def save(
     """
     writer = Writer(repository, run, step, **options)
     with plain_errors():
-        dcp.save(
+        save_state(
             state,
             storage_writer=writer,
             planner=SavePlanner(),
@@ -386,7 +387,7 @@ def load(
     reader = Reader(repository, run, step)
     reader.read_metadata()  # torch makes an AssertionError of whatever fails in this
     with plain_errors():
-        dcp.load(
+        load_state(
             state,
             storage_reader=reader,
             planner=LoadPlanner(),

@@ -11,7 +11,7 @@ from tensorrepo.migrations import revisions
 from tensorrepo.query.catalog import Catalog, connect
 
 sys.path.insert(0, str(ROOT))
-from tests.support import postgres  # noqa: E402 - the server that the tests start, too
+from tests.support import postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,11 +13,11 @@ from difflib import get_close_matches
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.formats.lineage import Edge
 from tensorrepo.formats.model.bundles import bundles, by_place, fetch, read_directories
 from tensorrepo.formats.model.frameread import PackReader, StoredFrames, tensor_chunks
 from tensorrepo.formats.model.loading import R, Shard, Tensor, TensorRead, Wish, as_done
 from tensorrepo.formats.model.manifest import (
-    Edge,
     FileEntry,
     Manifest,
     Original,

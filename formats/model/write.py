@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.formats.lineage import Edge
 from tensorrepo.formats.model.bases import (
     RANKED,
     SIMILAR,
@@ -26,7 +27,6 @@ from tensorrepo.formats.model.filebytes import content_of
 from tensorrepo.formats.model.frameread import PackReader
 from tensorrepo.formats.model.manifest import (
     Alias,
-    Edge,
     FileEntry,
     Manifest,
     TypeEntry,

@@ -44,13 +44,13 @@ class _Rows(NamedTuple):
     rows: int
     columns: int
     skipped: int
-    count: int
+    numbers: int
 
     @property
     def stops(self) -> NDArray[np.intp]:
         """Where in the frame each row ends."""
         stops = np.arange(1, self.rows + 1) * self.columns - self.skipped
-        return np.minimum(stops, self.count)
+        return np.minimum(stops, self.numbers)
 
     def numbers_in(self, moved: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Of each number, whether its row is among those."""

@@ -52,12 +52,14 @@ class _Grid(NamedTuple):
     rows: int
     columns: int
     skipped: int
-    count: int
+    numbers: int
 
     @property
     def whole(self) -> range:
         """Rows that lie in the frame from their first number to their last."""
-        return range(-(-self.skipped // self.columns), (self.skipped + self.count) // self.columns)
+        return range(
+            -(-self.skipped // self.columns), (self.skipped + self.numbers) // self.columns
+        )
 
     def whole_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Their numbers, ``(rows, columns)``; a view."""
@@ -146,7 +148,7 @@ def _predicted(base: NDArray[Any], factors: _Factors, grid: _Grid, name: str) ->
     with np.errstate(all="ignore"):
         for row in range(0, grid.rows, step):
             start = max(0, row * grid.columns - grid.skipped)
-            stop = min(grid.count, (row + step) * grid.columns - grid.skipped)
+            stop = min(grid.numbers, (row + step) * grid.columns - grid.skipped)
             product = (factors.left[row : row + step] @ factors.right).reshape(-1)
             skipped = start + grid.skipped - row * grid.columns
             moved = product[skipped : skipped + stop - start]
@@ -253,15 +255,13 @@ def _cut_row(
 ) -> NDArray[np.float64]:
     """How far the part of a row that lies in the frame moved along each direction."""
     start = max(0, row * grid.columns - grid.skipped)
-    stop = min(grid.count, (row + 1) * grid.columns - grid.skipped)
+    stop = min(grid.numbers, (row + 1) * grid.columns - grid.skipped)
     moved = widened(numbers[start:stop], name) - widened(base[start:stop], name)
     first = (start + grid.skipped) % grid.columns
     if not np.isfinite(moved).all():
         return np.zeros(len(right))
-    found: NDArray[np.float64] = np.linalg.lstsq(
-        right[:, first : first + stop - start].T, moved, rcond=1e-6
-    )[0]
-    return found
+    along = right[:, first : first + stop - start].T
+    return np.asarray(np.linalg.lstsq(along, moved, rcond=1e-6)[0], np.float64)
 
 
 def _whole_numbers(left: NDArray[np.float64], right: NDArray[np.float64]) -> _Factors | None:
