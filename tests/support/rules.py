@@ -31,6 +31,7 @@ TOUCH_STORAGE = (
     "formats/dataset/streaming/fetching/means.py",  # chooses how objects are read for a stream
     "formats/dataset/elsewhere/outside.py",  # takes URLs apart, reads nothing
     "formats/model/bases.py",  # opens the models that a new one may be encoded against
+    "formats/view.py",  # a view is one small object: it is opened and stored here
     "formats/model/originals.py",  # compares a file with what was stored of it
     "formats/model/shards.py",  # joins what several processes stored
     "formats/model/filebytes.py",  # the user's own files that come with a model
