@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.batching.decode import Decode
     from tensorrepo.formats.model.graph.trace import trace_module as graph
     from tensorrepo.formats.model.training.lossy import Lossy
+    from tensorrepo.lineage import Lineage
     from tensorrepo.mix import Mix
     from tensorrepo.model import Model
     from tensorrepo.query.sandbox import Limits
@@ -81,6 +82,7 @@ _HOMES = {
     "Json": (_SCHEMA, "Json"),
     "Keep": ("tensorrepo.retention", "Keep"),
     "Limits": ("tensorrepo.query.sandbox", "Limits"),
+    "Lineage": ("tensorrepo.lineage", "Lineage"),
     "Link": (_SCHEMA, "Link"),
     "LinkValue": (_SCHEMA, "LinkValue"),
     "Lossy": ("tensorrepo.formats.model.training.lossy", "Lossy"),
@@ -128,6 +130,7 @@ __all__ = [
     "Json",
     "Keep",
     "Limits",
+    "Lineage",
     "Link",
     "LinkValue",
     "Lossy",

@@ -140,10 +140,31 @@ class Lineage:
     """Of one thing. See `Repository.lineage`."""
 
     def __init__(self, repository: Repository, start: Node, keys: tuple[str, ...]) -> None:
-        """Made by `lineage_of`."""
+        """Made by `Repository.lineage`."""
         self.start = start
         self._repository = repository
         self._keys = keys
+
+    @classmethod
+    def of(
+        cls, repository: Repository, path: str, ref: str = "main", *, all_versions: bool = False
+    ) -> Lineage:
+        """See `Repository.lineage`."""
+        if "://" in path:
+            return cls(repository, Node("url", path, path), (path,))
+        if path.startswith("runs/"):
+            run = repository.runs()[path.removeprefix("runs/")]
+            return cls(repository, Node("run", run.id, path, None, True), (run.id,))
+        if not path.startswith(_SPACES):
+            raise InvalidInputError(
+                f"lineage of {path!r:.200}: expected a whole path, such as models/{path:.80} or "
+                f"datasets/{path:.80}, runs/NAME, or a URL"
+            )
+        start = _stored(repository, path, ref)
+        if not all_versions:
+            return cls(repository, start, (start.key,))
+        with repository.catalog.reading() as connection:
+            return cls(repository, start, tuple(core.versions_of(connection, path)))
 
     def ancestors(self, *, depth: int | None = None, relations: Iterable[str] = ()) -> Kinship:
         """What it came from.
@@ -243,27 +264,6 @@ class Lineage:
             return diff_datasets(self._repository.core.objects, old, new)
         except NotFoundError:
             return None
-
-
-def lineage_of(
-    repository: Repository, path: str, ref: str = "main", *, all_versions: bool = False
-) -> Lineage:
-    """See `Repository.lineage`."""
-    if "://" in path:
-        return Lineage(repository, Node("url", path, path), (path,))
-    if path.startswith("runs/"):
-        run = repository.runs()[path.removeprefix("runs/")]
-        return Lineage(repository, Node("run", run.id, path, None, True), (run.id,))
-    if not path.startswith(_SPACES):
-        raise InvalidInputError(
-            f"lineage of {path!r:.200}: expected a whole path, such as models/{path:.80} or "
-            f"datasets/{path:.80}, runs/NAME, or a URL"
-        )
-    start = _stored(repository, path, ref)
-    if not all_versions:
-        return Lineage(repository, start, (start.key,))
-    with repository.catalog.reading() as connection:
-        return Lineage(repository, start, tuple(core.versions_of(connection, path)))
 
 
 def _stored(repository: Repository, path: str, ref: str) -> Node:

@@ -20,7 +20,6 @@ from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.repack.run import ALPHA, DEPTH, Repacked, Wishes, repack_models
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.usage import measure_usage
-from tensorrepo.lineage import Lineage, lineage_of
 from tensorrepo.model import Model
 from tensorrepo.noting import noted
 from tensorrepo.query.duck import MEMORY
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
     from tensorrepo.formats.model.space.usage import SpaceUsage
     from tensorrepo.formats.model.training.lossy import Lossy
+    from tensorrepo.lineage import Lineage
     from tensorrepo.query.duck import Params
     from tensorrepo.query.results import Result
     from tensorrepo.query.sandbox import Limits
@@ -370,7 +370,7 @@ class Repository:
         Example:
             ``repo.lineage("models/net").ancestors().paths``
         """
-        return lineage_of(self, path, ref, all_versions=all_versions)
+        return tensorrepo.Lineage.of(self, path, ref, all_versions=all_versions)
 
     def create_branch(self, name: str, ref: str = "main") -> None:
         refs.create_branch(self.core, name, self.resolve(ref).digest, actor=self.author)
