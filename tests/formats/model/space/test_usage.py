@@ -51,7 +51,7 @@ def test_an_equal_tensor_is_shared_and_counts_once_in_the_total() -> None:
 def test_the_base_of_a_delta_counts_for_whoever_reads_it() -> None:
     objects = MemoryObjects()
     base = write_model(objects, {"w": weights(1)})
-    moved = weights(1) + np.float32(1e-6)
+    moved = weights(1) + np.float32(1e-4) * weights(9)
     tuned = write_model(objects, {"w": moved}, known=[base], against=Against(base))
     both = measure_usage(objects, [reached(base), reached(tuned, "n")])
     alone = measure_usage(objects, [reached(tuned, "n")])
@@ -75,7 +75,9 @@ def test_codecs_add_up_to_the_total() -> None:
     objects = MemoryObjects()
     base = write_model(objects, {"w": weights(1), "z": np.zeros(LARGE, "f4")})
     tuned = write_model(
-        objects, {"w": weights(1) + np.float32(1e-6), "b": np.ones(3)}, against=Against(base)
+        objects,
+        {"w": weights(1) + np.float32(1e-4) * weights(9), "b": np.ones(3)},
+        against=Against(base),
     )
     found = measure_usage(objects, [reached(base), reached(tuned, "n")])
     parts = list(found.codecs.values())
