@@ -69,9 +69,10 @@ class RepositoryTables:
         """Names of datasets, and of all of the catalog's tables."""
         yield from (f"{CATALOG}.{name}" for name in self.repository.catalog.names())
         revision = self._revision(self.ref)
-        tree = None if revision is None else revision.commit.tree
-        for space, kind in SPACES.items() if tree is not None else ():
-            for path, entry in self.repository.core.entries(tree, f"{space}/"):
+        if revision is None:
+            return
+        for space, kind in SPACES.items():
+            for path, entry in self.repository.core.entries(revision.commit.tree, f"{space}/"):
                 if entry.kind is kind:
                     yield path.removeprefix(f"{space}/")
 

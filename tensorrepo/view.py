@@ -64,7 +64,7 @@ class View(Dataset):
         """The query that chose the rows."""
         return self.chosen.sql
 
-    def stream(self, *, rows: Any = None, **options: Any) -> Stream:  # type: ignore[override]
+    def stream(self, *, rows: Any = None, **options: Any) -> Stream:
         """Batches of the rows, for training: see `Dataset.stream`, which takes the same.
 
         Args:
