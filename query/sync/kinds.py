@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.query import tables
-from tensorrepo.query.sync import datasets
+from tensorrepo.query.sync import datasets, views
 from tensorrepo.query.sync.models import ModelRows
 from tensorrepo.repo.objects import Kind
 
@@ -63,5 +63,10 @@ CONTENTS: Final[dict[Kind, Content]] = {
             tables.metric.c.owner,
             tables.lineage_edge.c.stated_by,
         ),
+    ),
+    Kind.VIEW: Content(
+        lambda: views.rows_of,
+        tables.view_version.c.digest,
+        (tables.view_version.c.digest, tables.lineage_edge.c.stated_by),
     ),
 }

@@ -105,6 +105,33 @@ class ContentMachine(CatalogMixin, RuleBasedStateMachine):
         saver.save(step, {"w": np.full((8, 8), step, "f4")})
         saver.close()
 
+    @rule(branch=BRANCHES, path=DATASETS, step=STEPS)
+    def view(self, branch: str, path: str, step: int) -> None:
+        """Views of what other branches hold by now, too."""
+        name = path.removeprefix("datasets/")
+        self.attempt(lambda: self._view(branch, name, step))
+
+    def _view(self, branch: str, name: str, step: int) -> None:
+        with self.repo.transaction(branch, f"view {name}") as change:
+            change.create_view(name, f"SELECT row_id FROM {name} WHERE x < {step}")
+
+    @rule(path=MODELS, alias=st.sampled_from([None, "best"]), step=STEPS)
+    def register(self, path: str, alias: str | None, step: int) -> None:
+        registry = self.repo.registry
+        self.attempt(lambda: registry.register("m", f"main:{path}", alias=alias))
+        self.attempt(lambda: registry.describe("m", step, description=f"{step}"))
+
+    @rule(number=STEPS, alias=st.booleans())
+    def forget(self, number: int, *, alias: bool) -> None:
+        registry = self.repo.registry
+        self.attempt(lambda: registry.delete_version("m", number))
+        self.attempt(lambda: registry.delete_alias("m", "best") if alias else None)
+
+    @rule(name=st.sampled_from(["r", "t"]), loss=st.sampled_from([0.5, float("nan")]))
+    def run(self, name: str, loss: float) -> None:
+        with self.repo.run(name, params={"rate": 0.1}, resume=True) as run:
+            run.log_metric("loss", loss, 0)
+
     @rule(branch=BRANCHES)
     def undo(self, branch: str) -> None:
         self.attempt(lambda: self.repo.undo(branch))
