@@ -7,7 +7,7 @@ the same are read whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from threading import Event
@@ -47,6 +47,15 @@ class Scanned:
 
 class StoppedError(Exception):
     """A scan was told to stop."""
+
+
+def noting(scanned: Scanned, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`batches`; what ends them too early is kept for who asked."""
+    try:
+        yield from batches
+    except BaseException as error:
+        scanned.failed = scanned.failed or error
+        raise
 
 
 @cache

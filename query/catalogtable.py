@@ -18,6 +18,7 @@ from sqlalchemy import select
 
 from tensorrepo.formats.dataset.rows.expression import expression_tree, field_names
 from tensorrepo.query import tables
+from tensorrepo.query.arrowscan import noting
 from tensorrepo.query.dialects import Bytes, Flag, Real, Whole
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class CatalogTable:
         """Rows of some columns for which `where` is true."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         batches = self._batches(list(columns), where)
-        return pa.RecordBatchReader.from_batches(schema, _on_one_thread(batches))
+        found = noting(self.scanned, _on_one_thread(batches))
+        return pa.RecordBatchReader.from_batches(schema, found)
 
     def _batches(self, columns: list[str], where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
         compared = () if where is None else field_names(expression_tree(where))

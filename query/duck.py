@@ -142,6 +142,7 @@ def add_tables(connection: Any, names: Names, tables: Tables, scanned: Scanned) 
 
 def _add_view(connection: Any, path: tuple[str, ...], table: Table, names: Names) -> None:
     hidden = f"tensorrepo:{'.'.join(path)}"
+    _check_columns(path, table)
     connection.register(hidden, as_arrow_dataset(table))
     shown = [*table.shown]
     shown += [name for name in table.schema.names if name in names.words and name not in shown]
@@ -152,6 +153,18 @@ def _add_view(connection: Any, path: tuple[str, ...], table: Table, names: Names
     called = ".".join(map(quoted, path))
     selected = f"SELECT {columns} FROM {quoted(hidden)}"  # noqa: S608 - every name is quoted
     connection.execute(f"CREATE OR REPLACE {kind} {called} AS {selected}")
+
+
+def _check_columns(path: tuple[str, ...], table: Table) -> None:
+    """DuckDB would take one column for the other where names differ in case alone."""
+    seen: dict[str, str] = {}
+    for name in table.schema.names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidInputError(
+                f"SQL does not tell column {other!r} of {'.'.join(path)} from {name!r}: rename one "
+                "of them (`tensorrepo column rename`), or read the dataset without SQL."
+            )
 
 
 # ------------------------------------------------------------------------------ errors

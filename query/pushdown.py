@@ -36,7 +36,7 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.rows.expression import expression_tree, field_names
 from tensorrepo.formats.dataset.rows.rowread import read_columns
-from tensorrepo.query.arrowscan import Scanned, StoppedError
+from tensorrepo.query.arrowscan import Scanned, StoppedError, noting
 from tensorrepo.query.sqlcolumns import sql_array, sql_field
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class DatasetTable:
     def schema(self) -> pa.Schema:
         added = [(NUMBER, pa.int64()), (ROW_ID, pa.string())]
         columns = self.dataset.schema.columns
-        free = [each for each in added if each[0] not in self.dataset.schema.names]
+        taken = {name.lower() for name in self.dataset.schema.names}  # as SQL tells names apart
+        free = [each for each in added if each[0] not in taken]
         return pa.schema([*(pa.field(*each) for each in free), *map(sql_field, columns)])
 
     @property
@@ -78,7 +79,7 @@ class DatasetTable:
             self.dataset, tuple(columns), where, schema, _compared(every, where), self.scanned
         )
         return pa.RecordBatchReader.from_batches(
-            part.schema, _noting(self.scanned, self._batches(part))
+            part.schema, noting(self.scanned, self._batches(part))
         )
 
     def _batches(self, part: _Part) -> Iterator[pa.RecordBatch]:
@@ -235,11 +236,3 @@ def _in_order(work: Callable[[Any], Any], items: Iterator[Any], threads: int) ->
             yield done
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _noting(scanned: Scanned, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from batches
-    except BaseException as error:
-        scanned.failed = scanned.failed or error
-        raise

@@ -6,6 +6,7 @@ works on a thread of its own, so that Ctrl-C is heard while it does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -81,6 +82,12 @@ class Result:
         return pl.from_arrow(self.arrow())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        twice = [name for name, times in Counter(self.columns).items() if times > 1]
+        if twice:
+            raise InvalidInputError(
+                f"several columns are called {twice[0]!r}, and a dict holds one of them: name them "
+                "by AS, or take the rows by arrow(), df() or batches()"
+            )
         for batch in self.batches():
             yield from batch.to_pylist()
 
@@ -97,16 +104,15 @@ class Result:
 
     def head(self, rows: int = SHOWN_ROWS) -> tuple[list[list[Any]], bool]:
         """The first rows, which stay to be taken; and whether there are more."""
+        if self.relation is None:
+            return [], False
         reader = self._open()
         while sum(batch.num_rows for batch in self._ahead) <= rows:
             batch = self._interruptible(partial(_next, reader))
             if batch is None:
                 break
             self._ahead.append(batch)
-        found = [
-            list(row.values())
-            for row in islice(chain.from_iterable(map(_rows, self._ahead)), rows + 1)
-        ]
+        found = list(islice(chain.from_iterable(map(_rows, self._ahead)), rows + 1))
         return found[:rows], len(found) > rows
 
     def _open(self) -> pa.RecordBatchReader:
@@ -141,9 +147,10 @@ def _next(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
         return None
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def _rows(batch: pa.RecordBatch) -> Iterator[list[Any]]:
+    """Values of each row; columns may have the same name."""
     for at in range(batch.num_rows):
-        yield batch.slice(at, 1).to_pylist()[0]
+        yield [column[at].as_py() for column in batch.columns]
 
 
 def as_text(columns: list[str], rows: list[list[Any]], width: int = 40) -> str:
@@ -157,5 +164,8 @@ def as_text(columns: list[str], rows: list[list[Any]], width: int = 40) -> str:
 
 
 def _cell(value: Any, width: int) -> str:
-    text = "" if value is None else f"{value}".replace("\n", "\\n")
+    text = "" if value is None else f"{value}"
+    if not text.isprintable():  # a terminal would obey it
+        begin = text[: width + 1]
+        text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in begin)
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -193,3 +193,36 @@ def test_names_that_differ_in_case_alone_are_refused(repo: tr.Repository) -> Non
     repo.create_tag("V1", "main")
     with pytest.raises(tr.InvalidInputError, match="does not tell"):
         repo.sql('SELECT * FROM "fashion@v1" JOIN "fashion@V1" USING (text)')
+
+
+def test_columns_that_differ_in_case_alone_are_refused() -> None:
+    made = tr.init("memory://sql-case", author="Ada <ada@example.org>")
+    with made.transaction("main", message="first") as tx:
+        tx.create_dataset("t", {"A": "int64", "a": "int64"}).append({"A": [1], "a": [2]})
+        tx.create_dataset("ids", {"ROW_ID": "int64"}).append({"ROW_ID": [7]})
+    with pytest.raises(tr.InvalidInputError, match="does not tell column 'A' of t from 'a'"):
+        made.sql("SELECT a FROM t")
+    assert list(made.sql("SELECT * FROM ids")) == [{"ROW_ID": 7}]
+
+
+def test_columns_of_one_name_are_kept_apart(repo: tr.Repository) -> None:
+    query = "SELECT 1 AS a, 2 AS a"
+    assert "1  2" in repr(repo.sql(query))
+    assert [column.to_pylist() for column in repo.sql(query).arrow().columns] == [[1], [2]]
+    with pytest.raises(tr.InvalidInputError, match="several columns are called 'a'"):
+        list(repo.sql(query))
+
+
+def test_what_is_shown_commands_no_terminal(repo: tr.Repository) -> None:
+    assert "\\x1b[31mred\\n" in repr(repo.sql("SELECT chr(27) || '[31mred' || chr(10) AS x"))
+
+
+def test_nothing_asked_gives_nothing(repo: tr.Repository) -> None:
+    assert repo.sql("").head() == ([], False)
+
+
+def test_errors_of_the_catalog_come_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORREPO_CATALOG", "mysql://host/catalog")
+    made = tr.init("memory://sql-catalog", author="Ada <ada@example.org>")
+    with pytest.raises(tr.InvalidInputError, match=r"^a catalog cannot be in mysql"):
+        made.sql("SELECT * FROM catalog.ref").arrow()
