@@ -22,6 +22,8 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.sql import RepositoryTables, sql
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tensorrepo.query.results import Result
 
 FORMATS = ("table", "csv", "json", "parquet", "arrow")
@@ -75,14 +77,17 @@ def sql_command(
     path = None if target is None else place(context, target)
     chosen = _format(form, path)
     tables = RepositoryTables(handle, at)
+    size = parse_size(memory, "--memory", 1)
     if query is None and sys.stdin.isatty():
-        asked = Session(tables, Settings(memory=memory))
+        if untrusted:
+            raise InvalidInputError("--untrusted answers one query: give it, or - to read it")
+        asked = Session(tables, Settings(memory=f"{size}B"))
         prompt(lambda text: show(asked.query(text), "table", None), tables.known, session.machine)
         return
     text = sys.stdin.read() if query in (None, "-") else query
-    limits = Limits(seconds=seconds, memory_bytes=parse_size(memory)) if untrusted else None
+    limits = Limits(seconds=seconds, memory_bytes=size) if untrusted else None
     params = dict(_param(each) for each in param or ()) or None
-    found = sql(handle, str(text), ref=at, params=params, memory=memory, untrusted=limits)
+    found = sql(handle, str(text), ref=at, params=params, memory=f"{size}B", untrusted=limits)
     show(found, chosen, path)
 
 
@@ -127,6 +132,8 @@ def _write(found: Result, form: str, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if path.is_dir():
+        raise InvalidInputError(f"cannot write {path}: it is a folder; name a file in it")
     part = path.with_name(path.name + ".part")
     try:
         if form == "parquet":
@@ -158,8 +165,12 @@ def _csv(found: Result, write: Callable[[bytes], Any]) -> None:
 
     write(lines([found.columns]))
     for batch in found.batches():
-        columns = [column.to_pylist() for column in batch.columns]
-        write(lines(zip(*columns, strict=True)))
+        write(lines(_rows(batch)))
+
+
+def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
+    """Values of each row: columns may have the same name."""
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _json(found: Result, write: Callable[[bytes], Any]) -> None:
@@ -173,7 +184,7 @@ def _plain(value: Any) -> Any:
 
 
 def _table(found: Result, write: Callable[[bytes], Any]) -> None:
-    rows = [list(row.values()) for row in found]
+    rows = [list(row) for batch in found.batches() for row in _rows(batch)]
     write((as_text(found.columns, rows) + "\n").encode())
 
 

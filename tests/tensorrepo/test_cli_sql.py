@@ -82,10 +82,19 @@ def test_a_query_is_read_from_standard_input(full: Shell) -> None:
         ([COUNT, "--format", "parquet"], 2, "name a file with -o"),
         ([COUNT, "--param", "x"], 2, "expected NAME=VALUE"),
         ([COUNT, "-o", "no/such/folder.csv"], 2, "cannot write"),
+        ([COUNT, "-o", "/"], 2, "it is a folder"),
+        ([COUNT, "--memory", "-1"], 2, "--memory"),
+        (["SELECT 1 AS a, 2 AS a", "--format", "json"], 2, "several columns are called 'a'"),
     ],
 )
 def test_what_is_wrong_is_said(full: Shell, words: list[str], code: int, said: str) -> None:
     assert said in full.fails(code, "sql", *words).replace("\n", " ")
+
+
+def test_columns_of_one_name_are_all_printed(full: Shell) -> None:
+    query = "SELECT 1 AS a, 2 AS a"
+    assert full("sql", query).split() == ["a", "a", "1", "2"]
+    assert full("sql", query, "--format", "csv") == "a,a\n1,2\n"
 
 
 def test_untrusted_queries_reach_nothing(full: Shell) -> None:
