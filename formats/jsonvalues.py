@@ -25,5 +25,8 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             check_json(item, f"{where}.{index}", depth + 1)
+    elif type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        bits = value.bit_length()
+        raise InvalidInputError(f"{where:.200}: an integer of {bits} bits, at most 64 are kept")
     elif value is not None and not isinstance(value, (bool, int, float, str)):
         raise InvalidInputError(f"{where:.200}: {type(value).__name__} is not JSON")

@@ -171,5 +171,7 @@ def number(name: str, value: Any) -> float:
     """A metric's value. Raises InvalidInputError when it is none."""
     try:
         return float(value)
+    except OverflowError as error:
+        raise InvalidInputError(f"metric {name!r}: too large for 64 bits of float") from error
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"metric {name!r}: {value!r:.80} is no number") from error

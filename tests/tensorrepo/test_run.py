@@ -165,6 +165,8 @@ def test_metrics_and_parameters_come_back_as_they_were_logged(repository: tr.Rep
     ("call", "told"),
     [
         (lambda run: run.log_metric("loss", "high"), "is no number"),
+        (lambda run: run.log_metric("loss", 10**400), "too large"),
+        (lambda run: run.log_param("p", 1 << 64), "65 bits"),
         (lambda run: run.log_metric("", 1.0), "printable"),
         (lambda run: run.log_metric("loss", 1.0, step=1 << 64), "64 bits"),
         (lambda run: run.log_param("p", object()), "not JSON"),
