@@ -8,6 +8,7 @@ equal to the repository; here it is opened, locked and looked at.
 from __future__ import annotations
 
 import json
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +161,10 @@ def told(engine: Engine) -> Iterator[None]:
                 "TENSORREPO_CATALOG."
             ) from error
         raise StorageError(f"the catalog {where}: {reason}. {_advice(reason)}") from error
+    except UnicodeDecodeError as error:  # of the names in SQLite's own tables
+        where = engine.url.render_as_string(hide_password=True)
+        reason = "its text is malformed"
+        raise StorageError(f"the catalog {where}: {reason}. {_advice(reason)}") from error
     except SQLAlchemyError as error:
         where = engine.url.render_as_string(hide_password=True)
         raise StorageError(f"the catalog {where}: {error}") from error
@@ -176,6 +181,8 @@ def _advice(reason: str) -> str:
 
 
 def _parse(url: str) -> URL:
+    if not url.strip() or _HALF_URL.match(url):
+        raise InvalidInputError(f"no URL of a catalog: {url!r:.80}. {_URLS}")
     text = url if "://" in url else f"sqlite:///{url}"
     try:
         parsed = make_url(text)
@@ -183,12 +190,14 @@ def _parse(url: str) -> URL:
             parsed = parsed.set(drivername="postgresql+psycopg")
         kind = parsed.get_backend_name()
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise InvalidInputError(f"no URL of a catalog: {url!r:.80}. {_URLS}") from error
+        shown = f"{text.partition('://')[0]}://..."  # what follows may hold a password
+        raise InvalidInputError(f"no URL of a catalog: {shown!r:.80}. {_URLS}") from error
     if kind not in (SQLITE, POSTGRESQL):
         raise InvalidInputError(f"a catalog cannot be in {kind}. {_URLS}")
     return parsed
 
 
+_HALF_URL: Final = re.compile(r"\w{2,}:(?!//)")  # "sqlite:/x.db" is no path that anybody means
 _URLS: Final = "Expected sqlite:///path/to/file.db or postgresql://user@host/database."
 
 

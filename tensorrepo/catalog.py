@@ -138,10 +138,11 @@ class Catalog:
             return revisions.standing(connection)
 
     def rebuild(self, *, progress: Callable[[Progress], None] | None = None) -> CaughtUp:
-        """Throw the catalog away and make it anew, whatever state it is in.
+        """Throw the catalog away and make it anew, whatever its tables hold.
 
         Raises:
             InvalidInputError: the database has tables of that name that are not ours.
+            StorageError: the database cannot be read at all, such as a damaged file.
         """
         with self._plain.writing() as connection:
             found = revisions.standing(connection)

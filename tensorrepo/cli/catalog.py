@@ -83,10 +83,10 @@ def catalog_rebuild_command(
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Throw the catalog away and make it anew from the repository, whatever state it is in.
+    """Throw the catalog away and make it anew from the repository, whatever its tables hold.
 
     Nothing can be lost: all that it says stands in the repository. Who reads it meanwhile sees
-    what was there before.
+    what was there before. A SQLite file that is damaged is not opened: delete it.
 
     Examples:
         tensorrepo catalog rebuild

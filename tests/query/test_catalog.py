@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("url", ["mysql://db/x", "nonsense://x", "://"])
+@pytest.mark.parametrize("url", ["mysql://db/x", "nonsense://x", "://", "sqlite:/x.db", " "])
 def test_another_kind_of_database_is_refused(url: str) -> None:
     with pytest.raises(InvalidInputError, match="Expected sqlite:///"):
         connect(url)
@@ -39,6 +39,19 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="only a cache"), catalog.reading():
         pass
     catalog.dispose()
+
+
+def test_a_file_with_damaged_names_is_told(tmp_path: Path) -> None:
+    catalog = Catalog(connect(str(tmp_path / "x.db")))
+    with pytest.raises(StorageError, match="delete the file"), catalog.reading():
+        b"\xff".decode()  # as the driver does with what SQLite gives it
+    catalog.dispose()
+
+
+def test_a_wrong_url_is_told_without_its_password() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        connect("postgresql://ada:sec@ret@127.0.0.1:x/y")
+    assert "ret" not in str(caught.value)
 
 
 def test_a_server_that_does_not_answer_is_told_without_its_password() -> None:
