@@ -84,6 +84,7 @@ class Contents:
 
     def place_all(self, placements: Iterable[Digest]) -> None:
         """Read those of these placements that are new."""
+        self.loader.flush()  # one that was read a moment ago is new no more
         wanted = set(placements)
         known = present(self.loader.connection, tables.placement.c.placement, wanted)
         for digest in sorted(wanted - known):
