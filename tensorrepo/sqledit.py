@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from tensorrepo.formats.dataset.columns.arrow_types import infer_type
 from tensorrepo.query.duck import Session
@@ -15,8 +16,6 @@ from tensorrepo.sql import SELF
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    import pyarrow as pa
 
     from tensorrepo.formats.dataset.columns.types import ColumnType
     from tensorrepo.formats.dataset.read import Dataset
@@ -44,8 +43,8 @@ def expression_values(dataset: Dataset, sql: str) -> tuple[ColumnType, Iterator[
         InvalidInputError: what DuckDB says about it.
     """
     found = _one(dataset, f"SELECT (\n{sql}\n) AS value FROM {SELF}")  # noqa: S608
-    column_type = infer_type(found.schema.field(0).type, sql)
-    return column_type, (batch.column(0) for batch in found.batches())
+    column_type = infer_type(_kept(found.schema.field(0).type), sql)
+    return column_type, (_floats(batch.column(0)) for batch in found.batches())
 
 
 def expression_updates(
@@ -57,8 +56,18 @@ def expression_updates(
     if where is not None:
         query += f" WHERE (\n{where}\n)"
     found = _one(dataset, query).arrow()
-    columns = dict(zip(values, found.columns[1:], strict=True))
+    columns = dict(zip(values, map(_floats, found.columns[1:]), strict=True))
     return found.column(0).to_numpy(), columns
+
+
+def _kept(arrow_type: pa.DataType) -> pa.DataType:
+    """Numbers such as 1.5 are decimals to SQL, and floats to us."""
+    return pa.float64() if pa.types.is_decimal(arrow_type) else arrow_type
+
+
+def _floats(values: Any) -> Any:
+    kept = _kept(values.type)
+    return values if kept == values.type else values.cast(kept)
 
 
 def _one(dataset: Dataset, query: str) -> Result:

@@ -130,6 +130,13 @@ def test_columns_and_values_come_from_expressions(full: Shell) -> None:
     assert found == [0, 2, 5, 7]
 
 
+def test_decimals_of_expressions_are_floats(full: Shell) -> None:
+    full("column", "add", "points", "half", "--sql", "row_number * 0.5")
+    full("update", "points", "--sql", "--set", "half=half + 0.25", "--where", "row_number = 1")
+    full("commit", "-m", "By SQL")
+    assert full.repository().dataset("points")["half"][:3].tolist() == [0, 0.75, 1]
+
+
 def test_a_prompt_asks_what_ends_in_a_semicolon_and_goes_on_after_errors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
