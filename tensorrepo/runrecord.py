@@ -119,16 +119,16 @@ class RunRecord:
             NotFoundError: it was never logged; says which were.
         """
         self.summary(metric)
-        return join_points(part[metric] for part in self._parts() if metric in part)
+        return join_points(part[metric] for part in self._parts(metric) if metric in part)
 
     def __repr__(self) -> str:
         told = ", ".join(f"{name} {value:.4g}" for name, value in [*self.metrics.items()][:4])
         return f"<run {self.name}: {self.state()}{f', {told}' if told else ''}>"
 
-    def _parts(self) -> Iterator[dict[str, Points]]:
+    def _parts(self, metric: str) -> Iterator[dict[str, Points]]:
         objects = self.repository.core.objects
         for digest in self.document.points_in():
-            yield decode_points(objects.get(digest).payload, digest)
+            yield decode_points(objects.get(digest).payload, digest, metric)
 
 
 def ref_of_record(run: str) -> str:

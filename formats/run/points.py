@@ -86,8 +86,8 @@ def encode_points(by_name: Mapping[str, Points]) -> bytes:
     return encode_canonical(_Chunk(series), "metrics")
 
 
-def decode_points(payload: Buffer, digest: Digest) -> dict[str, Points]:
-    """What `encode_points` wrote into the payload of object `digest`.
+def decode_points(payload: Buffer, digest: Digest, only: str | None = None) -> dict[str, Points]:
+    """What `encode_points` wrote into the payload of object `digest`; `only` one metric of it.
 
     Raises:
         CorruptError: not well-formed.
@@ -101,6 +101,7 @@ def decode_points(payload: Buffer, digest: Digest) -> dict[str, Points]:
             np.cumsum(_words(one.times, "<i8"), dtype=np.int64),
         )
         for one in chunk.series
+        if only in (None, one.name)
     }
 
 
