@@ -1,29 +1,7 @@
-"""Every test of the catalog that asks for `catalog` runs on both databases."""
+"""The catalogs of these tests are those of the tests of queries."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from tests.query.conftest import catalog, catalog_url
 
-import pytest
-
-from tests.support import catalogs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tensorrepo.query.catalog import Catalog
-
-
-@pytest.fixture(params=catalogs.DATABASES)
-def catalog_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty database."""
-    with catalogs.catalog_url(request.param, tmp_path) as url:
-        yield url
-
-
-@pytest.fixture
-def catalog(catalog_url: str) -> Iterator[Catalog]:
-    """An empty catalog, its tables made."""
-    with catalogs.catalog_at(catalog_url) as made:
-        yield made
+__all__ = ["catalog", "catalog_url"]

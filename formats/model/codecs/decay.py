@@ -10,13 +10,14 @@ Source:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tensorrepo.formats.model.codecs.delta import decode_against, encode_against
 from tensorrepo.formats.model.codecs.numbers import as_numbers, numbers_of
 from tensorrepo.formats.model.codecs.planecodec import pack_plane, raw_view
+from tensorrepo.formats.model.codecs.rowgrid import row_grid
 from tensorrepo.formats.native.distances import BEST
 from tensorrepo.repo.errors import CorruptError
 
@@ -36,32 +37,6 @@ _FARTHEST: Final = 2047  # a distance that is counted
 _COUNTED: Final = 1 << 16  # numbers that the table is made from
 _PROBED: Final = 1 << 13  # numbers that tell whether it is worth trying
 _PROMISING: Final = 0.15  # of them
-
-
-class _Rows(NamedTuple):
-    """How a frame is cut into rows: `skipped` numbers of the first lie before it."""
-
-    rows: int
-    columns: int
-    skipped: int
-    numbers: int
-
-    @property
-    def stops(self) -> NDArray[np.intp]:
-        """Where in the frame each row ends."""
-        stops = np.arange(1, self.rows + 1) * self.columns - self.skipped
-        return np.minimum(stops, self.numbers)
-
-    def numbers_in(self, moved: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Of each number, whether its row is among those."""
-        return np.repeat(moved, np.diff(self.stops, prepend=0))
-
-    def moved(self, alike: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Rows of which at most half of the numbers are alike."""
-        stops = self.stops
-        found = np.add.reduceat(alike, np.concatenate([[0], stops[:-1]]), dtype=np.intp)
-        few: NDArray[np.bool_] = 2 * found <= np.diff(stops, prepend=0)
-        return few
 
 
 class Decay:
@@ -94,7 +69,7 @@ class Decay:
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
         table = _table(numbers, base, of, about.element.name)
         predicted = _predicted(base, table, of, about.element.name)
-        rows = _rows(about, of)
+        rows = row_grid(about, of, "decay")
         moved = rows.moved(numbers == predicted)
         bitmap, which = np.packbits(moved, bitorder="little"), rows.numbers_in(moved)
         return [
@@ -119,7 +94,7 @@ class Decay:
         table = np.frombuffer(raw_view(planes[0], 2 * _CLASSES).tobytes(), "<u2")
         if table.max() > _FARTHEST:
             raise CorruptError(f"decay: a table with a distance of {table.max()}")
-        rows = _rows(about, of)
+        rows = row_grid(about, of, "decay")
         bitmap = raw_view(planes[1], (rows.rows + 7) // 8)
         if rows.rows % 8 and bitmap[-1] >> rows.rows % 8:
             raise CorruptError("decay: bits after the last row are set")
@@ -163,13 +138,3 @@ def _counted(
     places = _classes(some_base, name) * np.intp(_FARTHEST + 2) + moved.astype(np.intp)
     counts = np.bincount(places, minlength=_CLASSES * (_FARTHEST + 2))
     return counts.reshape(_CLASSES, -1)[:, :-1]
-
-
-def _rows(about: FrameShape, of: Numbers) -> _Rows:
-    if about.row_bytes <= 0 or about.row_bytes % of.size or about.first_byte % of.size:
-        raise CorruptError(
-            f"codec decay: {about.row_bytes} bytes are no row of {about.element.name}"
-        )
-    columns, count = about.row_bytes // of.size, about.size_bytes // of.size
-    skipped = about.first_byte // of.size % columns
-    return _Rows(-(-(skipped + count) // columns), columns, skipped, count)

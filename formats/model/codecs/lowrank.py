@@ -22,6 +22,7 @@ from tensorrepo.formats.model.codecs.delta import decode_against, encode_against
 from tensorrepo.formats.model.codecs.floats import MANTISSA_BITS, narrowed, widened
 from tensorrepo.formats.model.codecs.numbers import as_numbers, numbers_of
 from tensorrepo.formats.model.codecs.planecodec import PlaneCodec, StoredPlane, pack_plane, raw_view
+from tensorrepo.formats.model.codecs.rowgrid import RowGrid, row_grid
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.model.codecs.framecodec import FrameShape
-    from tensorrepo.formats.native.distances import Numbers
     from tensorrepo.formats.tensors import TensorType
 
 _HEAD = Struct("<BBh")  # rank, reserved 0, bits that the product is shifted right by
@@ -44,28 +44,6 @@ _PROBED: Final = 72  # rows and columns that tell whether it is worth trying
 _LEAST_WHOLE: Final = 8
 _SPARE: Final = 8  # directions that are looked for beyond those expected
 _NOISE: Final = 1.5  # of rounding, in units of the numbers' precision, with something to spare
-
-
-class _Grid(NamedTuple):
-    """A frame as rows: of the first one `skipped` numbers lie before it, the last may be cut."""
-
-    rows: int
-    columns: int
-    skipped: int
-    numbers: int
-
-    @property
-    def whole(self) -> range:
-        """Rows that lie in the frame from their first number to their last."""
-        return range(
-            -(-self.skipped // self.columns), (self.skipped + self.numbers) // self.columns
-        )
-
-    def whole_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Their numbers, ``(rows, columns)``; a view."""
-        start = self.whole.start * self.columns - self.skipped
-        count = max(0, len(self.whole)) * self.columns
-        return numbers[start : start + count].reshape(-1, self.columns)
 
 
 class _Factors(NamedTuple):
@@ -95,7 +73,7 @@ class LowRank:
     ) -> bool:
         """Whether a few rows and columns say that the difference is of low rank."""
         of, name = numbers_of(about.element), about.element.name
-        grid = _grid(about, of)
+        grid = row_grid(about, of, "low-rank")
         new, old = (grid.whole_of(as_numbers(one, of)) for one in (frame, bases[0]))
         return _probed_rank(new, old, name) > 0
 
@@ -103,7 +81,7 @@ class LowRank:
         self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
     ) -> list[StoredPlane]:
         of, name = numbers_of(about.element), about.element.name
-        grid = _grid(about, of)
+        grid = row_grid(about, of, "low-rank")
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
         factors = _factors(numbers, base, grid, name)
         head = _HEAD.pack(factors.left.shape[1], 0, factors.shift)
@@ -125,22 +103,12 @@ class LowRank:
         of, name = numbers_of(about.element), about.element.name
         if name not in MANTISSA_BITS:
             raise CorruptError(f"codec low-rank: for type {name}")
-        grid, base = _grid(about, of), as_numbers(bases[0], of)
+        grid, base = row_grid(about, of, "low-rank"), as_numbers(bases[0], of)
         factors = _loaded(planes, grid, about.size_bytes)
         decode_against(planes[2], _predicted(base, factors, grid, name), of, as_numbers(out, of))
 
 
-def _grid(about: FrameShape, of: Numbers) -> _Grid:
-    if about.row_bytes <= 0 or about.row_bytes % of.size or about.first_byte % of.size:
-        raise CorruptError(
-            f"codec low-rank: {about.row_bytes} bytes are no row of {about.element.name}"
-        )
-    columns, count = about.row_bytes // of.size, about.size_bytes // of.size
-    skipped = about.first_byte // of.size % columns
-    return _Grid(-(-(skipped + count) // columns), columns, skipped, count)
-
-
-def _predicted(base: NDArray[Any], factors: _Factors, grid: _Grid, name: str) -> NDArray[Any]:
+def _predicted(base: NDArray[Any], factors: _Factors, grid: RowGrid, name: str) -> NDArray[Any]:
     """The bits that base and product add up to."""
     if not factors.left.shape[1]:
         return base
@@ -169,7 +137,7 @@ def _stored(factors: _Factors) -> NDArray[np.uint8]:
     return np.ascontiguousarray(wide[:, :_FACTOR_BYTES]).reshape(-1)
 
 
-def _loaded(planes: Sequence[StoredPlane], grid: _Grid, frame_bytes: int) -> _Factors:
+def _loaded(planes: Sequence[StoredPlane], grid: RowGrid, frame_bytes: int) -> _Factors:
     rank, reserved, shift = _HEAD.unpack(raw_view(planes[0], _HEAD.size).tobytes())
     size = rank * (grid.rows + grid.columns) * _FACTOR_BYTES
     if reserved or rank > MAX_RANK or abs(shift) > _MOST_SHIFT or size > frame_bytes:
@@ -187,11 +155,11 @@ def _loaded(planes: Sequence[StoredPlane], grid: _Grid, frame_bytes: int) -> _Fa
 # ------------------------------------------------------------------------------ found
 
 
-def _none(grid: _Grid) -> _Factors:
+def _none(grid: RowGrid) -> _Factors:
     return _Factors(np.zeros((grid.rows, 0)), np.zeros((0, grid.columns)), 0)
 
 
-def _factors(numbers: NDArray[Any], base: NDArray[Any], grid: _Grid, name: str) -> _Factors:
+def _factors(numbers: NDArray[Any], base: NDArray[Any], grid: RowGrid, name: str) -> _Factors:
     """Factors whose product is the difference but for rounding; of rank 0 where there are none."""
     new, old = grid.whole_of(numbers), grid.whole_of(base)
     expected = _probed_rank(new, old, name)
@@ -250,7 +218,7 @@ def _cut_row(
     numbers: NDArray[Any],
     base: NDArray[Any],
     right: NDArray[np.float64],
-    grid: _Grid,
+    grid: RowGrid,
     name: str,
 ) -> NDArray[np.float64]:
     """How far the part of a row that lies in the frame moved along each direction."""

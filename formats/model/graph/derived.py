@@ -9,7 +9,7 @@ source is "names".
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.model.graph.cut import module_of
 from tensorrepo.formats.model.graph.graph import INPUT, Graph, Input, Node, Parameter, make_graph
@@ -17,7 +17,7 @@ from tensorrepo.formats.model.graph.graph import INPUT, Graph, Input, Node, Para
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tensorrepo.formats.tensors import TensorType
+    from tensorrepo.formats.model.architecture import NamedShape
 
 # Settings of a config file that change what the same tensors compute. Sizes are not among them:
 # shapes tell those, and models of another depth share their first layers all the same.
@@ -33,25 +33,14 @@ _LAST = re.compile(r"head$|^pooler|^classifier|^fc$|^score$|^qa_outputs|^cls$")
 _NORM = re.compile(r"norm|^ln|^bn|_ln\b")
 
 
-class Described(Protocol):
-    """What is known of a tensor without reading it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> TensorType: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
-def derived_graph(specs: Iterable[Described], config: Mapping[str, Any] | None = None) -> Graph:
+def derived_graph(specs: Iterable[NamedShape], config: Mapping[str, Any] | None = None) -> Graph:
     """The graph that these tensors suggest.
 
     Args:
         specs: all of a model, aliases among them.
         config: a config file's settings, if there is one.
     """
-    modules: dict[str, list[Described]] = {}
+    modules: dict[str, list[NamedShape]] = {}
     for spec in specs:
         modules.setdefault(module_of(spec.name), []).append(spec)
     settings = dict(config or {})
@@ -92,7 +81,7 @@ def _free_name(taken: Mapping[str, object]) -> str:
     return name
 
 
-def _node(name: str, specs: list[Described], before: str) -> Node:
+def _node(name: str, specs: list[NamedShape], before: str) -> Node:
     parameters = tuple(
         Parameter(spec.name.rpartition(".")[2], spec.name, spec.type.name, spec.shape)
         for spec in specs
