@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from tensorrepo.formats.dataset.editing.where import choose_rows
-from tensorrepo.formats.dataset.read import narrowed, open_dataset, row_id_table
+from tensorrepo.formats.dataset.read import live_rows, narrowed, open_dataset, row_id_table
 from tensorrepo.formats.dataset.tree.rowids import id_table
 from tensorrepo.formats.dataset.tree.rowruns import RUN, ids_of_runs, runs_of_ids
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
@@ -161,6 +161,12 @@ def physical_rows(dataset: Dataset, view: View) -> NDArray[np.int64]:
     if len(rows) != view.rows:
         raise CorruptError(f"a view names {view.rows:,} rows, of which {len(rows):,} are there")
     return rows
+
+
+def live_numbers(dataset: Dataset, view: View) -> NDArray[np.int64]:
+    """The rows of a view as numbers of the dataset's rows that are there, ascending."""
+    rows, live = physical_rows(dataset, view), live_rows(dataset)
+    return rows if live is None else live.live(rows)
 
 
 def open_rows(

@@ -54,12 +54,17 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one file says. `last` is the largest number of a version that was deleted."""
+    """What one file says.
+
+    `last` is the largest number of a version that was deleted; `gone` tells that the model was
+    removed, and that the file is there for that number alone.
+    """
 
     version: int = VERSION
     model: Words = Words()
     versions: dict[str, Words] = {}
     last: int = 0
+    gone: bool = False
 
     def of(self, number: int) -> Words:
         return self.versions.get(str(number), Words())

@@ -137,10 +137,20 @@ def delete_version(repository: Repository, model: str, number: int, *, actor: st
 def delete_model(repository: Repository, model: str, *, actor: str) -> int:
     """Remove all versions and aliases of a model; gives how many versions there were.
 
-    What was said about it stays on its branch, so that no number is given a second time.
+    What was said about it goes, too; the largest number that was given stays known.
+
+    Raises:
+        NotFoundError: there is no such model.
+        ConflictError: an alias is protected. Nothing changed.
     """
-    one = existing(repository.log.refresh(), model)
-    edit_about(repository, model, _given(max(one.versions, default=0)), author=actor)
+    view = repository.log.refresh()
+    about = about_at(repository, view, model)
+    if about is None or about.gone:
+        existing(view, model)
+    one = registered(view).get(model, Registered())
+    for alias in one.aliases:
+        _refuse_protected(view, model, alias)
+    edit_about(repository, model, _forgotten(max(one.versions, default=0)), author=actor)
 
     def decide(view: View) -> LogEntry | None:
         for alias in registered(view).get(model, Registered()).aliases:
@@ -242,6 +252,11 @@ def _entry(kind: str, actor: str, *updates: Update, note: str = "") -> LogEntry:
 def _given(number: int) -> Callable[[About], About]:
     """Notes that versions up to `number` were given once."""
     return lambda about: msgspec.structs.replace(about, last=max(about.last, number))
+
+
+def _forgotten(number: int) -> Callable[[About], About]:
+    """Says nothing any more, but which numbers were given."""
+    return lambda about: About(last=max(about.last, number), gone=True)
 
 
 def _refs_of(view: View, model: str) -> list[str]:

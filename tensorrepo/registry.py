@@ -76,7 +76,7 @@ class Registry:
         view = self.repository.core.log.refresh()
         known = registry.registered(view)
         about = about_at(self.repository.core, view, name)
-        if name not in known and about is None:
+        if name not in known and (about is None or about.gone):
             registry.existing(view, name)
         return _model(view, name, known.get(name), about)
 
@@ -84,7 +84,7 @@ class Registry:
         self, name: str, *, description: str = "", labels: Mapping[str, str | None] | None = None
     ) -> RegisteredModel:
         """Name a model and say what it is, before its first version."""
-        return self.describe(name, description=description, labels=labels or {})
+        return self._describe(name, None, description, labels or {})
 
     def register(
         self,
@@ -150,8 +150,10 @@ class Registry:
         registering.protect_alias(self.repository.core, name, alias, actor=author, on=on)
 
     def history(self, name: str, alias: str) -> list[AliasMove]:
-        """Where an alias was, and who moved it: the newest first."""
-        found = registry.alias_history(self.repository.core, name, alias)
+        """Where an alias was, and who moved it: the newest first. Raises NotFoundError."""
+        found = list(registry.alias_history(self.repository.core, name, alias))
+        if not found:
+            raise NotFoundError(f"{name} never had an alias {alias!r:.80}")
         return [_alias_move(move, number) for move, number in found]
 
     def describe(
@@ -162,7 +164,10 @@ class Registry:
         description: str | None = None,
         labels: Mapping[str, str | None] | None = None,
     ) -> RegisteredModel:
-        """Say what a model is, or what one of its versions is.
+        """Say what a model is, or what one of its versions is. `create` is for a new model.
+
+        Raises:
+            NotFoundError: there is no such model, or no such version.
 
         Args:
             name: of the registered model.
@@ -170,16 +175,27 @@ class Registry:
             description: None keeps the one there is.
             labels: to set; a label that is None is removed.
         """
+        if which is None:
+            self.get(name)
+        return self._describe(name, which, description, labels)
+
+    def _describe(
+        self,
+        name: str,
+        which: int | str | None,
+        description: str | None,
+        labels: Mapping[str, str | None] | None,
+    ) -> RegisteredModel:
         number = None if which is None else self.version(name, which).number
         changes = dict(labels or {})
 
         def change(about: About) -> About:
             if number is None:
                 words = about.model.with_changes(description, changes)
-                return msgspec.structs.replace(about, model=words)
+                return msgspec.structs.replace(about, model=words, gone=False)
             words = about.of(number).with_changes(description, changes)
             versions = {**about.versions, str(number): words}
-            return msgspec.structs.replace(about, versions=versions)
+            return msgspec.structs.replace(about, versions=versions, gone=False)
 
         edit_about(self.repository.core, name, change, author=self.repository.author)
         return self.get(name)
@@ -209,7 +225,8 @@ class Registry:
 
     def _said(self, view: View) -> dict[str, About]:
         commit = view.state.refs.get(f"heads/{BRANCH}")
-        return {} if commit is None else dict(described(self.repository.core, commit))
+        found = () if commit is None else described(self.repository.core, commit)
+        return {name: about for name, about in found if not about.gone}
 
     def _source(self, text: str) -> Model:
         ref, path = split_path(text)

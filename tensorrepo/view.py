@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.dataset.editing.where import rows_of_ids
-from tensorrepo.formats.dataset.read import live_rows, resolve_rows
+from tensorrepo.formats.dataset.read import resolve_rows
 from tensorrepo.formats.dataset.tree.rowruns import ROW_ID
 from tensorrepo.formats.view import (
     ViewDiff,
     diff_views,
+    live_numbers,
     make_view,
     open_rows,
     open_view,
-    physical_rows,
     write_view,
 )
 from tensorrepo.query.duck import Session
@@ -71,9 +71,7 @@ class View(Dataset):
             rows: which rows of the view: a slice, numbers or a mask; None: all.
             options: of `Dataset.stream`.
         """
-        whole = self.source.stored
-        live, numbers = live_rows(whole), physical_rows(whole, self.chosen)
-        numbers = numbers if live is None else live.live(numbers)
+        numbers = live_numbers(self.source.stored, self.chosen)
         chosen = resolve_rows(slice(None) if rows is None else rows, len(numbers))
         return self.source.stream(rows=numbers[np.asarray(chosen, np.int64)], **options)
 

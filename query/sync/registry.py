@@ -35,7 +35,8 @@ def move_registry(repository: Repository, loader: Loader, old: View, new: View) 
     for table in _TABLES:
         loader.connection.execute(table.delete())
     commit = new.state.refs.get(f"heads/{BRANCH}")
-    said = {} if commit is None else dict(described(repository, commit))
+    found = () if commit is None else described(repository, commit)
+    said = {model: about for model, about in found if not about.gone}
     loader.add(_rows(loader.connection, registered(new), said))
     loader.flush()
 

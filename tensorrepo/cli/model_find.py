@@ -181,7 +181,7 @@ def _json(versions: Iterable[Version]) -> list[dict[str, str]]:
 
 def _place(versions: tuple[Version, ...]) -> str:
     paths = list(dict.fromkeys(one.path for one in versions))
-    more = f" (and {len(paths) - 1} more names)" if len(paths) > 1 else ""
+    more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
     return f"{paths[0]}{more}" if paths else "(a model of no commit)"
 
 

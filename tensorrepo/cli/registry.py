@@ -285,7 +285,11 @@ def registry_rm_command(
         raise ConflictError(f"others may rely on {model!r}: repeat with --force to remove it")
     count = registry.delete(model)
     gone = {"model": model, "deleted_versions": count}
-    output.answer(gone, f"Removed {model} and its {count} versions.", as_json=as_json)
+    output.answer(
+        gone,
+        f"Removed {model}, which had {count} version{'' if count == 1 else 's'}.",
+        as_json=as_json,
+    )
 
 
 def _registry(context: typer.Context, url: str | None) -> Registry:

@@ -26,6 +26,7 @@ MetricOption = Annotated[
 ]
 MaxOption = Annotated[bool, typer.Option("--max", help="Large values are good, as of accuracy.")]
 _SHOWN = 3  # metrics in a list, where none is named
+MOST_SHOWN = 40  # metrics of one run
 
 
 def runs_ls_command(
@@ -117,9 +118,12 @@ def runs_show_command(
             ("metric", ">points", ">last", ">min", ">max", "course"),
             [
                 (*_numbers(one), sparkline(run.points(one.name).values))
-                for one in run.document.metrics
+                for one in run.document.metrics[:MOST_SHOWN]
             ],
         )
+    more = len(run.document.metrics) - MOST_SHOWN
+    if more > 0:
+        output.note(f"{more:,} more metrics: --metric NAME shows one, --json all")
 
 
 def runs_compare_command(

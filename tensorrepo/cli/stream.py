@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,12 +21,16 @@ from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.formats.dataset.streaming.batching.decode import Decode
 from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
 from tensorrepo.formats.dataset.streaming.planning import Sampling
+from tensorrepo.formats.view import live_numbers, open_view
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.stallpicture import draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tensorrepo.repo.trees import Entry
+    from tensorrepo.workspace.session import Session
 
 ORDERS: dict[str, Shuffle] = {
     "pages": "pages", "global": "global", "buffer": "buffer", "no": False,
@@ -97,17 +101,17 @@ def stream_command(
         raise InvalidInputError("--explain reads nothing and --profile reads: give one of them")
     session = session_of(context, repo)
     _, path, entry = session.find(name)
-    if entry.kind is not Kind.DATASET:
-        raise InvalidInputError(f"{path} is a {entry.kind.label}: only datasets stream")
+    if entry.kind not in (Kind.DATASET, Kind.VIEW):
+        raise InvalidInputError(f"{path} is a {entry.kind.label}: datasets and views stream")
     rank, size = world(session.machine.environment)
-    dataset = open_dataset(session.repository.objects, entry.digest, session.outside)
+    dataset, rows = _rows_at(session, entry)
     opened = partial(
         stream,
         batch_size=batch_size,
         columns=columns or None,
         shuffle=ORDERS[shuffle],
         window_bytes=parse_size(window),
-        sampling=Sampling(where=where, balance=balance, pack=pack, bucket=bucket),
+        sampling=Sampling(rows=rows, where=where, balance=balance, pack=pack, bucket=bucket),
         images=None if decode is None else Decode(size=decode),
         seed=seed,
         rank=rank,
@@ -125,6 +129,16 @@ def stream_command(
             output.line(f"no row of {dataset.rows:,} matches {where}")
             return
         _run(reader, path, epochs, as_json=as_json)
+
+
+def _rows_at(session: Session, entry: Entry) -> tuple[Dataset, Any]:
+    """A dataset, and which of its rows are meant: a view's; None: all."""
+    objects = session.repository.objects
+    if entry.kind is Kind.DATASET:
+        return open_dataset(objects, entry.digest, session.outside), None
+    view = open_view(objects, entry.digest)
+    dataset = open_dataset(objects, view.dataset, session.outside)
+    return dataset, live_numbers(dataset, view)
 
 
 def _run(reader: Stream, path: str, epochs: int, *, as_json: bool) -> None:

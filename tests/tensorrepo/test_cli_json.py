@@ -80,7 +80,10 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("registry", "history", "net", "best"),
     ),
     "registry protect": (("registry", "register", "net"), ("registry", "protect", "net", "best")),
-    "registry describe": (("registry", "describe", "net", "-d", "Reads digits."),),
+    "registry describe": (
+        ("registry", "create", "net"),
+        ("registry", "describe", "net", "-d", "Reads digits."),
+    ),
     "registry rm": (("registry", "register", "net"), ("registry", "rm", "net", "--force")),
     "branch": (("branch", "side"),),
     "tag": (("tag", "v2"),),

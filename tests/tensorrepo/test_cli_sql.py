@@ -111,6 +111,7 @@ def test_views_are_staged_committed_shown_and_refreshed(full: Shell) -> None:
     assert full.json("view", "show", "first")["sql"] == query
     assert [each["rows"] for each in full.json("view", "ls")] == [2]
     assert "2 rows in 1 runs" in full("view", "show", "first")
+    assert full.json("stream", "first")["rows"] == 2
     assert "views/first" in full("ls")
     assert len(full("cat", "first", "--json").splitlines()) == 2
     full("delete", "points", "--row", "0")

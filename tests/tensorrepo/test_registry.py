@@ -96,6 +96,28 @@ def test_a_source_that_names_no_model_is_refused(
         repository.registry.register("classifier", source)
 
 
+def test_a_model_that_only_has_a_description_goes_as_others_do(repository: Repository) -> None:
+    registry = repository.registry
+    registry.create("empty")
+    assert registry.delete("empty") == 0
+    registry.register("full", "main:models/net")
+    registry.describe("full", description="good")
+    assert registry.delete("full") == 1
+    assert list(registry) == []
+    with pytest.raises(NotFoundError):
+        registry.get("full")
+    assert registry.register("full", "main:models/net").number == 2
+
+
+def test_only_what_is_there_is_described_or_has_a_history(repository: Repository) -> None:
+    registry = repository.registry
+    with pytest.raises(NotFoundError, match="no model 'zip'"):
+        registry.describe("zip", description="what?")
+    registry.register("net", "main:models/net")
+    with pytest.raises(NotFoundError, match="never had an alias 'nope'"):
+        registry.history("net", "nope")
+
+
 def test_what_is_not_registered_is_not_found(repository: Repository) -> None:
     with pytest.raises(NotFoundError, match="no model 'other'"):
         repository.registry.get("other")
@@ -135,7 +157,7 @@ def test_the_shell_describes_protects_and_removes(shelf: Shell) -> None:
     shelf("registry", "protect", "net", "best", "--off")
     assert "has the alias" in shelf.fails(4, "registry", "rm", "net", "1")
     assert "--force" in shelf.fails(4, "registry", "rm", "net")
-    assert "and its 1 versions" in shelf("registry", "rm", "net", "--force")
+    assert "which had 1 version." in shelf("registry", "rm", "net", "--force")
 
 
 @pytest.mark.parametrize(
