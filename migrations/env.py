@@ -20,4 +20,5 @@ def run() -> None:
     context.run_migrations()
 
 
-run()
+if hasattr(context, "config"):  # Alembic loads this file; who else imports it only looks
+    run()

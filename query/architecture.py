@@ -166,8 +166,13 @@ def donors(
 
 
 def owners(connection: Connection, model: str, tensor: str) -> list[Owner]:
-    """The models that hold a tensor of `model`, itself among them; in pieces or whole."""
+    """The models that hold a tensor of `model`, itself among them; in pieces or whole.
+
+    A tensor so small that its value stands in the models themselves is each one's own.
+    """
     marks = _fingerprints(connection, model, tensor)
+    if not marks:
+        return [Owner(model, tensor, versions_of(connection, [model]).get(model, ()))]
     found: dict[tuple[str, str], None] = {}
     whole = select(model_tensor.c.model, model_tensor.c.name).where(
         model_tensor.c.fingerprint.in_(marks)
@@ -401,10 +406,4 @@ def _fingerprints(connection: Connection, model: str, tensor: str) -> list[str]:
     pieces = select(tensor_piece.c.fingerprint).where(
         tensor_piece.c.model == model, tensor_piece.c.place == row.place
     )
-    found = [one for one in connection.execute(pieces).scalars() if one is not None]
-    if not found:
-        raise InvalidInputError(
-            f"tensor {tensor!r:.200} of model {model:.12} is so small that its value stands in the "
-            "model itself: models do not share it"
-        )
-    return found
+    return [one for one in connection.execute(pieces).scalars() if one is not None]

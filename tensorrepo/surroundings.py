@@ -103,7 +103,7 @@ def _version(name: str) -> str | None:
     # Not getattr: some packages import more of themselves when an attribute is asked for.
     version = vars(sys.modules[name]).get("__version__") if name in sys.modules else None
     if isinstance(version, str):
-        return version
+        return str(version)  # torch's is a text of a class of its own
     with suppress(metadata.PackageNotFoundError, ValueError, OSError):
         return metadata.version(name)
     return None

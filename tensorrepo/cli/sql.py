@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import RepoOption, handle_of, place, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, handle_of, place, session_of
 from tensorrepo.cli.complete import complete_ref
 from tensorrepo.cli.sqlprompt import prompt
 from tensorrepo.connect import parse_size
@@ -58,6 +58,7 @@ def sql_command(
         float, typer.Option(min=0.01, help="With --untrusted: stop it after so long.")
     ] = 10.0,
     repo: RepoOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Ask datasets and the catalog in SQL.
 
@@ -75,7 +76,7 @@ def sql_command(
     session = session_of(context, repo)
     at = session.resolve(ref).digest if ref or session.workspace else "main"
     path = None if target is None else place(context, target)
-    chosen = _format(form, path)
+    chosen = _format("json" if as_json and form is None else form, path)
     tables = RepositoryTables(handle, at)
     size = parse_size(memory, "--memory", 1)
     if query is None and sys.stdin.isatty():

@@ -31,7 +31,10 @@ OLD = {
     "w": np.random.default_rng(1).normal(0, 0.02, (300, 400)).astype("f4"),
     "small": np.arange(50.0),
 }
-NEW = {"w": OLD["w"] + np.float32(1e-6), "small": np.arange(50.0) + 1}
+NEW = {
+    "w": OLD["w"] + np.random.default_rng(9).normal(0, 1e-6, OLD["w"].shape).astype("f4"),
+    "small": np.arange(50.0) + 1,
+}
 
 
 def opened(backend: Backend) -> Repository:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.support.shell import Shell
 
 WEIGHT = np.random.default_rng(1).normal(0, 0.02, (300, 400)).astype("f4")
-NEAR = WEIGHT + np.float32(1e-6)
+NEAR = WEIGHT + np.random.default_rng(9).normal(0, 1e-6, WEIGHT.shape).astype("f4")
 
 
 @pytest.fixture

@@ -380,7 +380,7 @@ git -c user.name=A -c user.email=a@b.c -c commit.gpgsign=false commit -q -m 1
 def test_code_is_known_by_commit_and_whether_files_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py", raising=False)
     assert code_version(tmp_path) is None
     subprocess.run(["sh", "-c", COMMIT], cwd=tmp_path, check=True, timeout=60)
     clean = code_version(tmp_path)

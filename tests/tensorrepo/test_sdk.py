@@ -240,7 +240,7 @@ def test_a_model_is_stored_as_the_difference_from_its_base(filled: tr.Repository
     weight = np.random.default_rng(1).normal(0, 0.02, (300, 400)).astype("f4")
     with filled.transaction("main") as tx:
         tx.save_model("base", {"w": weight})
-    near = weight + np.float32(1e-6)
+    near = weight + np.random.default_rng(9).normal(0, 1e-6, weight.shape).astype("f4")
     with filled.transaction("main") as tx:
         found = tx.save_model("found", {"w": near})
         declared = tx.save_model("declared", {"w": near * 2}, base=filled.model("base"))
