@@ -29,6 +29,7 @@ from tensorrepo.repo.errors import ConflictError, Error
 from tensorrepo.repo.objects import Kind, encode_object
 from tensorrepo.repo.series import begin_beside, commit_beside
 from tensorrepo.repo.trees import Entry
+from tensorrepo.repo.waiting import Waiting
 from tensorrepo.runrecord import RUNS, read_record, ref_of_record
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class RunWriter:
         self._writing = threading.Lock()
         self._full, self._held = _kept(repository, document)
         self._held_points = 0
-        self._drained = threading.Condition()
+        self._lock = threading.Lock()
+        self._drained = Waiting()
         self._wake, self._ended = threading.Event(), False
         self._failure: Error | None = None
         self._thread = threading.Thread(target=self._flush, name="tensorrepo-run", daemon=True)
@@ -203,18 +205,21 @@ class RunWriter:
             failure = error
             if self._failure is None:
                 warnings.warn(f"run {self.document.name!r} was not stored: {error}", stacklevel=2)
-        with self._drained:
+        with self._lock:
             self._failure = failure
-            self._drained.notify_all()
+            self._drained.wake()
         return not isinstance(failure, ConflictError)
 
     def _wait_for_room(self) -> None:
-        with self._drained:
-            while self.logbook.waiting + self._held_points >= MOST_WAITING:
+        while True:
+            with self._lock:
+                if self.logbook.waiting + self._held_points < MOST_WAITING:
+                    return
                 if self._failure is not None:
                     raise self._failure
-                self._wake.set()
-                self._drained.wait(1)
+                wait = self._drained.add()
+            self._wake.set()
+            wait(timeout=1)
 
 
 def new_attempt(

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.errors import StorageError
+from tensorrepo.repo.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -24,35 +25,44 @@ class _Room:
 
     def __init__(self, calls: int, limit_bytes: int) -> None:
         self._limits = calls, limit_bytes
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = Waiting()
         self._calls = 0
         self._bytes = 0
         self._failure: BaseException | None = None
 
     def enter(self, size_bytes: int) -> None:
         """Wait for room; what needs more than all of it runs alone. Raises the first failure."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure or self._fits(size_bytes))
-            self.raise_failure()
-            self._calls += 1
-            self._bytes += size_bytes
+        while True:
+            with self._lock:
+                self.raise_failure()
+                if self._fits(size_bytes):
+                    self._calls += 1
+                    self._bytes += size_bytes
+                    return
+                wait = self._changed.add()
+            wait()
 
     def leave(self, size_bytes: int, failure: BaseException | None) -> None:
-        with self._changed:
+        with self._lock:
             self._calls -= 1
             self._bytes -= size_bytes
             self._failure = self._failure or failure
-            self._changed.notify_all()
+            self._changed.wake()
 
     def fail(self, failure: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             self._failure = self._failure or failure
-            self._changed.notify_all()
+            self._changed.wake()
 
     def wait(self) -> None:
         """Wait until nothing is under way, or something failed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure or not self._calls)
+        while True:
+            with self._lock:
+                if self._failure or not self._calls:
+                    return
+                wait = self._changed.add()
+            wait()
 
     def raise_failure(self) -> None:
         if self._failure is not None:
@@ -174,10 +184,10 @@ class _Loop:
     """An event loop on a thread; ending it cancels what still runs."""
 
     def __init__(self, name: str) -> None:
-        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
-        self._ready.wait()
 
     def start(self, coroutine: Coroutine[object, object, None]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -187,12 +197,10 @@ class _Loop:
         self._thread.join()
 
     def _main(self) -> None:
-        asyncio.run(self._until_over())
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._until_over())
 
     async def _until_over(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
-        self._ready.set()
         await self._over.wait()
 
 

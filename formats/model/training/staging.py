@@ -7,13 +7,14 @@ with more waits.
 
 from __future__ import annotations
 
-from threading import Condition
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.tensors import TORCH_NAMES, is_torch, memory_key, tensor_of
+from tensorrepo.repo.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,7 +33,8 @@ class Staging:
         self._pool = Pool(limit_bytes)
         self._staged_bytes = self._held_bytes = 0
         self._let_go: Callable[[], None] | None = None
-        self._changed = Condition()
+        self._lock = Lock()
+        self._changed = Waiting()
 
     @property
     def staged_bytes(self) -> int:
@@ -40,30 +42,35 @@ class Staging:
 
     def reserve(self, size_bytes: int) -> None:
         """Wait until there is room for so many bytes, and take it."""
-        with self._changed:
-            while self._staged_bytes and self._staged_bytes + size_bytes > self._limit_bytes:
-                if self._let_go is None:
-                    self._changed.wait()
-                else:
+        while True:
+            with self._lock:
+                if self._let_go is not None and not self._fits(size_bytes):
                     self._drop_held()
-            self._staged_bytes += size_bytes
+                if self._fits(size_bytes):
+                    self._staged_bytes += size_bytes
+                    return
+                wait = self._changed.add()
+            wait()
 
     def release(self, size_bytes: int) -> None:
         """Give room back, after the last reference to the copies is gone."""
-        with self._changed:
+        with self._lock:
             self._staged_bytes -= size_bytes
-            self._changed.notify_all()
+            self._changed.wake()
 
     def hold(self, size_bytes: int, let_go: Callable[[], None]) -> None:
         """Instead of `release`: keep copies for as long as there is room, those held before go.
 
         `let_go` is called, on any thread, when their last reference is to go.
         """
-        with self._changed:
+        with self._lock:
             if self._let_go is not None:
                 self._drop_held()
             self._held_bytes, self._let_go = size_bytes, let_go
-            self._changed.notify_all()
+            self._changed.wake()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not self._staged_bytes or self._staged_bytes + size_bytes <= self._limit_bytes
 
     def _drop_held(self) -> None:
         let_go, self._let_go = self._let_go, None

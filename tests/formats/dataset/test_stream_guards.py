@@ -212,6 +212,41 @@ def same(batch: Any) -> Any:
     return batch
 
 
+def used_up(found: Any, presser: threading.Thread) -> None:
+    for _ in found:
+        pass
+    presser.join(60)  # it was faster: the interrupt comes here
+
+
+@pytest.mark.parametrize("transform", [None, same])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_ctrl_c_at_any_moment_leaves_no_thread(prefetch: int, transform: Any) -> None:
+    """A lock that the interrupt leaves locked keeps threads for ever: there were such moments."""
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for moment in range(25):
+            objects = SlowObjects()
+            objects.let_go.set()
+            ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
+            options: dict[str, Any] = {"transform": transform, "work_threads": 2}
+            found = stream(ds, batch_size=8, window_bytes=WINDOW, prefetch=prefetch, **options)
+
+            def press(asked: threading.Event, seconds: float) -> None:
+                asked.wait(60)
+                time.sleep(seconds)
+                signal.pthread_kill(main, signal.SIGINT)
+
+            presser = threading.Thread(target=press, args=(objects.asked, moment * 0.0002))
+            presser.start()
+            with pytest.raises(KeyboardInterrupt):
+                used_up(found, presser)
+            presser.join(60)
+            assert stream_threads() == []
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("transform", [None, same])
 def test_closing_waits_for_no_thread_but_those_whose_reads_hang(
     transform: Any, monkeypatch: pytest.MonkeyPatch

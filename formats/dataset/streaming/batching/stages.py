@@ -11,6 +11,7 @@ from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tensorrepo.formats.dataset.streaming.fetching.ahead import join_all
+from tensorrepo.repo.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,8 +52,8 @@ class Stages(Generic[S, T]):
         self._drawn = self._taken = 0
         self._ended = self._closed = self._started = False
         self._drawing = Lock()
-        lock = Lock()
-        self._room, self._arrived = Condition(lock), Condition(lock)
+        self._lock = Lock()
+        self._room, self._arrived = Condition(self._lock), Waiting()
         self._threads = [
             Thread(target=self._work, name=f"{name}-{number}", daemon=True)
             for number in range(threads)
@@ -67,14 +68,7 @@ class Stages(Generic[S, T]):
             self._started = True
             for thread in self._threads:
                 thread.start()
-        with self._arrived:
-            while self._taken not in self._results:
-                if self._closed or (self._ended and self._taken >= self._drawn):
-                    raise StopIteration
-                self._arrived.wait()
-            result, failure = self._results.pop(self._taken)
-            self._taken += 1
-            self._room.notify()
+        result, failure = self._take()
         if isinstance(failure, StopIteration):  # passed on, it would end the loop unseen
             message = "the work on an item raised StopIteration"
             raise RuntimeError(message) from failure  # noqa: TRY004
@@ -82,12 +76,25 @@ class Stages(Generic[S, T]):
             raise failure
         return result  # type: ignore[return-value]  # there is a result where nothing failed
 
+    def _take(self) -> tuple[T | None, BaseException | None]:
+        while True:
+            with self._lock:
+                if self._taken in self._results:
+                    found = self._results.pop(self._taken)
+                    self._taken += 1
+                    self._room.notify()
+                    return found
+                if self._closed or (self._ended and self._taken >= self._drawn):
+                    raise StopIteration
+                wait = self._arrived.add()
+            wait()
+
     def close(self) -> None:
         """Stop, and wait for work that has begun. Safe to call more than once."""
-        with self._room:
+        with self._lock:
             self._closed = self._ended = True
             self._room.notify_all()
-            self._arrived.notify_all()
+            self._arrived.wake()
         if self._stop is not None:
             self._stop()
         join_all(self._threads)
@@ -108,7 +115,7 @@ class Stages(Generic[S, T]):
     def _draw(self) -> tuple[int, S] | None:
         """The next item and its number; None when there are no more."""
         with self._drawing:
-            with self._room:
+            with self._lock:
                 while self._drawn - self._taken >= self._most and not self._ended:
                     self._room.wait()
                 if self._ended:
@@ -126,21 +133,21 @@ class Stages(Generic[S, T]):
             return ticket, item
 
     def _arrive(self, ticket: int, result: T | None, failure: BaseException | None) -> None:
-        with self._arrived:
+        with self._lock:
             if not self._closed:
                 self._results[ticket] = result, failure
-            self._arrived.notify_all()
+            self._arrived.wake()
         if failure is not None:
             self._end()
 
     def _end(self) -> None:
-        with self._arrived:
+        with self._lock:
             self._ended = True
             self._room.notify_all()
-            self._arrived.notify_all()
+            self._arrived.wake()
 
     def _finish(self) -> None:
-        with self._room:
+        with self._lock:
             self._working -= 1
             last = not self._working
         if last:

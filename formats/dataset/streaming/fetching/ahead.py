@@ -13,6 +13,8 @@ from threading import Condition, Lock, Thread, current_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from tensorrepo.repo.waiting import Waiting
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -53,8 +55,8 @@ class Fetcher(Generic[T]):
         self._early: set[int] = set()  # taken together with runs before them
         self._outstanding_bytes = 0
         self._closed = False
-        lock = Lock()
-        self._room, self._arrived = Condition(lock), Condition(lock)
+        self._lock = Lock()
+        self._room, self._arrived = Condition(self._lock), Waiting()
         self._threads = [
             Thread(target=self._work, name=f"tensorrepo-fetch-{number}", daemon=True)
             for number in range(threads)
@@ -67,7 +69,7 @@ class Fetcher(Generic[T]):
             self._started = True
             for thread in self._threads:
                 thread.start()
-        with self._room:
+        with self._lock:
             self._expected.extend(runs)
             self._room.notify_all()
 
@@ -77,33 +79,39 @@ class Fetcher(Generic[T]):
         Runs that were loaded together come together. Raises what loading them raised.
         """
         found = []
-        with self._arrived:
-            for run in runs:
-                if run in self._early:
-                    self._early.remove(run)
-                    continue
-                while run not in self._results:
-                    if self._closed:
-                        raise RuntimeError("taken from a fetcher that is closed")
-                    self._room.notify_all()
-                    self._arrived.wait()
-                result, group, group_bytes = self._results.pop(run)
-                if isinstance(result, BaseException):
-                    raise result
-                self._outstanding_bytes -= group_bytes
-                self._early.update(group[1:])
-                found.append(result)
+        for run in runs:
+            if run in self._early:
+                self._early.remove(run)
+            else:
+                found.append(self._take(run))
+        with self._lock:
             if self._may_start():
                 self._room.notify(len(found))
         return found
 
+    def _take(self, run: int) -> T:
+        while True:
+            with self._lock:
+                if run in self._results:
+                    result, group, group_bytes = self._results.pop(run)
+                    if isinstance(result, BaseException):
+                        raise result
+                    self._outstanding_bytes -= group_bytes
+                    self._early.update(group[1:])
+                    return result
+                if self._closed:
+                    raise RuntimeError("taken from a fetcher that is closed")
+                self._room.notify_all()
+                wait = self._arrived.add()
+            wait()
+
     def stop(self) -> None:
         """Load nothing more, and let whoever takes go: that raises. For any thread."""
-        with self._room:
+        with self._lock:
             self._closed = True
             self._expected.clear()
             self._room.notify_all()
-            self._arrived.notify_all()
+            self._arrived.wake()
 
     def close(self) -> None:
         """Stop. Reads that have begun are waited for; what was loaded is dropped."""
@@ -121,14 +129,14 @@ class Fetcher(Generic[T]):
                 result = self._load(group)
             except BaseException as error:  # noqa: BLE001  whoever takes the runs gets it
                 result = error
-            with self._arrived:
+            with self._lock:
                 self._results[group[0]] = result, group, group_bytes
-                self._arrived.notify()
+                self._arrived.wake()
 
     def _next_group(self) -> tuple[list[int], int]:
         group: list[int] = []
         group_bytes = 0
-        with self._room:
+        with self._lock:
             while not self._closed and not self._may_start():
                 self._room.wait()
             while not self._closed and self._expected:
@@ -170,8 +178,8 @@ class Ahead(Generic[T]):
         self._failure: BaseException | None = None
         self._finished = False
         self._closed = False
-        lock = Lock()
-        self._room, self._arrived = Condition(lock), Condition(lock)
+        self._lock = Lock()
+        self._room, self._arrived = Condition(self._lock), Waiting()
         self._thread = Thread(target=self._work, name=name, daemon=True)
         self._started = False
 
@@ -182,24 +190,26 @@ class Ahead(Generic[T]):
         if not self._started and not self._closed:
             self._started = True
             self._thread.start()
-        with self._arrived:
-            while not self._ready:
+        while True:
+            with self._lock:
+                if self._ready:
+                    self._room.notify()
+                    return self._ready.popleft()
                 if self._closed:
                     raise StopIteration
                 if self._failure is not None:
                     raise self._failure
                 if self._finished:
                     raise StopIteration
-                self._arrived.wait()
-            self._room.notify()
-            return self._ready.popleft()
+                wait = self._arrived.add()
+            wait()
 
     def close(self) -> None:
         """Stop, and close the generator behind it. Safe to call more than once."""
-        with self._room:
+        with self._lock:
             self._closed = True
             self._room.notify_all()
-            self._arrived.notify_all()
+            self._arrived.wake()
         if self._stop is not None:
             self._stop()
         join_all([self._thread])
@@ -216,18 +226,18 @@ class Ahead(Generic[T]):
             close = getattr(self._items, "close", None)
             if close is not None:
                 close()
-            with self._arrived:
+            with self._lock:
                 self._finished = True
-                self._arrived.notify_all()
+                self._arrived.wake()
 
     def _hand_over(self, item: T) -> bool:
-        with self._room:
+        with self._lock:
             while len(self._ready) >= self._most and not self._closed:
                 self._room.wait()
             if self._closed:
                 return False
             self._ready.append(item)
-            self._arrived.notify()
+            self._arrived.wake()
             return True
 
 

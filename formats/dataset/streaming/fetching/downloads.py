@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.streaming.fetching.crew import Crew
 from tensorrepo.formats.dataset.streaming.fetching.jobs import Job, Jobs, Look, Read, Run
 from tensorrepo.formats.dataset.streaming.fetching.pieces import Piece, Span, spans
 from tensorrepo.repo.errors import CorruptError, StorageError
+from tensorrepo.repo.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ class Downloads(Generic[T]):
         self._mistake: BaseException | None = None  # of ours
         self._closed = False
         self._lock = Lock()
-        self._arrived, self._alarm = Condition(self._lock), Condition(self._lock)
+        self._arrived, self._alarm = Waiting(), Condition(self._lock)
         self._crew = Crew(self._lock, self._work, "tensorrepo-fetch")
         self._watcher = Thread(target=self._watch, name="tensorrepo-fetch-watch", daemon=True)
         self._watching = False  # until a known time
@@ -94,7 +95,7 @@ class Downloads(Generic[T]):
 
     def take(self, runs: Sequence[int]) -> list[T]:
         """The runs expected first. Raises what loading them raised."""
-        with self._arrived:
+        with self._lock:
             if runs:
                 self._jobs.await_next(len(runs))
             self._awaited.update(runs)
@@ -103,25 +104,31 @@ class Downloads(Generic[T]):
                     self._arrive(run, *self._results.pop(run))
             self._admit()
             self._call()
-            try:
-                return self._when_here(runs)
-            finally:
+        try:
+            self._wait()
+            return [self._here[run] for run in runs]
+        finally:
+            with self._lock:
                 self._awaited.clear()
                 self._here.clear()
                 self._jobs.calm()
                 self._call()
 
-    def _when_here(self, runs: Sequence[int]) -> list[T]:
-        while self._awaited and self._failure is None:
-            if self._mistake is not None:
-                raise self._mistake
-            if self._closed:
-                raise RuntimeError("taken from downloads that are closed")
-            self._arrived.wait()
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        return [self._here[run] for run in runs]
+    def _wait(self) -> None:
+        """Until all that is awaited is here. Raises what loading it raised."""
+        while True:
+            with self._lock:
+                failure, self._failure = self._failure, None
+                if failure is not None:
+                    raise failure
+                if not self._awaited:
+                    return
+                if self._mistake is not None:
+                    raise self._mistake
+                if self._closed:
+                    raise RuntimeError("taken from downloads that are closed")
+                wait = self._arrived.add()
+            wait()
 
     def stop(self) -> None:
         """Begin nothing more, and let whoever takes go: that raises. For any thread."""
@@ -130,7 +137,7 @@ class Downloads(Generic[T]):
             self._expected.clear()
             self._crew.dismiss()
             self._alarm.notify_all()
-            self._arrived.notify_all()
+            self._arrived.wake()
 
     def close(self) -> None:
         """Stop. Requests that have begun are waited for a little; what was loaded is dropped."""
@@ -227,7 +234,7 @@ class Downloads(Generic[T]):
     def _watch(self) -> None:
         """See to what is due without anybody's doing."""
         try:
-            with self._alarm:
+            with self._lock:
                 while not self._closed:
                     seconds = self._jobs.due(self._means.clock())
                     self._call()
@@ -246,9 +253,9 @@ class Downloads(Generic[T]):
             self._alarm.notify()
 
     def _mistaken(self, error: BaseException) -> None:
-        with self._arrived:
+        with self._lock:
             self._mistake = self._mistake or error
-            self._arrived.notify_all()
+            self._arrived.wake()
 
     # ------------------------------------------------------------------ looking into the cache
 
@@ -406,4 +413,4 @@ class Downloads(Generic[T]):
         else:
             self._here[run] = result
         if not self._awaited or self._failure is not None:
-            self._arrived.notify()
+            self._arrived.wake()
