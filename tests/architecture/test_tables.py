@@ -11,22 +11,21 @@ import pytest
 from tensorrepo.api.errors import HTTP_STATUSES
 from tensorrepo.cli.exits import EXIT_CODES, exit_code
 from tensorrepo.repo.errors import NotFoundError, error_classes
-from tests.support.sources import ROOT, dotted, sources
+from tests.support.sources import ROOT, Source, dotted, sources
 
 ROW = re.compile(r"^\| `(?P<name>\w+)` \| `(?P<kind>[\w-]+)` \| (?P<exit>\d+) \| (?P<http>\d+) \|")
 
 
-def _defines_an_error(node: ast.AST) -> bool:
-    known = {"Error", *(each.__name__ for each in error_classes())}
-    return isinstance(node, ast.ClassDef) and any(
-        dotted(base).rsplit(".", 1)[-1] in known for base in node.bases
-    )
+def _bases(source: Source) -> set[str]:
+    """The last names of what the classes of a module are classes of."""
+    classes = (node for node in source.nodes if isinstance(node, ast.ClassDef))
+    return {dotted(base).rsplit(".", 1)[-1] for node in classes for base in node.bases}
 
 
 def _kinds() -> dict[str, set[str]]:
     # A class is only known once its module is loaded: load whoever defines one.
     for source in sources():
-        if any(_defines_an_error(node) for node in ast.walk(source.tree)):
+        if _bases(source) & {"Error", *(each.__name__ for each in error_classes())}:
             importlib.import_module(source.module)
     kinds: dict[str, set[str]] = {}
     for each in error_classes():

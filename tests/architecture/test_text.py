@@ -43,8 +43,9 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 def _lines() -> Iterator[tuple[str, str]]:
     for path in text_files():
+        name = path.relative_to(ROOT).as_posix()
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-            yield f"{path.relative_to(ROOT)}:{number}", line
+            yield f"{name}:{number}", line
 
 
 def test_no_file_names_a_host_that_is_not_listed() -> None:

@@ -89,7 +89,7 @@ def upward_imports(source: Source) -> list[str]:
 def relative_imports(source: Source) -> list[str]:
     return [
         source.at(node, "relative import")
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.ImportFrom) and node.level
     ]
 
@@ -153,11 +153,11 @@ def prints(source: Source) -> list[str]:
         return []
     asked = {  # asking whether somebody watches, or for the descriptor, prints nothing
         node.value
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.Attribute) and node.attr in ("fileno", "isatty")
     }
     used = [(node, name) for node, name in names_used(source) if name in PRINTERS]
-    calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Call))
+    calls = (node for node in source.nodes if isinstance(node, ast.Call))
     consoles = [(node, "Console") for node in calls if dotted(node.func).endswith("Console")]
     return [
         source.at(node, f"{name} outside {PRINT[0]}")
@@ -175,14 +175,14 @@ def code_from_data(source: Source) -> list[str]:
     ]
     called = [
         source.at(node, f"calls {dotted(node.func)}")
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.Call) and dotted(node.func) in EVALUATORS
     ]
     return loaded + called + list(_allow_pickle(source))
 
 
 def _allow_pickle(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
             refused = isinstance(node.value, ast.Constant) and node.value.value is False
             if not refused:
@@ -204,7 +204,7 @@ def storage_in_pure_modules(source: Source) -> list[str]:
     ]
     opened = [
         source.at(node, f"calls {dotted(node.func)}")
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.Call)
         and (dotted(node.func) in OPENERS or dotted(node.func).split(".")[-1] in FILE_CALLS)
     ]
@@ -221,9 +221,7 @@ def too_long(source: Source) -> list[str]:
 def long_functions(source: Source, lines: int) -> tuple[list[str], int]:
     """Functions of more than `lines` lines without their docstrings, and how many there are."""
     functions = [
-        node
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node for node in source.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     sizes = [(node, _code_lines(node)) for node in functions]
     long = [source.at(node, f"{node.name}: {size} lines") for node, size in sizes if size > lines]

@@ -41,6 +41,11 @@ class Source:
     def tree(self) -> ast.Module:
         return _parse(self)
 
+    @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """What the tree consists of, as `ast.walk` gives it."""
+        return _walk(self)
+
     def at(self, node: ast.AST, message: str) -> str:
         """A finding as editors understand it."""
         return f"{self.path}:{getattr(node, 'lineno', 1)}: {message}"
@@ -49,6 +54,12 @@ class Source:
 @cache
 def _parse(source: Source) -> ast.Module:
     return ast.parse(source.text, source.path)
+
+
+# A dozen rules look at some hundred files: each is parsed and walked once.
+@cache
+def _walk(source: Source) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(source.tree))
 
 
 @dataclass(frozen=True)
@@ -82,13 +93,16 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
-def imports(source: Source) -> Iterator[Import]:
+@cache
+def imports(source: Source) -> tuple[Import, ...]:
     """Every absolute import of `source`, one per name."""
-    yield from _imports(source.tree, typing_only=False, late=False)
+    return tuple(_imports(source.tree, typing_only=False, late=False))
 
 
 def _imports(node: ast.AST, *, typing_only: bool, late: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue  # an expression holds no statement
         if isinstance(child, ast.Import):
             for alias in child.names:
                 yield Import(child, alias.name, None, typing_only, late)
@@ -100,7 +114,7 @@ def _imports(node: ast.AST, *, typing_only: bool, late: bool) -> Iterator[Import
             yield from _imports(body, typing_only=True, late=late)
             yield from _imports(ast.Module(child.orelse, []), typing_only=typing_only, late=late)
         else:
-            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from _imports(child, typing_only=typing_only, late=late or inside)
 
 
@@ -113,8 +127,8 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
-def names_used(source: Source) -> Iterator[tuple[ast.AST, str]]:
+@cache
+def names_used(source: Source) -> tuple[tuple[ast.AST, str], ...]:
     """Every name and dotted name that `source` evaluates, calls included."""
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Name | ast.Attribute) and (name := dotted(node)):
-            yield node, name
+    used = (node for node in source.nodes if isinstance(node, ast.Name | ast.Attribute))
+    return tuple((node, name) for node in used if (name := dotted(node)))
