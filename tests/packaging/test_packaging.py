@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.support.native import why_nothing_is_compiled
+from tests.support.shared import made_once
 from tests.support.sources import LAYERS, ROOT, project, sources
 
 FILES = ("pyproject.toml", "README.md", "LICENSE")
@@ -89,22 +90,28 @@ def _install(python: Path, *what: str, cwd: Path, **environment: str) -> None:
     _run(*pip, cwd=cwd, **environment)
 
 
+def _copy(folder: Path) -> None:
+    for layer in LAYERS:
+        shutil.copytree(ROOT / layer, folder / layer, ignore=BUILT)
+    for name in FILES:
+        shutil.copy(ROOT / name, folder / name)
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what gets packaged: building leaves traces, and other tests read the tree."""
-    copy = tmp_path_factory.mktemp("checkout")
-    for layer in LAYERS:
-        shutil.copytree(ROOT / layer, copy / layer, ignore=BUILT)
-    for name in FILES:
-        shutil.copy(ROOT / name, copy / name)
-    return copy
+    return made_once(tmp_path_factory, "checkout", _copy)
 
 
 @pytest.fixture(scope="module")
-def archives(checkout: Path) -> dict[str, Path]:
+def archives(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The sdist, and the wheel that was built from that sdist."""
-    _run(sys.executable, "-m", "build", "--no-isolation", cwd=checkout)
-    return {path.suffix: path for path in (checkout / "dist").iterdir()}
+
+    def build(folder: Path) -> None:
+        _run(sys.executable, "-m", "build", "--no-isolation", "-o", folder, cwd=checkout)
+
+    folder = made_once(tmp_path_factory, "archives", build)
+    return {path.suffix: path for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module", params=["wheel", "editable"])
@@ -115,11 +122,12 @@ def installed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """A python that has tensorrepo, and nothing of this checkout on its path."""
-    folder = tmp_path_factory.mktemp(f"installed-{request.param}")
-    python = _fresh_environment(folder)
-    what = [str(archives[".whl"])] if request.param == "wheel" else ["-e", str(checkout)]
-    _install(python, *what, cwd=folder)
-    return python
+
+    def install(folder: Path) -> None:
+        what = [str(archives[".whl"])] if request.param == "wheel" else ["-e", str(checkout)]
+        _install(_fresh_environment(folder), *what, cwd=folder)
+
+    return made_once(tmp_path_factory, f"installed-{request.param}", install) / "bin/python"
 
 
 def test_the_wheel_holds_every_module_and_nothing_else(archives: dict[str, Path]) -> None:
@@ -141,11 +149,10 @@ def test_one_wheel_serves_every_python_on_machines_like_this(archives: dict[str,
     assert archives[".whl"].stem.endswith(f"-cp311-abi3-{platform}")
 
 
-def test_without_a_compiler_the_installation_goes_on(checkout: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "checkout"
-    shutil.copytree(checkout, copy, ignore=shutil.ignore_patterns("*.so", "build", "dist"))
+def test_without_a_compiler_the_installation_goes_on(tmp_path: Path) -> None:
+    _copy(tmp_path / "checkout")
     python = _fresh_environment(tmp_path / "environment")
-    _install(python, str(copy), cwd=tmp_path, CC="/there/is/none")
+    _install(python, "--no-compile", "./checkout", cwd=tmp_path, CC="/there/is/none")
     assert _run(python, "-c", WHICH, cwd=tmp_path).strip() == "numpy"
 
 
@@ -166,10 +173,15 @@ def test_the_sdist_holds_what_it_takes_to_build_and_to_read(archives: dict[str, 
 
 
 @pytest.fixture(scope="module")
-def imported(installed: Path) -> dict[str, Any]:
+def imported(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Where each of our modules was found, and all that was loaded with them."""
-    said = _run(installed, "-c", IMPORT_ALL, json.dumps(MODULES), cwd=Path("/"))
-    return {"python": installed, **json.loads(said)}
+
+    def ask(folder: Path) -> None:
+        said = _run(installed, "-c", IMPORT_ALL, json.dumps(MODULES), cwd=Path("/"))
+        (folder / "said.json").write_text(said)
+
+    folder = made_once(tmp_path_factory, f"imported-{installed.parents[1].name}", ask)
+    return {"python": installed, **json.loads((folder / "said.json").read_text())}
 
 
 def test_every_module_is_imported_from_the_installation(
