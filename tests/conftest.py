@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-from tests.support.shared import run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,17 +32,6 @@ def _empty_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         for name in [name for name in os.environ if name.startswith(_PRIVATE)]:
             patch.delenv(name)
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Processes that tests start find compiled modules, where none may be written beside files.
-
-    Without, each would compile our five hundred modules anew: a second and a half a process.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        if sys.dont_write_bytecode:
-            patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-            patch.setenv("PYTHONPYCACHEPREFIX", str(run_folder(tmp_path_factory) / "compiled"))
+        # What tests start would compile our five hundred modules each time: 1.5 s a process.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
