@@ -11,15 +11,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 from tensorrepo.checkpoints import (
     STATE_PATH,
+    against_newest,
     commit_checkpoint,
     find_step,
-    newest_entry,
     number,
     read_history,
     ref_of,
@@ -27,7 +27,6 @@ from tensorrepo.checkpoints import (
     steps_of,
     warn_if_approximate,
 )
-from tensorrepo.formats.model.bases import RUN_DEPTH, Against, Prediction
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.training.adamsteps import adam_steps, predictions
 from tensorrepo.formats.model.training.lossy import approximation_of, shorten_state
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tensorrepo.formats.lineage import Edge
+    from tensorrepo.formats.model.bases import Prediction
     from tensorrepo.formats.model.training.lossy import Approximation, Lossy
     from tensorrepo.formats.tensors import TensorReader
     from tensorrepo.repo.ids import Digest
@@ -303,7 +303,16 @@ class Checkpointer:
         self, transaction: Transaction, waiting: _Waiting, lineage: tuple[Edge, ...]
     ) -> Entry:
         # What does not change is kept there, and the rest encoded against it.
-        before = newest_entry(self._repository, transaction.pin, self.run)
+        against = against_newest(
+            self._repository, transaction.pin, self.run, waiting.step, self.keep
+        )
+        before = against.base
+        if against.depth:
+            against = replace(
+                against,
+                predictions=self._predicted(waiting, before),
+                held=self._held(transaction),
+            )
         return write_model(
             transaction.objects,
             waiting.tensors,
@@ -311,12 +320,7 @@ class Checkpointer:
             metrics=waiting.metrics,
             lineage=lineage,
             known=[] if before is None else [before],
-            against=Against(
-                before,
-                RUN_DEPTH,
-                predictions=self._predicted(waiting, before),
-                held=self._held(transaction),
-            ),
+            against=against,
         )
 
     def _held(self, transaction: Transaction) -> dict[str, TensorReader]:

@@ -12,6 +12,8 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.training.chains import next_step
 from tensorrepo.formats.model.training.lossy import approximation_of
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
@@ -108,6 +110,23 @@ def newest_entry(repository: Repository, view: View, run: str) -> Entry | None:
     """The state of the newest checkpoint in a view."""
     held = steps_of(view, run)
     return state_entry(repository, held[max(held)]) if held else None
+
+
+def against_newest(repository: Repository, view: View, run: str, step: int, keep: Keep) -> Against:
+    """What a new checkpoint is encoded against: the newest one in a view, or nothing.
+
+    Predictions of an optimizer's step are added by who has the state, where `depth` is not 0.
+    """
+    before = newest_entry(repository, view, run)
+    newest = max(steps_of(view, run), default=step)
+    kept = keep.last
+    if keep.for_good(step):
+        if not keep.for_good(newest):
+            # It would keep one for good that goes.
+            return Against(before, 0)
+        kept = None
+    planned = next_step(repository.core.objects, before, kept)
+    return Against(before, planned.depth, worth=planned.worth)
 
 
 def read_history(repository: Repository, run: str) -> History:

@@ -46,16 +46,15 @@ except ImportError as error:
 
 from tensorrepo.checkpoints import (
     STATE_PATH,
+    against_newest,
     commit_checkpoint,
     find_step,
-    newest_entry,
     number,
     read_history,
     ref_of,
     state_entry,
     warn_if_approximate,
 )
-from tensorrepo.formats.model.bases import RUN_DEPTH, Against, Prediction
 from tensorrepo.formats.model.read import Model, open_model
 from tensorrepo.formats.model.shards import Shard, join_shards, shard_name, store_shards
 from tensorrepo.formats.model.training.adamsteps import adam_steps, predictions
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import LoadPlanner as AnyLoadPlanner
     from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
 
+    from tensorrepo.formats.model.bases import Prediction
     from tensorrepo.repo.trees import Entry
     from tensorrepo.repository import Repository
 
@@ -192,14 +192,13 @@ class Writer(StorageWriter):
         view = self._repository.core.log.refresh()
         writer = ObjectWriter(self._repository.core.objects, view.state.graves)
         shards, texts = _resolved(plan, planner)
-        before = newest_entry(self._repository, view, self._run)
+        # The same on every rank that sees the same newest checkpoint.
+        against = against_newest(self._repository, view, self._run, self._step, self._keep)
+        before = against.base
+        if against.depth:
+            against = replace(against, predictions=self._predicted(planner, shards, before))
         told = store_shards(
-            writer,
-            shards,
-            known=[] if before is None else [before],
-            against=Against(
-                before, RUN_DEPTH, predictions=self._predicted(planner, shards, before)
-            ),
+            writer, shards, known=[] if before is None else [before], against=against
         )
         writer.flush()
         rank = _Rank(told, view.generation, texts)

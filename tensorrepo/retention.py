@@ -47,6 +47,10 @@ class Keep:
         if self.best_count < 1:
             raise InvalidInputError(f"best_count={self.best_count}: at least 1")
 
+    def for_good(self, step: int) -> bool:
+        """Whether the checkpoint of a step never goes."""
+        return self.last is None or (self.every is not None and step % self.every == 0)
+
     def expired(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:
         """The steps that go, ascending.
 

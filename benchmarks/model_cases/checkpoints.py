@@ -57,8 +57,8 @@ def checkpoints_expire(folder: Path, options: Options) -> dict[str, Any]:  # noq
     """As above, twice as many, of which the last two are kept: what expiry lets go of.
 
     After each the bytes that refs reach are counted. They go up and down: a checkpoint keeps the
-    packs of those that it is the difference from, as many as a read may pass through. In the end
-    all else is deleted, and the last state must be whole.
+    packs of those that it is the difference from, until a chain ends. In the end all else is
+    deleted, and the last state must be whole.
     """
     repository = tensorrepo.init(folder / "repository", author="Bench <bench@example.org>")
     raw, reached, last = 0, [], {}

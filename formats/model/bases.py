@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tensorrepo.formats.model.codecs.registry import CODECS
-from tensorrepo.formats.model.encode import LEAST_BYTES
+from tensorrepo.formats.model.encode import LEAST_BYTES, WORTH_A_BASE
 from tensorrepo.formats.model.frameread import StoredFrames
 from tensorrepo.formats.model.frames import frame_bytes, frame_digest
 from tensorrepo.formats.model.manifest import Manifest, decode_manifest, piece_name
@@ -71,11 +71,13 @@ class Against:
 
     Attributes:
         base: a stored model, reachable where the new one is committed; None: the most similar ones.
-        depth: how many bases a read of a tensor may pass through, at most MAX_DEPTH.
+        depth: how many bases a read of a tensor may pass through, at most MAX_DEPTH. With 0 the
+            model is to stand alone: what is known is used only as small tensors are, see `reuse`.
         codecs: only these, whether they save anything or not, wherever they can; None: all, each
             where it is smallest. An empty one stores everything as it is.
         predictions: by name of a tensor of the new model, those to try; `base` is one step before.
         held: tensors of `base` by name that are in memory still, so that no chain is decoded.
+        worth: the largest share of its size without a base at which a tensor is given one.
     """
 
     base: Entry | None = None
@@ -83,6 +85,7 @@ class Against:
     codecs: frozenset[str] | None = None
     predictions: Mapping[str, tuple[Prediction, ...]] = field(default_factory=dict)
     held: Mapping[str, TensorReader] = field(default_factory=dict)
+    worth: float = WORTH_A_BASE
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= MAX_DEPTH:
@@ -184,6 +187,8 @@ class Bases:
         self.models = models
         self.notes: dict[str, None] = {}
         self.codecs = against.codecs
+        self.worth = against.worth
+        self.stand_alone = not against.depth
         self.predictions = against.predictions if against.base is not None and models else {}
         self._depth = against.depth
         self._held = against.held

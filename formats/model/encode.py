@@ -92,7 +92,11 @@ def ways_by_prediction(
 
 
 def choose_way(
-    chunk: Chunk, ways: Sequence[Way], *, least_saved: int | None = LEAST_SAVED_BYTES
+    chunk: Chunk,
+    ways: Sequence[Way],
+    *,
+    least_saved: int | None = LEAST_SAVED_BYTES,
+    worth: float = WORTH_A_BASE,
 ) -> Way | None:
     """The way that stores the samples smallest; None: as it is.
 
@@ -100,6 +104,7 @@ def choose_way(
         chunk: the frames.
         ways: to choose from.
         least_saved: bytes that must be saved by encoding at all; None: none, any way will do.
+        worth: of what is stored without a base: with one it must be less.
     """
     if chunk.part.size_bytes < LEAST_BYTES:
         return None
@@ -107,11 +112,11 @@ def choose_way(
     alone = min((one for one in found if not one[1].bases), key=_share_of, default=None)
     based = min((one for one in found if one[1].bases), key=_share_of, default=None)
     best = alone or based
-    if alone and based and based[0] < WORTH_A_BASE * min(alone[0], 1.0):
+    if alone and based and based[0] < worth * min(alone[0], 1.0):
         best = based
     if best is None:
         return None
-    pays = best[0] <= WORTH_ENCODING and (best is not based or best[0] < WORTH_A_BASE)
+    pays = best[0] <= WORTH_ENCODING and (best is not based or best[0] < worth)
     saved = chunk.part.size_bytes * (1 - best[0])
     return best[1] if least_saved is None or (pays and saved >= least_saved) else None
 

@@ -53,13 +53,20 @@ def with_bases(locations: Iterable[Location]) -> Iterator[Location]:
             yield location
 
 
-def known_tensors(placements: Iterable[Placement]) -> dict[Fingerprint, Locations]:
-    """What the placements hold; where several hold a tensor, the first says where."""
+def known_tensors(
+    placements: Iterable[Placement], *, alone: bool = False
+) -> dict[Fingerprint, Locations]:
+    """What the placements hold; where several hold a tensor, the first says where.
+
+    `alone`: only tensors that need no base.
+    """
     known: dict[Fingerprint, Locations] = {}
     for placement in placements:
         located = locate(placement)
         for tensor in placement.tensors:
             name = Fingerprint(tensor.fingerprint)
+            if alone and any(member.bases for member in tensor.members):
+                continue
             known.setdefault(name, tuple(located[member.place] for member in tensor.members))
     return known
 

@@ -179,10 +179,11 @@ class TensorWriter:
         if name not in self._known and name not in self._stored:
             self._stored[name] = []
             return True
-        if name in self._known and part.size_bytes < LARGE_BYTES and name not in self._deferred:
+        small = part.size_bytes < (self._pack_bytes if self._bases.stand_alone else LARGE_BYTES)
+        if name in self._known and small and name not in self._deferred:
             self._deferred[name] = part
             return False
-        if name in self._known and part.size_bytes >= LARGE_BYTES:
+        if name in self._known and not small:
             self._reused[name] = self._known[name]
         self._tally.add(SAME, part.size_bytes, 0)
         return False
@@ -286,7 +287,7 @@ class TensorWriter:
         if self._bases.codecs is not None:
             wanted = [way for way in ways if way.codec.name in self._bases.codecs]
             return choose_way(chunk, wanted, least_saved=None)
-        return choose_way(chunk, ways)
+        return choose_way(chunk, ways, worth=self._bases.worth)
 
     def _is_whole(self, base: BaseFrames, chunk: Chunk) -> bool:
         first = chunk.part.frames.start

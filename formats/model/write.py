@@ -159,14 +159,14 @@ def store_tensors(
 ) -> tuple[dict[str, TensorEntry], Placement, WriteReport]:
     """Store tensors alone: what a manifest says of them, and where they lie. See `store_model`."""
     pack_bytes = _pack_bytes(budget_bytes)
-    there = [entry for entry in (against.base, *known) if entry is not None]
-    digests = dict.fromkeys(entry.storage for entry in there if entry.storage is not None)
+    models = [entry for entry in (against.base, *known) if entry is not None]
+    digests = dict.fromkeys(entry.storage for entry in models if entry.storage is not None)
     placements = [decode_placement(objects.get(digest).payload, digest) for digest in digests]
-    models = _base_models(objects, tensors, there, against.base, pack_bytes)
-    bases = Bases(models, against)
+    bases = Bases(_base_models(objects, tensors, models, against.base, pack_bytes), against)
     with ThreadPoolExecutor(1) as uploader:
         uploads = _Uploads(objects, uploader)
-        writer = TensorWriter(uploads.emit, known_tensors(placements), bases, pack_bytes, pool)
+        there = known_tensors(placements, alone=bases.stand_alone)
+        writer = TensorWriter(uploads.emit, there, bases, pack_bytes, pool)
         entries = writer.store_all(tensors, progress)
         return entries, writer.finish(), writer.report()
 

@@ -13,7 +13,11 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.checkpoints import state_entry
+from tensorrepo.formats.model.placement import Placement, decode_placement
 from tensorrepo.formats.model.training.statetree import take_apart
+from tensorrepo.repo.fence import closure
+from tensorrepo.repo.graves import parse_object_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -283,3 +287,69 @@ def test_a_killed_training_leaves_whole_checkpoints(repository: tr.Repository, a
         again.save(5000, {"weight": np.zeros(10, np.float32), "step": 5000})
         again.wait()
         assert again.latest() == 5000
+
+
+def moved(steps: int) -> dict[str, Any]:
+    """A state that so many small steps have moved: a difference takes less than half of it."""
+    rng = np.random.default_rng(7)
+    weights = rng.normal(size=(400, 256)).astype(np.float32)
+    for _ in range(steps):
+        weights *= 1 + rng.integers(-30, 30, weights.shape).astype(np.float32) * np.float32(2**-24)
+    return {"weight": weights, "frozen": np.arange(60_000, dtype=np.float32), "step": steps}
+
+
+def objects_of(repository: tr.Repository) -> dict[str, tuple[str, int]]:
+    """Key and bytes of every object, by digest."""
+    listed = [(parse_object_key(one.key), one) for one in repository.core.backend.list("objects/")]
+    return {found[0]: (one.key, one.bytes) for found, one in listed if found is not None}
+
+
+def reached_by(repository: tr.Repository) -> set[str]:
+    """Digests of all that refs lead to."""
+    state = repository.core.log.refresh().state
+    return set(closure(repository.core.objects, state.refs.values(), state.supersedes))
+
+
+def test_what_expired_is_freed(repository: tr.Repository) -> None:
+    alone = moved(0)["weight"].nbytes
+    reached = []
+    with repository.checkpointer("exp1", keep=tr.Keep(last=2)) as checkpointer:
+        for step in range(10):
+            checkpointer.save(step, moved(step))
+            checkpointer.wait()
+            held = objects_of(repository)
+            reached.append(sum(held[one][1] for one in reached_by(repository)))
+    stored = sum(size for _, size in held.values())
+    live = reached_by(repository)
+    for digest, (key, _) in held.items():
+        if digest not in live:
+            repository.core.backend.delete(key)
+    left = sum(size for _, size in objects_of(repository).values())
+    assert left == reached[-1] < stored / 2
+    assert max(reached) < 3.5 * alone
+    again = tr.open(repository.url).checkpointer("exp1")
+    assert same(again.load(9, output="numpy"), moved(9))
+    assert same(again.load(8, output="numpy"), moved(8))
+
+
+def test_where_all_are_kept_each_is_the_difference_from_the_one_before(
+    repository: tr.Repository,
+) -> None:
+    with repository.checkpointer("exp1", keep=tr.Keep(last=None)) as checkpointer:
+        saved = [checkpointer.save(step, moved(step)) for step in range(6)]
+        placements = [_placement(repository, one.result().commit) for one in saved]
+    depths = [max(one.depth for at in each.tensors for one in at.members) for each in placements]
+    assert depths == [0, 1, 2, 3, 4, 5]
+
+
+def test_one_that_stays_for_good_needs_none_that_goes(repository: tr.Repository) -> None:
+    with repository.checkpointer("exp1", keep=tr.Keep(last=1, every=3)) as checkpointer:
+        saved = [checkpointer.save(step, moved(step)) for step in range(1, 4)]
+        found = _placement(repository, saved[-1].result().commit)
+    assert not found.bases
+
+
+def _placement(repository: tr.Repository, commit: Any) -> Placement:
+    digest = state_entry(repository, commit).storage
+    assert digest is not None
+    return decode_placement(repository.core.objects.get(digest).payload, digest)
