@@ -100,8 +100,10 @@ def beginning(setting: Setting) -> World:
 
 def is_live(log: tuple[Entry, ...]) -> bool:
     """Whether the branch leads to M."""
-    moves = [entry.kind for entry in log if entry.kind in ("commit", "drop")]
-    return bool(moves) and moves[-1] == "commit"
+    for entry in reversed(log):
+        if entry.kind in ("commit", "drop"):
+            return entry.kind == "commit"
+    return False
 
 
 def label(name: str, log: tuple[Entry, ...], rules: frozenset[str]) -> int:
@@ -241,30 +243,32 @@ def _condemned(
 
 def explore(setting: Setting, rules: frozenset[str] = RULES) -> Explored:
     """All worlds, breadth first, up to the first that breaks a promise."""
-    start = beginning(setting)
-    came_from: dict[World, tuple[World, Event] | None] = {start: None}
-    queue = [start]
-    for number, world in enumerate(queue, 1):
+    worlds = [beginning(setting)]
+    numbers = {worlds[0]: 0}
+    came_from: list[tuple[int, Event] | None] = [None]
+    before: list[list[int]] = [[]]  # which worlds lead to each
+    for number, world in enumerate(worlds):
         if (problem := violation(world, rules)) is not None:
-            return Explored(problem, way_to(world, came_from), number)
+            return Explored(problem, way_to(number, came_from), number + 1)
         for event, after in events(world, setting, rules):
-            if after not in came_from:
-                came_from[after] = (world, event)
-                queue.append(after)
-    return Explored(_stuck(came_from, setting, rules), [], len(queue))
+            known = numbers.setdefault(after, len(worlds))
+            if known == len(worlds):
+                worlds.append(after)
+                came_from.append((number, event))
+                before.append([])
+            before[known].append(number)
+    return Explored(_stuck(worlds, before, setting), [], len(worlds))
 
 
-def way_to(world: World, came_from: dict[World, tuple[World, Event] | None]) -> list[Event]:
+def way_to(number: int, came_from: list[tuple[int, Event] | None]) -> list[Event]:
     way = []
-    while (step := came_from[world]) is not None:
-        world, event = step
+    while (step := came_from[number]) is not None:
+        number, event = step
         way.append(event)
     return way[::-1]
 
 
-def _stuck(
-    worlds: dict[World, tuple[World, Event] | None], setting: Setting, rules: frozenset[str]
-) -> str | None:
+def _stuck(worlds: list[World], before: list[list[int]], setting: Setting) -> str | None:
     """From everywhere both writers can still finish, and who has the bytes is never refused."""
     if any(
         writer.step == EXPIRED and setting.writers[number] == "S"
@@ -272,15 +276,15 @@ def _stuck(
         for number, writer in enumerate(world.writers)
     ):
         return "refused"
-    before: dict[World, list[World]] = {}
-    for world in worlds:
-        for _, after in events(world, setting, rules):
-            before.setdefault(after, []).append(world)
-    finished = [w for w in worlds if all(writer.step >= DONE for writer in w.writers)]
+    finished = [
+        number
+        for number, world in enumerate(worlds)
+        if all(writer.step >= DONE for writer in world.writers)
+    ]
     good = set(finished)
     while finished:
-        for world in before.get(finished.pop(), ()):
-            if world not in good:
-                good.add(world)
-                finished.append(world)
+        for number in before[finished.pop()]:
+            if number not in good:
+                good.add(number)
+                finished.append(number)
     return None if len(good) == len(worlds) else "stuck"
