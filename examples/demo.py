@@ -35,6 +35,7 @@ ROOT = Path(os.environ.get("DEMO_FOLDER") or Path(__file__).resolve().parent.par
 QUICK = bool(os.environ.get("DEMO_QUICK"))  # for tests: the story with little training
 EPOCHS = 2 if QUICK else 20
 FASHION = Path("/usr/share/datasets/fashion-mnist")
+TENSORREPO = shlex.split(os.environ.get("DEMO_COMMAND", "")) or [sys.executable, "-m", "tensorrepo"]
 FIRST, ALL = (
     1000,
     1500,
@@ -223,7 +224,7 @@ def show_storage(store: Path) -> None:
 def run(*words: str) -> None:
     """One command of the command line, shown and run."""
     print(f"\n$ tensorrepo {shlex.join(words)}", flush=True)
-    subprocess.run([sys.executable, "-m", "tensorrepo", *words], check=True)
+    subprocess.run([*TENSORREPO, *words], check=True)
 
 
 def tell(title: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("tensorrepo")
+# Else examples depend on which modules a worker has loaded: each is parsed for numbers to draw,
+# which takes five seconds a worker.
+providers.is_local_module_file = lambda _path: False
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.prepared import prepared_commands
 from tests.support.sources import ROOT
 
 if TYPE_CHECKING:
@@ -20,19 +21,22 @@ pytest.importorskip("sklearn")
 
 @pytest.mark.parametrize("store", ["local", "s3"])
 def test_the_demo_tells_its_whole_story(tmp_path: Path, store: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples/demo.py")],
-        env={
-            **os.environ,
-            "STORE": store,
-            "DEMO_FOLDER": str(tmp_path / "demo"),
-            "DEMO_QUICK": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    # A fork that is ready for each command: the tutorial proves that the installed one starts.
+    with prepared_commands(tmp_path / "bin") as commands:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "examples/demo.py")],
+            env={
+                **os.environ,
+                "STORE": store,
+                "DEMO_COMMAND": str(commands / "tensorrepo"),
+                "DEMO_FOLDER": str(tmp_path / "demo"),
+                "DEMO_QUICK": "1",
+            },
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "The 1,000 pictures of v1 are bit-identical: True" in done.stdout
     assert "1,000 files written out again are byte for byte" in done.stdout
