@@ -25,13 +25,14 @@ from tensorrepo.repo.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, CursorResult
 
 MOST_EDGES: Final = 100_000  # of one answer
 _COLUMNS: Final = """
     e.subject_kind, e.subject, e.relation, e.origin_kind, e.origin_path, e.origin, e.origin_commit,
     e.detail
 """
+_SUBJECT, _RELATION = 1, 2
 # `here` and `there` are the columns of an edge's ends: of the one that is nearer to what was asked
 # about, and of the other. `{only}` is a condition on relations. What has no digest is reached as
 # null, which nothing equals: a condition on edges alone would make SQLite read the whole index for
@@ -142,8 +143,8 @@ def versions_of(connection: Connection, path: str) -> list[str]:
 
 def trained_on(connection: Connection, path: str) -> list[Step]:
     """Which models, of any commit, were trained on which versions of a dataset."""
-    rows = connection.execute(text(_OF_PATH.format(columns=_COLUMNS)), {"path": path}).all()
-    return _steps(connection, rows, [row.subject for row in rows], up=True)
+    rows = _fetched(connection.execute(text(_OF_PATH.format(columns=_COLUMNS)), {"path": path}))
+    return _steps(connection, rows, [row[_SUBJECT] for row in rows], up=True)
 
 
 def _walk(
@@ -163,7 +164,7 @@ def _walk(
     urls = [start for start in starts if "://" in start]
     if urls and not up:
         first = _asked(connection, _OF_URLS, {**given, "starts": urls}, up=up)
-        first = [row for row in first if not words or row.relation in words]
+        first = [row for row in first if not words or row[_RELATION] in words]
         rows = [*first, *rows, *_beyond(connection, first, given)]
     return _steps(connection, rows, starts, up=up)
 
@@ -175,7 +176,16 @@ def _asked(connection: Connection, query: str, given: Mapping[str, Any], *, up: 
     lists = [name for name in ("starts", "words") if f":{name}" in written]
     statement = text(written).bindparams(*(bindparam(name, expanding=True) for name in lists))
     asked = {name: value for name, value in given.items() if f":{name}" in written}
-    return list(connection.execute(statement, asked).all())
+    return _fetched(connection.execute(statement, asked))
+
+
+def _fetched(result: CursorResult[Any]) -> list[tuple[Any, ...]]:
+    """All rows as the driver gives them: plain tuples of texts, which the garbage collector lets
+    be. SQLAlchemy's own rows take as long as the query does, where there are thousands.
+    """
+    rows: list[tuple[Any, ...]] = result.cursor.fetchall()  # type: ignore[union-attr]  # has rows
+    result.close()
+    return rows
 
 
 def _beyond(connection: Connection, first: list[Any], given: Mapping[str, Any]) -> list[Any]:
@@ -183,7 +193,7 @@ def _beyond(connection: Connection, first: list[Any], given: Mapping[str, Any]) 
     depth = given["depth"]
     if depth == 1 or not first:
         return []
-    starts = sorted({row.subject for row in first})
+    starts = sorted({row[_SUBJECT] for row in first})
     nearer = {**given, "starts": starts, "depth": None if depth is None else depth - 1}
     return _asked(connection, _UNBOUND if depth is None else _BOUND, nearer, up=False)
 
@@ -196,28 +206,33 @@ def _steps(
     depths = _depths([(subject, origin) for subject, _, origin in edges], starts, up=up)
     known = _known(connection, {end for subject, _, origin in edges for end in (subject, origin)})
     nodes: dict[tuple[str, str, str, str | None], Node] = {}
-
-    def node(kind: str, key: str, path: str, commit: str | None) -> Node:
-        found = nodes.get((kind, key, path, commit))
-        if found is None:
-            at, of_commit = known.get(key, (path, commit))
-            found = Node(kind, key, path or at, commit or of_commit, key in known)
-            nodes[kind, key, path, commit] = found
-        return found
-
-    steps = []
+    found = []
     for (subject, relation, origin), row in edges.items():
         depth = depths.get(subject if up else origin)
-        if depth is not None:  # the limit may have cut off what leads there
-            made, came_from = node(row[0], subject, "", None), node(row[3], origin, row[4], row[6])
-            details = {} if row[7] == "{}" else json.loads(row[7])
-            steps.append(Step(depth + 1, made, relation, came_from, details))
-    return sorted(steps, key=_order)
+        if depth is None:
+            continue  # the limit cut off what leads there
+        made = _node(nodes, known, (row[0], subject, "", None))
+        came_from = _node(nodes, known, (row[3], origin, row[4], row[6]))
+        details = {} if row[7] == "{}" else json.loads(row[7])
+        step = Step(depth + 1, made, relation, came_from, details)
+        found.append((depth, made.path, subject, relation, came_from.path, origin, step))
+    found.sort()  # no two are equal before their steps: edges are there once
+    return [each[-1] for each in found]
 
 
-def _order(step: Step) -> tuple[Any, ...]:
-    subject, origin = step.subject, step.origin
-    return step.depth, subject.path, subject.key, step.relation, origin.path, origin.key
+def _node(
+    nodes: dict[tuple[str, str, str, str | None], Node],
+    known: Mapping[str, tuple[str, str | None]],
+    told: tuple[str, str, str, str | None],
+) -> Node:
+    """The node of a kind, a key, a path and a commit, as an edge tells them; one for all alike."""
+    found = nodes.get(told)
+    if found is None:
+        kind, key, path, commit = told
+        stored = known.get(key)
+        at, of_commit = stored or ("", None)
+        found = nodes[told] = Node(kind, key, path or at, commit or of_commit, stored is not None)
+    return found
 
 
 def _depths(edges: Sequence[tuple[str, str]], starts: Sequence[str], *, up: bool) -> dict[str, int]:
@@ -242,9 +257,7 @@ def _known(connection: Connection, keys: set[str]) -> dict[str, tuple[str, str |
     given = {"keys": sorted(keys) if postgres else json.dumps(sorted(keys))}
     # One parameter, however many keys: a list of thousands takes longer to write than to answer.
     among = "= ANY(:keys)" if postgres else "IN (SELECT value FROM json_each(:keys))"
-    at = connection.execute(text(_CHANGES.format(among=among)), given).all()
-    found = {
-        digest: (path, commit) for digest, path, commit in sorted(map(tuple, at), reverse=True)
-    }
-    named = connection.execute(text(_RUNS.format(among=among)), given).all()
+    at = _fetched(connection.execute(text(_CHANGES.format(among=among)), given))
+    found = {digest: (path, commit) for digest, path, commit in sorted(at, reverse=True)}
+    named = _fetched(connection.execute(text(_RUNS.format(among=among)), given))
     return found | {key: (f"runs/{name}", None) for key, name in named}

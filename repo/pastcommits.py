@@ -38,6 +38,9 @@ class PastCommits:
     def __init__(self, log: Log, limit_bytes: int = LIMIT_BYTES) -> None:
         self._log = log
         self._limit_bytes = limit_bytes
+        lengths = log.form.segment_lengths
+        # On a local disk only long segments are written: to look for others costs time.
+        self._lengths = lengths if log.backend.local_root is None else (max(lengths),)
         self._lock = threading.Lock()
         self._commits: dict[Digest, SegmentCommit] = {}
         self._held: OrderedDict[int, Segment] = OrderedDict()  # by last generation
@@ -87,13 +90,13 @@ class PastCommits:
 
     def _is_worth_loading(self) -> bool:
         """Whether the walk has taken so many steps that the next segment is likely to pay."""
-        length = segment_length(self._next, self._log.form.segment_lengths)
+        length = segment_length(self._next, self._lengths)
         steps = max(_FIRST_STEPS, length // _RECORDS_PER_STEP) << self._wasted
         return self._steps >= steps
 
     def _find_next(self) -> bool:
         """Point `_next` at the newest segment of this descent that was not tried."""
-        shortest = min(self._log.form.segment_lengths)
+        shortest = min(self._lengths)
         newest = self._log.latest.generation if self._log.latest else 0
         # A longer log has newer segments; and at the end of a descent, some may have been dropped.
         if newest - self._top >= shortest or (self._next <= 0 and self._dropped):

@@ -19,12 +19,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, record_digest
+from tensorrepo.repo.plainrecords import decode_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from tensorrepo.repo.plainrecords import PlainEntry
 
 Json: TypeAlias = "bool | int | str | list[Json] | tuple[Json, ...] | Mapping[str, Json] | None"
 
@@ -152,6 +156,9 @@ def decode_record(data: Buffer, where: str = "log record") -> Record:
     """
     if len(data) > MAX_RECORD_BYTES:
         raise CorruptError(f"{where}: {len(data)} bytes, a record has at most {MAX_RECORD_BYTES}")
+    if (plain := decode_plain(bytes(data), STATE_INTERVAL)) is not None:
+        entries = tuple(_entry_from_plain(entry) for entry in plain.entries)
+        return Record(plain.gen, Digest(plain.previous), _digest(plain.state), entries)
     raw = parse_canonical(data, where)
     if (problem := _record_problem(raw)) is not None:
         raise CorruptError(f"{where}: {problem}")
@@ -391,6 +398,23 @@ def _entry_from_json(raw: dict[str, Any]) -> LogEntry:
         raw.get("data", {}),
         raw.get("signature"),
     )
+
+
+def _entry_from_plain(entry: PlainEntry) -> LogEntry:
+    return LogEntry(
+        entry.txn,
+        entry.kind,
+        entry.actor,
+        entry.time,
+        entry.note,
+        tuple([Update(row.ref, _digest(row.old), _digest(row.new)) for row in entry.updates]),
+        None if entry.bulk is UNSET else Digest(entry.bulk),
+        signature=None if entry.signature is UNSET else entry.signature,
+    )
+
+
+def _digest(text: str | None) -> Digest | None:
+    return None if text is None else Digest(text)
 
 
 def _update_to_json(update: Update) -> dict[str, Json]:

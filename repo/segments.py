@@ -127,11 +127,11 @@ def encode_segment(segment: Segment) -> bytes:
     return data + content_tag(data)
 
 
-def decode_segment(data: Buffer, where: str = "segment") -> Segment:
+def decode_segment(data: Buffer, where: str = "segment", *, commits: bool = True) -> Segment:
     """Parse a segment and verify its tag and the digests of its commits.
 
     Whether its records are those of the log is for the chain to say, and the filters are the
-    word of whoever wrote them.
+    word of whoever wrote them. Without `commits` they are passed over.
 
     Raises:
         CorruptError: cut short or damaged.
@@ -140,7 +140,7 @@ def decode_segment(data: Buffer, where: str = "segment") -> Segment:
     view = memoryview(data)
     if view.nbytes < HEADER.size + TAG_BYTES:
         raise CorruptError(f"{where}: {view.nbytes} bytes are too short")
-    magic, version, first, records, commits, body_bytes = HEADER.unpack_from(view)
+    magic, version, first, records, commit_count, body_bytes = HEADER.unpack_from(view)
     if magic != MAGIC:
         raise CorruptError(f"{where}: expected magic {MAGIC!r}, found {magic!r}")
     if version > VERSION:
@@ -149,11 +149,10 @@ def decode_segment(data: Buffer, where: str = "segment") -> Segment:
     if body.nbytes != body_bytes or content_tag(view[:-TAG_BYTES]) != view[-TAG_BYTES:]:
         raise CorruptError(f"{where}: its {view.nbytes} bytes do not match their tag")
     reader = _Reader(body, where)
-    segment = Segment(
-        first,
-        tuple(_decode_record_bytes(reader) for _ in range(records)),
-        tuple(_decode_commit(reader) for _ in range(commits)),
-    )
+    slots = tuple(_decode_record_bytes(reader) for _ in range(records))
+    if not commits:
+        return Segment(first, slots, ())
+    segment = Segment(first, slots, tuple(_decode_commit(reader) for _ in range(commit_count)))
     if reader.rest:
         raise CorruptError(f"{where}: {reader.rest} bytes too many")
     return segment
@@ -228,8 +227,12 @@ def _useful_ends(start: int, stop: int, lengths: Sequence[int]) -> list[int]:
     return sorted(useful, reverse=True)
 
 
-def read_segment(slots: Slots, last: int, limit_bytes: int = MAX_SEGMENT_BYTES) -> Segment | None:
+def read_segment(
+    slots: Slots, last: int, limit_bytes: int = MAX_SEGMENT_BYTES, *, commits: bool = True
+) -> Segment | None:
     """The segment that ends with record `last`, None when there is none of up to `limit_bytes`.
+
+    Without `commits` it has none: who reads the log need not verify them all.
 
     Raises:
         CorruptError: damaged, or its last record is not that of the log.
@@ -240,7 +243,7 @@ def read_segment(slots: Slots, last: int, limit_bytes: int = MAX_SEGMENT_BYTES) 
     data = None if stored is None else _expand(stored, limit_bytes, where)
     if data is None:
         return None
-    segment = decode_segment(data, where)
+    segment = decode_segment(data, where, commits=commits)
     if not segment.records or segment.first + len(segment.records) != last + 1:
         raise CorruptError(f"{where}: does not end with record {last}")
     return segment
@@ -308,7 +311,7 @@ def _shorter_segment(slots: Slots, run: Sequence[Slot], lengths: Sequence[int]) 
 def _from_segment(
     slots: Slots, last: int, start: int, stop: int, previous: Digest
 ) -> list[Slot] | None:
-    segment = read_segment(slots, last)
+    segment = read_segment(slots, last, commits=False)
     if segment is None or segment.first > start:
         return None
     values = segment.records[start - segment.first : stop - segment.first]

@@ -28,6 +28,7 @@ from tensorrepo.query.sync.registry import move_registry
 from tensorrepo.query.sync.runs import move_runs
 from tensorrepo.query.sync.sweep import delete_unused_placements, sweep
 from tensorrepo.repo.errors import InvalidInputError, RepositoryRewound
+from tensorrepo.repo.pastcommits import PastCommits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -215,7 +216,9 @@ class _Filling:
         """Add what the new roots lead to; gives the old ones that may lead nowhere now."""
         before, now = _roots(self.base.state), _roots(self.view.state)
         dropped = before - now
-        walk = commits.Walk(self.repository.objects, self._known, self.view.state.shallow)
+        objects, shallow = self.repository.objects, self.view.state.shallow
+        past = self.repository.past or PastCommits(self.repository.log)
+        walk = commits.Walk(objects, self._known, shallow, past)
         for new in walk.new(now - before):
             self._commits += 1
             dropped.difference_update(new.commit.parents)  # its child is here, and stays

@@ -8,15 +8,16 @@ the order does not matter.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.query import tables
-from tensorrepo.query.sync.treechanges import tree_changes
+from tensorrepo.query.sync.treechanges import TreeChanges
 from tensorrepo.query.sync.values import as_json
-from tensorrepo.repo.commits import read_commit
+from tensorrepo.repo.commits import decode_commit, read_commit
+from tensorrepo.repo.errors import Error
+from tensorrepo.repo.objects import Kind, decode_payload
 from tensorrepo.repo.trees import EMPTY_TREE, Change
 
 if TYPE_CHECKING:
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
     from tensorrepo.repo.commits import Commit
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.pastcommits import PastCommits
 
 MOST_AHEAD: Final = 1024
-_MOST_KEPT_BYTES: Final = 32 << 20
-_COMMIT_BYTES: Final = 2000  # about what one takes in memory beside its tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Walk:
         objects: where they are stored.
         known: which of these digests the catalog has.
         shallow: commits whose parents the repository does not have.
+        past: commits that need not be read one by one; also where objects are near, as a file
+            for each takes five times as long as a place in a segment.
     """
 
     def __init__(
@@ -55,13 +57,14 @@ class Walk:
         objects: ObjectSource,
         known: Callable[[Iterable[Digest]], set[str]],
         shallow: frozenset[Digest],
+        past: PastCommits | None = None,
     ) -> None:
-        self._objects = objects
         self._known = known
         self._shallow = shallow
-        self._read = _Recent(objects)
+        self._read = _Reader(objects, past)
+        self._trees = TreeChanges(objects)
         self._heap: list[tuple[int, Digest]] = []
-        self._waiting: set[Digest] = set()
+        self._waiting: dict[Digest, Commit] = {}
 
     def new(self, tips: Iterable[Digest]) -> Iterator[NewCommit]:
         """All of them, each once; children come before their parents."""
@@ -71,36 +74,34 @@ class Walk:
         steps = 1
         while self._waiting:
             ahead = [self._next() for _ in range(steps) if self._waiting]
-            known = self._known([*(digest for digest, _ in ahead), *self._waiting])
-            self._waiting -= known
-            for digest, commit in ahead:
+            known = self._known([*(digest for digest, _, _ in ahead), *self._waiting])
+            for digest in known:
+                self._waiting.pop(digest, None)
+            for digest, commit, before in ahead:
                 if digest not in known:
-                    yield NewCommit(digest, commit, self._changes(digest, commit))
+                    yield NewCommit(digest, commit, self._changes(commit, before))
             steps = max(min(2 * steps, MOST_AHEAD), len(self._waiting))
 
-    def _next(self) -> tuple[Digest, Commit]:
-        """The waiting commit of the largest generation; its parents wait from now on."""
+    def _next(self) -> tuple[Digest, Commit, bytes]:
+        """The waiting commit of the largest generation, and the tree of its first parent.
+
+        Its parents wait from now on.
+        """
         while (digest := heappop(self._heap)[1]) not in self._waiting:
             pass  # was found to be known
-        self._waiting.discard(digest)
-        commit = self._read(digest)
-        for parent in self.parents(digest, commit):
-            if parent not in self._waiting:
-                self._push(parent)
-        return digest, commit
+        commit = self._waiting.pop(digest)
+        # Those that the repository has; all are read now, so that none is read again for its tree.
+        parents = () if digest in self._shallow else commit.parents
+        trees = [(self._waiting.get(parent) or self._push(parent)).tree for parent in parents]
+        return digest, commit, trees[0] if trees else EMPTY_TREE
 
-    def parents(self, digest: Digest, commit: Commit) -> tuple[Digest, ...]:
-        """Those that the repository has."""
-        return () if digest in self._shallow else commit.parents
+    def _push(self, digest: Digest) -> Commit:
+        commit = self._waiting[digest] = self._read(digest)
+        heappush(self._heap, (-commit.generation, digest))
+        return commit
 
-    def _push(self, digest: Digest) -> None:
-        self._waiting.add(digest)
-        heappush(self._heap, (-self._read(digest).generation, digest))
-
-    def _changes(self, digest: Digest, commit: Commit) -> tuple[Change, ...]:
-        parents = self.parents(digest, commit)
-        before = self._read(parents[0]).tree if parents else EMPTY_TREE
-        changes = tree_changes(self._objects, before, commit.tree)
+    def _changes(self, commit: Commit, before: bytes) -> tuple[Change, ...]:
+        changes = self._trees.between(before, commit.tree)
         if commit.changed is None:
             return changes
         # A checkpoint, or a registered version, holds its own entries alone: it did not remove all
@@ -142,20 +143,22 @@ def rows_of(new: NewCommit) -> Rows:
         )
 
 
-class _Recent:
-    """Commits read lately: each is wanted again as its child's parent."""
+class _Reader:
+    """Reads commits; those in segments of the log need no request each."""
 
-    def __init__(self, objects: ObjectSource) -> None:
+    def __init__(self, objects: ObjectSource, past: PastCommits | None) -> None:
         self._objects = objects
-        self._kept: OrderedDict[Digest, Commit] = OrderedDict()
-        self._bytes = 0
+        self._past = past
 
     def __call__(self, digest: Digest) -> Commit:
-        found = self._kept.get(digest)
-        if found is None:
-            found = self._kept[digest] = read_commit(self._objects, digest)
-            self._bytes += _COMMIT_BYTES + len(found.tree)
-            while self._bytes > _MOST_KEPT_BYTES and len(self._kept) > 1:
-                _, gone = self._kept.popitem(last=False)
-                self._bytes -= _COMMIT_BYTES + len(gone.tree)
-        return found
+        return self._from_past(digest) or read_commit(self._objects, digest)
+
+    def _from_past(self, digest: Digest) -> Commit | None:
+        data = None if self._past is None else self._past.get(digest)
+        if data is None:
+            return None
+        try:
+            kind, payload = decode_payload(data)
+            return decode_commit(payload) if kind is Kind.COMMIT else None
+        except Error:
+            return None  # who reads the object itself says what is wrong with it

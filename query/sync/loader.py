@@ -6,6 +6,7 @@ until they are many or large; whoever asks the tables meanwhile calls `flush` fi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -26,6 +27,7 @@ Rows: TypeAlias = Iterable[tuple["Table", Row]]
 
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 16 << 20
+_SEEN_TOGETHER: Final = 100  # rows: a few MiB, where each holds the most that a commit may say
 ASK_AT_ONCE: Final = 500  # values in one question; databases take some thousands
 _NUL: Final = "\\x00"  # as `repr` writes it
 _ROW_BYTES: Final = 200  # what a row takes beside its texts
@@ -41,6 +43,8 @@ class Loader:
     connection: Connection
     told: Callable[[int], None] = lambda _: None
     rows: int = 0
+    _unseen: defaultdict[Table, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    _unseen_rows: int = 0
     _waiting: dict[Table, list[Row]] = field(default_factory=dict)
     _waiting_rows: int = 0
     _waiting_bytes: int = 0
@@ -52,16 +56,16 @@ class Loader:
         for table, row in rows:
             if table in SHARED and self._is_there(row[0]):
                 continue
-            told = repr(row)  # quicker than to look at each value: its size, and whether it has NUL
-            clean = row if _NUL not in told else _shown(row)
-            self._waiting.setdefault(table, []).append(clean)
-            self._waiting_rows += 1
-            self._waiting_bytes += _ROW_BYTES + len(told)
-            if self._waiting_rows >= BATCH_ROWS or self._waiting_bytes >= BATCH_BYTES:
-                self.flush()
+            self._unseen[table].append(row)
+            self._unseen_rows += 1
+            if self._unseen_rows >= _SEEN_TOGETHER:
+                self._look()
+                if self._waiting_rows >= BATCH_ROWS or self._waiting_bytes >= BATCH_BYTES:
+                    self.flush()
 
     def flush(self) -> None:
         """Send what waits."""
+        self._look()
         if not self._waiting_rows:
             return
         for table, rows in self._waiting.items():
@@ -69,6 +73,17 @@ class Loader:
         self.rows += self._waiting_rows
         self._waiting, self._waiting_rows, self._waiting_bytes = {}, 0, 0
         self.told(self.rows)
+
+    def _look(self) -> None:
+        """See how large the last rows are, and whether there is NUL in them."""
+        for table, rows in self._unseen.items():
+            told = repr(rows)  # quicker than to look at each value
+            clean = rows if _NUL not in told else [_shown(row) for row in rows]
+            self._waiting.setdefault(table, []).extend(clean)
+            self._waiting_rows += len(rows)
+            self._waiting_bytes += _ROW_BYTES * len(rows) + len(told)
+        self._unseen.clear()
+        self._unseen_rows = 0
 
     def _is_there(self, graph: str) -> bool:
         """Whether the rows of a graph, which come one behind the other, are known already."""

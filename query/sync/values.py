@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, Final
 
 from tensorrepo.query.tables import FINITE, MINUS_INFINITY, NAN, PLUS_INFINITY
+
+# One for all: to make an encoder takes longer than to write what most commits and models say.
+_JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def as_json(value: object) -> str:
     """JSON with sorted names and no white space; NaN and infinities as JavaScript writes them."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _JSON.encode(value)
 
 
 def number(value: float) -> tuple[float | None, str]:

@@ -21,6 +21,7 @@ from tensorrepo.repo.objects import (
     Link,
     decode_header,
     decode_object,
+    decode_payload,
     encode_object,
 )
 from tests.support.damage import short_survivors, survivors, unrefused
@@ -176,6 +177,12 @@ def test_no_flipped_byte_goes_unnoticed() -> None:
         match="digest",
     )
     assert found == {}
+
+
+def test_the_payload_alone_is_that_of_the_whole_object() -> None:
+    whole = decode_object(small_object())
+    assert decode_payload(small_object()) == (whole.kind, whole.payload)
+    assert short_survivors(small_object(), decode_payload) == {}
 
 
 def test_an_object_cut_short_is_corrupt_even_without_its_name() -> None:

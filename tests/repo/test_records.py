@@ -3,14 +3,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.repo.ids import record_digest
+from tensorrepo.repo.ids import content_tag, record_digest
+from tensorrepo.repo.plainrecords import decode_plain
 from tensorrepo.repo.records import (
     MAX_RECORD_BYTES,
+    STATE_INTERVAL,
     Record,
     Update,
     canonical_json,
@@ -39,6 +42,43 @@ def test_a_record_comes_back_from_its_bytes(record: Record) -> None:
 def test_bytes_that_decode_are_the_only_bytes_of_that_record(record: Record) -> None:
     data = encode_record(record)
     assert encode_record(decode_record(data)) == data
+
+
+@given(records(), st.data())
+def test_what_one_look_takes_for_a_record_is_one(record: Record, data: st.DataObject) -> None:
+    text = bytearray(encode_record(record))
+    place = data.draw(st.integers(0, len(text) - 1))
+    text[place] = data.draw(st.one_of(st.just(text[place]), st.integers(0, 255)))
+    plain = decode_plain(bytes(text), STATE_INTERVAL)
+    if plain is not None:
+        assert msgspec.to_builtins(plain) == parse_canonical(bytes(text), "record")
+        assert bytes(text) == encode_record(record)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gen": 64},
+        {"gen": 0},
+        {"gen": 1 << 63},
+        {"state": digest(1)},
+        {"previous": f"{digest(1)}\n"},
+        {"previous": digest(1)[1:]},
+        {"entries": [{"txn": "t"}]},
+        {"more": 1},
+    ],
+)
+def test_one_look_refuses_what_a_closer_one_does(change: dict[str, object]) -> None:
+    raw = parse_canonical(encode_record(RECORD), "record") | change
+    text = msgspec.json.encode(raw | {"tag": _tag(raw)}, order="sorted")
+    assert decode_plain(text, STATE_INTERVAL) is None
+    with pytest.raises(CorruptError):
+        decode_record(text)
+
+
+def _tag(raw: dict[str, object]) -> str:
+    rest = {name: value for name, value in raw.items() if name != "tag"}
+    return content_tag(msgspec.json.encode(rest, order="sorted")).hex()
 
 
 @given(json_values())

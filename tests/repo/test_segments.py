@@ -135,6 +135,12 @@ def test_a_segment_whose_commit_has_other_bytes_is_corrupt() -> None:
         decode_segment(encode_segment(Segment(1, (), (forged,))))
 
 
+def test_who_reads_the_log_passes_over_the_commits() -> None:
+    segment = decode_segment(DATA, commits=False)
+    assert segment.commits == ()
+    assert segment.records == decode_segment(DATA).records
+
+
 def test_a_segment_of_a_newer_version_asks_for_an_update() -> None:
     with pytest.raises(UnsupportedError):
         decode_segment(sealed(SMALL[:4] + b"\x02" + SMALL[5:-16]))
