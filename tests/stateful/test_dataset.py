@@ -461,7 +461,7 @@ class DatasetMachine(RuleBasedStateMachine):
 
 TestDataset = DatasetMachine.TestCase
 TestDataset.settings = settings(
-    max_examples=30,
+    max_examples=16,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
