@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from tensorrepo.repo.commits import read_commit
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.records import LogEntry, Update
+from tensorrepo.repo.records import MAX_RECORD_BYTES, LogEntry, Update
 from tensorrepo.repo.refs import refuse_taken
 from tensorrepo.repo.registry import (
     PROTECTED,
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
     from tensorrepo.repo.log import View
     from tensorrepo.repo.repository import Repository
 
-MOST_AT_ONCE: Final = 100  # refs in one record, which has 64 KiB
+MOST_AT_ONCE: Final = MAX_RECORD_BYTES * 3 // 4  # bytes of updates in a record that has others
+_UPDATE_BYTES: Final = 128  # of an update beside its ref: a digest, and what JSON puts around
 
 
 def register(
@@ -137,7 +139,8 @@ def delete_version(repository: Repository, model: str, number: int, *, actor: st
 def delete_model(repository: Repository, model: str, *, actor: str) -> int:
     """Remove all versions and aliases of a model; gives how many versions there were.
 
-    What was said about it goes, too; the largest number that was given stays known.
+    What was said about it goes, too; the largest number that was given stays known. A version that
+    somebody registers meanwhile stays, as if it had been registered right after.
 
     Raises:
         NotFoundError: there is no such model.
@@ -153,13 +156,14 @@ def delete_model(repository: Repository, model: str, *, actor: str) -> int:
     edit_about(repository, model, _forgotten(max(one.versions, default=0)), author=actor)
 
     def decide(view: View) -> LogEntry | None:
+        going = _going(view, model, one)
         for alias in registered(view).get(model, Registered()).aliases:
-            _refuse_protected(view, model, alias)
-        gone = _refs_of(view, model)[:MOST_AT_ONCE]
-        updates = tuple(Update(ref, view.state.refs[ref], None) for ref in gone)
-        return _entry("ref-delete", actor, *updates) if gone else None
+            if alias_ref(model, alias) in going:
+                _refuse_protected(view, model, alias)
+        updates = [Update(ref, commit, None) for ref, commit in going.items()]
+        return _entry("ref-delete", actor, *_that_fit(updates)) if updates else None
 
-    while _refs_of(repository.log.refresh(), model):
+    while _going(repository.log.refresh(), model, one):
         _append(repository, decide)
     return len(one.versions)
 
@@ -259,10 +263,26 @@ def _forgotten(number: int) -> Callable[[About], About]:
     return lambda about: About(last=max(about.last, number), gone=True)
 
 
-def _refs_of(view: View, model: str) -> list[str]:
-    one = registered(view).get(model, Registered())
-    aliases = [alias_ref(model, alias) for alias in one.aliases]
-    return aliases + [version_ref(model, number) for number in one.versions]
+def _going(view: View, model: str, gone: Registered) -> dict[str, Digest]:
+    """Refs of the versions in `gone` that are there still, behind aliases that would name none.
+
+    Only these numbers are noted as given: a version that came later would be numbered twice.
+    """
+    now = registered(view).get(model, Registered())
+    stays = {commit for number, commit in now.versions.items() if number not in gone.versions}
+    aliases = {alias_ref(model, name): at for name, at in now.aliases.items() if at not in stays}
+    versions = {
+        version_ref(model, number): commit
+        for number, commit in now.versions.items()
+        if number in gone.versions
+    }
+    return aliases | versions
+
+
+def _that_fit(updates: list[Update]) -> list[Update]:
+    """The first of these, as many as one record takes."""
+    ends = accumulate(len(update.ref.encode()) + _UPDATE_BYTES for update in updates)
+    return [update for update, end in zip(updates, ends, strict=True) if end <= MOST_AT_ONCE]
 
 
 @dataclass(slots=True)

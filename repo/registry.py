@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass, field
+from operator import index
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.repo import refs
@@ -38,6 +39,8 @@ PROTECTED: Final = "protected_refs"
 _REF = re.compile(
     r"registry/(?P<model>.+)/(?:v/(?P<number>[1-9][0-9]{0,8})|alias/(?P<alias>[^/]+))"
 )
+_DIGITS = re.compile(r"[0-9]+")
+_MOST_DIGITS: Final = 9  # of a version, as in `_REF`; of thousands Python makes no number
 _ALIAS = re.compile(r"(?![0-9]+$)[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(?<!\.)")
 
 
@@ -91,7 +94,7 @@ def version_ref(model: str, number: int) -> str:
 
 def alias_ref(model: str, alias: str) -> str:
     """Raises InvalidInputError for what cannot be an alias: a number means a version."""
-    if not _ALIAS.fullmatch(alias):
+    if not isinstance(alias, str) or not _ALIAS.fullmatch(alias):
         raise InvalidInputError(
             f"alias {alias!r:.80} cannot be used: letters, digits, . _ and - make an alias, and it "
             "is no number, which means a version"
@@ -177,17 +180,29 @@ def number_of(one: Registered, model: str, which: int | str | None) -> int:
     """The version that a number, a number as text, an alias or None (the newest) means."""
     if which is None:
         return max(one.versions)
-    if isinstance(which, str) and not which.isdecimal():
+    if isinstance(which, str) and not _DIGITS.fullmatch(which):
         if which not in one.aliases:
             raise NotFoundError(no_alias(one, model, which))
         found = one.number_of(one.aliases[which])
         if found is None:
             raise NotFoundError(f"alias {which!r} of {model} names a version that was deleted")
         return found
-    if int(which) not in one.versions:
+    number = _number(which)
+    if number not in one.versions:
         listed = ", ".join(map(str, list(one.versions)[-8:]))
-        raise NotFoundError(f"{model} has no version {which}; there are {listed}")
-    return int(which)
+        raise NotFoundError(f"{model} has no version {which!s:.40}; there are {listed}")
+    return number
+
+
+def _number(which: int | str) -> int:
+    if isinstance(which, str):
+        return int(which) if len(which) <= _MOST_DIGITS else 0
+    try:
+        return index(which)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"a version is a whole number, or an alias as text; got {type(which).__name__}"
+        ) from error
 
 
 def no_alias(one: Registered, model: str, alias: str) -> str:

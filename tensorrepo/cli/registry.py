@@ -75,7 +75,7 @@ def registry_show_command(
     """
     registry = _registry(context, repo)
     found = registry.get(model)
-    chosen = [registry.version(model, version)] if version else []
+    chosen = [] if version is None else [registry.version(model, version)]
     chosen = chosen or (registry.versions(model) if found.versions else [])
     told = _json(found) | {"versions": [_version_json(registry, one) for one in chosen]}
     if as_json:
@@ -167,7 +167,7 @@ def registry_alias_command(
         tensorrepo registry alias classifier champion
         tensorrepo registry alias classifier champion -d
     """
-    if delete and version:
+    if delete and version is not None:
         raise InvalidInputError("give `registry alias MODEL ALIAS VERSION`, or -d without VERSION")
     registry = _registry(context, repo)
     if delete:
@@ -175,7 +175,10 @@ def registry_alias_command(
         told = {"model": model, "deleted": alias}
         output.answer(told, f"{alias} of {model} names nothing now.", as_json=as_json)
         return
-    number = registry.alias(model, alias, version) if version else _named(registry, model, alias)
+    if version is None:
+        number = registry.version(model, alias).number
+    else:
+        number = registry.alias(model, alias, version)
     named = {"model": model, "alias": alias, "version": number}
     output.answer(named, f"{alias} of {model} is version {number}.", as_json=as_json)
 
@@ -255,7 +258,7 @@ def registry_describe_command(
         raise InvalidInputError("give --description TEXT or --label NAME=TEXT")
     registry = _registry(context, repo)
     told = registry.describe(model, version, description=description, labels=_labels(label))
-    what = f"version {version} of {model}" if version else model
+    what = model if version is None else f"version {version} of {model}"
     output.answer(_json(told), f"Described {what}.", as_json=as_json)
 
 
@@ -276,7 +279,7 @@ def registry_rm_command(
         tensorrepo registry rm classifier --force
     """
     registry = _registry(context, repo)
-    if version:
+    if version is not None:
         registry.delete_version(model, version)
         told = {"model": model, "deleted": version}
         output.answer(told, f"Removed version {version} of {model}.", as_json=as_json)
@@ -301,10 +304,6 @@ def _model_place(text: str) -> str:
     name = text if path is None else path
     full = name if name.startswith("models/") else f"models/{name}"
     return full if path is None else f"{ref}:{full}"
-
-
-def _named(registry: Registry, model: str, alias: str) -> int:
-    return registry.version(model, alias).number
 
 
 def _labels(given: list[str] | None) -> dict[str, str | None]:

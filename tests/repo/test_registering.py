@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from tensorrepo.repo import registering
 from tensorrepo.repo.about import About, Words, about_at, decode_about, described, edit_about
 from tensorrepo.repo.commits import read_commit
 from tensorrepo.repo.errors import (
@@ -16,7 +17,10 @@ from tensorrepo.repo.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.names import MAX_REF_BYTES
 from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.records import LogEntry, Record, Update, encode_record
 from tensorrepo.repo.registering import (
     delete_alias,
     delete_model,
@@ -31,7 +35,6 @@ from tensorrepo.repo.trees import Entry
 from tests.support.repositories import ADA, BOB, again, commit_files, new_repository
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.registry import Version
     from tensorrepo.repo.repository import Repository
 
@@ -197,6 +200,77 @@ def test_a_model_goes_whole_and_its_numbers_stay_given() -> None:
     assert delete_model(repository, "team/net", actor=ADA) == 2
     assert registered(again(repository).log.refresh()) == {}
     assert register(repository, "team/net", source, "models/net", author=ADA).number == 3
+
+
+def test_a_version_registered_while_its_model_goes_stays_and_has_its_own_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository = with_versions(2)
+    source = find_version(repository, "team/net", 1).source
+
+    def noted(*args: Any, **options: Any) -> About:
+        made = edit_about(*args, **options)
+        register(again(repository), "team/net", source, "models/net", author=BOB, alias="new")
+        return made
+
+    monkeypatch.setattr(registering, "edit_about", noted)
+    assert delete_model(repository, "team/net", actor=ADA) == 2
+    assert numbers(repository) == [3]
+    assert find_version(again(repository), "team/net", "new").number == 3
+    assert register(repository, "team/net", source, "models/net", author=ADA).number == 4
+
+
+def test_an_alias_that_moves_to_a_version_which_goes_goes_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository = with_versions(2)
+
+    def noted(*args: Any, **options: Any) -> About:
+        set_alias(again(repository), "team/net", "late", 2, actor=BOB)
+        return edit_about(*args, **options)
+
+    monkeypatch.setattr(registering, "edit_about", noted)
+    assert delete_model(repository, "team/net", actor=ADA) == 2
+    assert registered(again(repository).log.refresh()) == {}
+
+
+def test_versions_of_a_long_name_go_in_as_many_records_as_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository, name = new_repository(), "/".join(200 * letter for letter in "wxyz")
+    source = commit_model(repository, b"weights")
+    for _ in range(5):
+        register(repository, name, source, "models/net", author=ADA)
+    before = repository.log.refresh().generation
+    monkeypatch.setattr(registering, "MOST_AT_ONCE", 2000)
+    assert delete_model(repository, name, actor=ADA) == 5
+    assert registered(again(repository).log.refresh()) == {}
+    assert repository.log.refresh().generation == before + 1 + 3  # the note, and two refs in each
+
+
+def test_as_many_updates_of_the_longest_refs_as_are_taken_fit_a_record() -> None:
+    ref = "registry/" + "x" * (MAX_REF_BYTES - 9)
+    updates = registering._that_fit([Update(ref, Digest("0" * 64), None)] * 1000)
+    entry = LogEntry("0" * 32, "ref-delete", ADA, 2**63 - 1, "", tuple(updates))
+    assert len(encode_record(Record(64, Digest("0" * 64), Digest("0" * 64), (entry,)))) > 40000
+
+
+@pytest.mark.parametrize("which", [1.5, b"1", [1]])
+def test_what_can_be_no_version_is_refused(which: Any) -> None:
+    with pytest.raises(InvalidInputError, match="a version is a whole number"):
+        find_version(with_versions(1), "team/net", which)
+
+
+def test_a_number_of_very_many_digits_is_no_version() -> None:
+    with pytest.raises(NotFoundError, match="has no version 999"):
+        find_version(with_versions(1), "team/net", "9" * 5000)
+
+
+def test_an_alias_that_is_no_text_is_refused() -> None:
+    repository = with_versions(1)
+    alias: Any = 3
+    with pytest.raises(InvalidInputError, match="alias 3 cannot be used"):
+        set_alias(repository, "team/net", alias, 1, actor=ADA)
 
 
 def test_what_is_missing_is_named_with_what_there_is() -> None:

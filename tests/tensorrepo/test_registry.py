@@ -170,6 +170,10 @@ def test_the_shell_describes_protects_and_removes(shelf: Shell) -> None:
         (2, ("describe", "net", "--label", "x"), "expected NAME=TEXT"),
         (2, ("alias", "net", "1", "1"), "is no number"),
         (3, ("rm", "net", "7"), "has no version 7"),
+        (3, ("rm", "net", "", "--force"), "no alias ''"),
+        (3, ("show", "net", ""), "no alias ''"),
+        (3, ("alias", "net", "best", ""), "no alias ''"),
+        (2, ("alias", "net", "best", "", "-d"), "-d without VERSION"),
     ],
 )
 def test_the_shell_says_what_is_wrong(
