@@ -8,19 +8,22 @@ crash at any moment leaves whole checkpoints only.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from operator import index
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.atend import before_pools_end
 from tensorrepo.checkpoints import (
     STATE_PATH,
     against_newest,
+    checked_step,
     commit_checkpoint,
     find_step,
-    number,
+    numbers_of,
     read_history,
     ref_of,
     state_entry,
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
 
 _STAGING_BYTES: Final = 4 << 30
 _WAITING: Final = 2  # checkpoints: one being stored, one behind it
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,8 @@ class _Waiting:
 class Checkpointer:
     """Saves and loads the checkpoints of one run. See `Repository.checkpointer`.
 
-    Used by one thread of the training. Leaving its ``with`` waits until all is stored.
+    Used by one thread of the training. Leaving its ``with`` waits until all is stored, and so does
+    the end of the program.
     """
 
     def __init__(
@@ -122,8 +127,9 @@ class Checkpointer:
         self._on_saved = on_saved
         self._clock = clock
         self._waiting: deque[Future[Saved]] = deque()
-        # Its threads are waited for when the interpreter ends, so nothing saved is lost then.
         self._thread = ThreadPoolExecutor(1, "tensorrepo-checkpoint")
+        self._closed = False
+        before_pools_end(self._finish)
         self._history = read_history(repository, run)
         self._last: tuple[Digest | None, dict[str, Any]] = (None, {})
 
@@ -144,27 +150,39 @@ class Checkpointer:
             `wait`, too.
 
         Raises:
-            InvalidInputError: something in the state cannot be stored; says where.
+            InvalidInputError: something in the state cannot be stored; says where. Or the
+                checkpointer is closed.
             Error: an earlier checkpoint could not be stored.
         """
-        if not isinstance(step, SupportsIndex) or step < 0:
-            raise InvalidInputError(f"step {step!r}: expected a whole number, 0 or more")
+        step = checked_step(step)
+        numbers = numbers_of(metrics)
+        if self._closed:
+            raise InvalidInputError(
+                f"the checkpointer of run {self.run!r} is closed, step {step} was not saved: make "
+                f"another, repo.checkpointer({self.run!r})"
+            )
         self._raise_failures(self._waiting_limit())
-        numbers = {name: number(name, value) for name, value in (metrics or {}).items()}
         apart = take_apart(state)
         size = bytes_of(apart.tensors)
         began = self._clock()
         self._staging.reserve(size)
+        box: list[_Waiting] = []
+        handed = False
         try:
             copies = self._staging.copies(apart.tensors)
+            lineage = tuple(self.noted(self.run, step, numbers))
+            box.append(_Waiting(step, copies, apart.skeleton, numbers, size, began, lineage))
+            del copies
+            handed = True
+            future = self._thread.submit(self._store, box)
+            self._waiting.append(future)
         except BaseException:
-            self._staging.release(size)
+            # The room of what the thread took out of the box is given back by the thread.
+            with suppress(IndexError):
+                if handed:
+                    box.pop()
+                self._staging.release(size)
             raise
-        lineage = tuple(self.noted(self.run, index(step), numbers))
-        waiting = _Waiting(step, copies, apart.skeleton, numbers, size, began, lineage)
-        del copies
-        future = self._thread.submit(self._store, [waiting])
-        self._waiting.append(future)
         return future
 
     def wait(self) -> None:
@@ -225,6 +243,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait, and end the thread. Loading goes on to work."""
+        self._closed = True
         try:
             self.wait()
         finally:
@@ -250,7 +269,21 @@ class Checkpointer:
     def _raise_failures(self, most_waiting: int) -> None:
         """Take what is done, and wait until no more than that many are not."""
         while self._waiting and (self._waiting[0].done() or len(self._waiting) > most_waiting):
+            # Forgotten when it is done, and not before: Ctrl-C may come while this waits.
+            wait([self._waiting[0]])
             self._waiting.popleft().result()
+
+    def _finish(self) -> None:
+        """At the end of the program: wait for all, and raise all that failed."""
+        self._closed = True
+        failures: list[Exception] = []
+        while self._waiting:
+            try:
+                self._raise_failures(len(self._waiting) - 1)
+            except Exception as error:  # noqa: BLE001  raised below, with the others
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup(f"checkpoints of run {self.run!r} were not stored", failures)
 
     def _commit_of(self, step: int | None) -> Digest:
         return find_step(self._repository.core.log.refresh(), self.run, step)
@@ -267,7 +300,11 @@ class Checkpointer:
         self._last = saved.commit, waiting.tensors
         self._staging.hold(waiting.size_bytes, waiting.tensors.clear)
         if self._on_saved is not None:
-            self._on_saved(saved)
+            try:
+                self._on_saved(saved)
+            except Exception:
+                # It is stored: neither its future nor the next `save` may say that it is not.
+                _LOGGER.exception("on_saved failed for step %d of run %r", saved.step, self.run)
         return saved
 
     def _committed(self, waiting: _Waiting) -> Saved:
@@ -277,7 +314,9 @@ class Checkpointer:
             edge = shorten_state(waiting.skeleton, waiting.tensors, self.optimiser, STATE_PATH)
         lineage = waiting.lineage if edge is None else (edge, *waiting.lineage)
         with begin_beside(self._repository.core, ref_of(self.run, waiting.step)) as transaction:
-            transaction.stage(STATE_PATH, self._write(transaction, waiting, lineage))
+            with self._staging.pinned():
+                entry = self._write(transaction, waiting, lineage)
+            transaction.stage(STATE_PATH, entry)
             made = commit_checkpoint(
                 transaction,
                 self.run,

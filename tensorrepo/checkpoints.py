@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.training.chains import next_step
 from tensorrepo.formats.model.training.lossy import approximation_of
+from tensorrepo.formats.run.document import check_metric_name
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.series import commit_beside
+from tensorrepo.repo.series import MOST_DROPPED, commit_beside
 from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tensorrepo.formats.model.read import Model
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 RUNS: Final = "runs/"
 STATE_PATH: Final = "models/state"
+_STEPS: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def find_step(view: View, run: str, step: int | None) -> Digest:
         NotFoundError: no such checkpoint; says which there are.
     """
     held = steps_of(view, run)
-    wanted = max(held, default=None) if step is None else step
+    wanted = max(held, default=None) if step is None else checked_step(step)
     if wanted is None or wanted not in held:
         there = ", ".join(map(str, sorted(held)[-8:]))
         raise NotFoundError(
@@ -171,8 +173,10 @@ def commit_checkpoint(
     expired: list[int] = []
 
     def drops(view: View) -> list[str]:
-        held = {*steps_of(view, run), step}
-        expired[:] = keep.expired({at: history.metrics.get(at, {}) for at in held})
+        told = {at: history.metrics.get(at, {}) for at in {*steps_of(view, run), step}}
+        gone = [at for at in keep.expired(told, step) if ref_of(run, at) in view.state.refs]
+        # Those of another past first: while one is left, it is what a training resumes from.
+        expired[:] = sorted(gone, key=lambda at: (at < step, at))[:MOST_DROPPED]
         return [ref_of(run, at) for at in expired]
 
     made = commit_beside(
@@ -183,7 +187,25 @@ def commit_checkpoint(
         metadata={"run": run, "step": step},
         drops=drops,
     )
-    return Committed(made.digest, tuple(expired), history)
+    return Committed(made.digest, tuple(sorted(expired)), history)
+
+
+def checked_step(step: Any) -> int:
+    """The step of a training. Raises InvalidInputError when it is none."""
+    try:
+        found = -1 if isinstance(step, bool) else index(step)
+    except TypeError:
+        found = -1
+    if not 0 <= found < _STEPS:
+        raise InvalidInputError(f"step {step!r:.80}: expected a whole number, 0 to 2^63 - 1")
+    return found
+
+
+def numbers_of(metrics: Mapping[str, Any] | None) -> dict[str, float]:
+    """Metrics of a checkpoint. Raises InvalidInputError for a name or a value that is none."""
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise InvalidInputError(f"metrics {metrics!r:.80}: expected numbers by name")
+    return {check_metric_name(name): number(name, value) for name, value in (metrics or {}).items()}
 
 
 def number(name: str, value: Any) -> float:

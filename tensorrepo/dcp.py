@@ -47,9 +47,10 @@ except ImportError as error:
 from tensorrepo.checkpoints import (
     STATE_PATH,
     against_newest,
+    checked_step,
     commit_checkpoint,
     find_step,
-    number,
+    numbers_of,
     read_history,
     ref_of,
     state_entry,
@@ -161,9 +162,9 @@ class Writer(StorageWriter):
             start: the commit that the run began at; None: that of branch main, where there is one.
         """
         self._repository = repository
-        self._run, self._step = check_run_name(run), step
+        self._run, self._step = check_run_name(run), checked_step(step)
         self._keep = keep or Keep()
-        self._metrics = {name: number(name, value) for name, value in (metrics or {}).items()}
+        self._metrics = numbers_of(metrics)
         self._start = start
 
     @classmethod

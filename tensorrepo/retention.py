@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 class Keep:
     """The last `last` checkpoints, those of every `every` steps, and the `best_count` best.
 
+    Where a training goes back to an earlier step, the checkpoints above the next one that it saves
+    are of a past that it gave up: all of them go, unless all are kept.
+
     Attributes:
-        last: how many of the newest; at least 1, since training resumes from it. None: all.
+        last: how many of the newest; at least 1, since training resumes from it. None: all, also
+            those of a past that was given up: going on from the right one is up to you then.
         every: steps that are multiples of it are kept for good.
         best: name of the metric by which some are kept; checkpoints without it, or with NaN, are
             never among the best.
@@ -51,20 +55,24 @@ class Keep:
         """Whether the checkpoint of a step never goes."""
         return self.last is None or (self.every is not None and step % self.every == 0)
 
-    def expired(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:
+    def expired(
+        self, metrics: Mapping[int, Mapping[str, float]], saved: int | None = None
+    ) -> list[int]:
         """The steps that go, ascending.
 
         Args:
             metrics: of every checkpoint that there is, by step.
+            saved: the one just saved, which never goes; None: the newest.
         """
         if self.last is None:
             return []
-        steps = sorted(metrics)
+        past = {step: told for step, told in metrics.items() if saved is None or step <= saved}
+        steps = sorted(past)
         kept = set(steps[-self.last :])
         if self.every is not None:
             kept.update(step for step in steps if step % self.every == 0)
-        kept.update(self._best(metrics))
-        return [step for step in steps if step not in kept]
+        kept.update(self._best(past))
+        return [step for step in sorted(metrics) if step not in kept]
 
     def _best(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:
         if self.best is None:

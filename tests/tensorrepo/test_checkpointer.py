@@ -353,3 +353,166 @@ def _placement(repository: tr.Repository, commit: Any) -> Placement:
     digest = state_entry(repository, commit).storage
     assert digest is not None
     return decode_placement(repository.core.objects.get(digest).payload, digest)
+
+
+_ENDING = """
+import sys, numpy as np, tensorrepo as tr
+repository = tr.open(sys.argv[1], author="Ada <ada@example.org>")
+checkpointer = repository.checkpointer("exp1")
+weights = np.random.default_rng(0).standard_normal((4, 1000, 500)).astype(np.float32)
+checkpointer.save(1, {str(at): weight for at, weight in enumerate(weights)})
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("", 0), ("sys.exit(3)", 3), ("raise RuntimeError('no more memory')", 1)]
+)
+def test_what_is_being_stored_when_the_program_ends_is_stored(
+    repository: tr.Repository, end: str, code: int
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _ENDING + end, repository.url], check=False, capture_output=True
+    )
+    assert ended.returncode == code, ended.stderr
+    assert repository.checkpointer("exp1").steps() == [1]
+
+
+def test_what_cannot_be_stored_when_the_program_ends_is_told(repository: tr.Repository) -> None:
+    full = """
+import tensorrepo.checkpointer
+def fail(*_, **__):
+    raise tr.StorageError("the disk is full")
+tensorrepo.checkpointer.commit_checkpoint = fail
+"""
+    before, save = _ENDING.rsplit("weights = ", 1)
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{before}{full}weights = {save}", repository.url],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert "checkpoints of run 'exp1' were not stored" in ended.stderr
+    assert "StorageError: the disk is full" in ended.stderr
+
+
+def test_a_save_that_is_refused_gives_its_room_back(repository: tr.Repository) -> None:
+    state = state_of(1, rows=1 << 15)  # 1 MiB
+    with repository.checkpointer("exp1", staging="1MiB") as checkpointer:
+        noted = checkpointer.noted
+
+        def refuse(*_: object) -> Any:
+            raise tr.InvalidInputError("no such run")
+
+        checkpointer.noted = refuse
+        with pytest.raises(tr.InvalidInputError, match="no such run"):
+            checkpointer.save(1, state)
+        assert checkpointer._staging.staged_bytes == 0
+        checkpointer.noted = noted
+        checkpointer.save(2, state)
+        checkpointer.wait()
+        assert checkpointer.steps() == [2]
+
+
+def test_a_closed_checkpointer_says_that_it_is(repository: tr.Repository) -> None:
+    checkpointer = repository.checkpointer("exp1")
+    checkpointer.close()
+    with pytest.raises(tr.InvalidInputError, match="is closed, step 1 was not saved"):
+        checkpointer.save(1, state_of(1))
+    assert checkpointer._staging.staged_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", 7])
+def test_a_metric_without_a_name_is_refused_before_anything_waits(
+    repository: tr.Repository, name: Any
+) -> None:
+    with repository.checkpointer("exp1") as checkpointer:
+        with pytest.raises(tr.InvalidInputError, match="printable characters, such as 'loss'"):
+            checkpointer.save(1, state_of(1), metrics={name: 1.0})
+        assert checkpointer._staging.staged_bytes == 0
+
+
+@pytest.mark.parametrize("step", [True, -1, 1.5, "7", None, 1 << 63])
+def test_what_is_no_step_is_refused(repository: tr.Repository, step: Any) -> None:
+    with (
+        repository.checkpointer("exp1") as checkpointer,
+        pytest.raises(tr.InvalidInputError, match="expected a whole number"),
+    ):
+        checkpointer.save(step, state_of(1))
+
+
+def test_numbers_of_libraries_are_steps(repository: tr.Repository) -> None:
+    torch = pytest.importorskip("torch")
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(np.int64(5), state_of(5))  # type: ignore[arg-type]  # as an int
+        saved = checkpointer.save(torch.tensor(6), state_of(6)).result()
+        assert type(saved.step) is int
+        assert checkpointer.steps() == [5, 6]
+        assert same(checkpointer.load(torch.tensor(5), output="numpy"), state_of(5))
+        checkpointer.delete(np.int64(5))  # type: ignore[arg-type]  # as an int
+        assert checkpointer.steps() == [6]
+
+
+def test_who_is_interrupted_while_waiting_still_hears_of_the_failure(
+    repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storing, go_on = threading.Event(), threading.Event()
+
+    def fail(*_: object, **__: object) -> None:
+        storing.set()
+        go_on.wait()
+        raise tr.StorageError("the disk is full")
+
+    monkeypatch.setattr("tensorrepo.checkpointer.commit_checkpoint", fail)
+    checkpointer = repository.checkpointer("exp1")
+    checkpointer.save(1, state_of(1))
+    storing.wait()
+    interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        checkpointer.wait()
+    interrupt.join()
+    go_on.set()
+    with pytest.raises(tr.StorageError, match="disk is full"):
+        checkpointer.wait()
+
+
+def test_a_callback_that_fails_is_told_and_what_is_stored_counts(
+    repository: tr.Repository, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(saved: tr.Saved) -> None:
+        raise RuntimeError(f"nobody listens to {saved.step}")
+
+    with repository.checkpointer("exp1", on_saved=fail) as checkpointer:
+        assert checkpointer.save(1, state_of(1)).result().step == 1
+        checkpointer.save(2, state_of(2))
+        checkpointer.wait()
+        assert checkpointer.steps() == [1, 2]
+    assert "on_saved failed for step 2 of run 'exp1'" in caplog.text
+    assert "nobody listens to 2" in caplog.text
+
+
+def test_going_back_drops_the_past_that_was_given_up(repository: tr.Repository) -> None:
+    with repository.checkpointer("exp1", keep=tr.Keep(last=3, every=400)) as checkpointer:
+        for step in (100, 200, 300, 400):
+            checkpointer.save(step, state_of(step))
+        checkpointer.wait()
+        gone = [checkpointer.save(step, state_of(step)) for step in (210, 220, 230)]
+        checkpointer.wait()
+        assert [one.result().dropped for one in gone] == [(300, 400), (), (200,)]
+        assert checkpointer.steps() == [210, 220, 230]
+        assert same(checkpointer.load(output="numpy"), state_of(230))
+
+
+def test_only_what_went_is_said_to_have_gone(
+    repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorrepo.checkpoints.MOST_DROPPED", 2)
+    monkeypatch.setattr("tensorrepo.repo.series.MOST_DROPPED", 2)
+    with repository.checkpointer("exp1", keep=tr.Keep(last=None)) as checkpointer:
+        for step in (10, 20, 30, 40, 50):
+            checkpointer.save(step, state_of(step))
+        checkpointer.wait()
+        checkpointer.keep = tr.Keep(last=1)
+        assert checkpointer.save(35, state_of(35)).result().dropped == (40, 50)
+        assert checkpointer.steps() == [10, 20, 30, 35]
+        assert checkpointer.save(36, state_of(36)).result().dropped == (10, 20)

@@ -55,3 +55,19 @@ def test_the_newest_always_stays(metrics: dict[int, dict[str, float]], data: st.
 def test_nonsense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidInputError, match=next(iter(wrong))):
         Keep(**wrong)  # type: ignore[arg-type]  # nonsense
+
+
+def test_steps_above_the_one_saved_are_of_another_past() -> None:
+    keep = Keep(last=2, every=40, best="loss", mode="max")
+    assert keep.expired({**LOSSES, 25: {"loss": 0.2}}, 25) == [30, 40]  # 10 is the best
+
+
+@given(st.sets(st.integers(0, 99), min_size=1), st.integers(1, 5), st.data())
+def test_the_one_saved_always_stays(steps: set[int], last: int, data: st.DataObject) -> None:
+    saved = data.draw(st.sampled_from(sorted(steps)))
+    kept = steps - set(Keep(last=last).expired({step: {} for step in steps}, saved))
+    assert max(kept) == saved
+
+
+def test_all_are_kept_where_all_are_wanted_also_those_of_another_past() -> None:
+    assert Keep(last=None).expired(LOSSES, 20) == []

@@ -7,6 +7,7 @@ with more waits.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from tensorrepo.formats.tensors import TORCH_NAMES, is_torch, memory_key, tensor
 from tensorrepo.repo.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -33,6 +34,7 @@ class Staging:
         self._pool = Pool(limit_bytes)
         self._staged_bytes = self._held_bytes = 0
         self._let_go: Callable[[], None] | None = None
+        self._pins = 0
         self._lock = Lock()
         self._changed = Waiting()
 
@@ -44,7 +46,7 @@ class Staging:
         """Wait until there is room for so many bytes, and take it."""
         while True:
             with self._lock:
-                if self._let_go is not None and not self._fits(size_bytes):
+                if self._let_go is not None and not self._pins and not self._fits(size_bytes):
                     self._drop_held()
                 if self._fits(size_bytes):
                     self._staged_bytes += size_bytes
@@ -68,6 +70,20 @@ class Staging:
                 self._drop_held()
             self._held_bytes, self._let_go = size_bytes, let_go
             self._changed.wake()
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """While this goes on, `reserve` waits for what is held to be used, and does not drop it:
+        dropped, its memory would still be in use, and be given to others as well.
+        """
+        with self._lock:
+            self._pins += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pins -= 1
+                self._changed.wake()
 
     def _fits(self, size_bytes: int) -> bool:
         return not self._staged_bytes or self._staged_bytes + size_bytes <= self._limit_bytes
