@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from tensorrepo.repo.objects import Link, ObjectSource
 
 CACHE_BYTES: Final = 64 << 20
+# A smaller frame is copied from the mapped pack: to open the file for it takes longer than that.
+_READ_BYTES: Final = 256 << 10
 Place = tuple[int, int]  # pack of the placement, member of the pack
 
 
@@ -179,7 +181,8 @@ class MemberReader:
         member = self.member(place)
         found = self._inside(place, member, frames, rooms)
         link = self._links[place[0]]
-        if member.codec == RAW and self.objects.map(link) is not None:
+        large = rooms[0].nbytes >= _READ_BYTES
+        if member.codec == RAW and large and self.objects.map(link) is not None:
             for frame, room in zip(found, rooms, strict=True):
                 self.objects.read_into(link, frame.planes[0].offset, room)
             return

@@ -12,6 +12,9 @@ def pack(
     out: NDArray[np.uint8],
     /,
 ) -> int: ...
+def tables(
+    data: NDArray[np.uint8], groups: NDArray[np.uint8], frequencies: NDArray[np.uint16], /
+) -> int: ...
 def unpack(
     data: NDArray[np.uint8],
     contexts: NDArray[np.uint8] | None,

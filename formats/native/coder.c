@@ -242,6 +242,55 @@ static void choose(void)
 
 #endif
 
+/* ------------------------------------------------------------------ tables
+ *
+ * groups - 1 | where each group but the first begins | for each group first symbol, symbols - 1 | 12
+ * bits for each frequency but a group's last, which is what is left of TABLE. */
+
+/* The group of each context and the frequencies of each group; the bytes that they take, or -1 for
+ * what is not well-formed. */
+static Py_ssize_t read_tables(const uint8_t *data, size_t size, uint8_t *groups, uint16_t *frequencies,
+                              size_t rows)
+{
+    if (!size || (size_t)data[0] + 1 != rows || size < 3 * rows)
+        return -1;
+    const uint8_t *spans = data + rows;
+    size_t values = 0;
+    for (size_t group = 0; group < rows; group++) {
+        if (spans[2 * group] + spans[2 * group + 1] >= SYMBOLS)
+            return -1;
+        values += spans[2 * group + 1];
+    }
+    if (size < 3 * rows + (3 * values + 1) / 2)
+        return -1;
+    for (size_t group = 1; group < rows; group++)
+        if (data[group] <= (group > 1 ? data[group - 1] : 0))
+            return -1;
+    for (size_t group = 0; group < rows; group++) {
+        size_t begin = group ? data[group] : 0, end = group + 1 < rows ? data[group + 1] : CONTEXTS;
+        memset(groups + begin, (int)group, end - begin);
+    }
+    const uint8_t *packed = data + 3 * rows;
+    memset(frequencies, 0, rows * SYMBOLS * sizeof *frequencies);
+    size_t at = 0;
+    for (size_t group = 0; group < rows; group++) {
+        uint16_t *row = frequencies + group * SYMBOLS + spans[2 * group];
+        int32_t left = TABLE;
+        size_t count = spans[2 * group + 1];
+        for (size_t i = 0; i < count; i++, at++) {
+            uint32_t both = load16(packed + 3 * at / 2);
+            row[i] = (uint16_t)(at % 2 ? both >> 4 : both & (TABLE - 1));
+            left -= row[i];
+        }
+        if (left <= 0)
+            return -1;
+        row[count] = (uint16_t)left;
+    }
+    if (values % 2 && packed[3 * values / 2] >> 4)
+        return -1;
+    return (Py_ssize_t)(3 * rows + (3 * values + 1) / 2);
+}
+
 /* ------------------------------------------------------------------ Python */
 
 /* Sets an error where a size is not what it must be. */
@@ -424,9 +473,26 @@ static PyObject *unpack(PyObject *module, PyObject *arguments)
     return found;
 }
 
+static PyObject *tables(PyObject *module, PyObject *arguments)
+{
+    Py_buffer at[3] = {{0}};
+    PyObject *found = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*w*w*", &at[0], &at[1], &at[2]))
+        return NULL;
+    size_t rows = (size_t)at[2].len / (2 * SYMBOLS);
+    if (is_size("groups", at[1].len, CONTEXTS) &&
+        is_size("frequencies", at[2].len, (Py_ssize_t)(rows ? rows : 1) * 2 * SYMBOLS))
+        found = PyLong_FromSsize_t(
+            read_tables(at[0].buf, (size_t)at[0].len, at[1].buf, at[2].buf, rows));
+    release(at, 3);
+    return found;
+}
+
 static PyMethodDef METHODS[] = {
     {"count", count, METH_VARARGS, NULL},
     {"pack", pack, METH_VARARGS, NULL},
+    {"tables", tables, METH_VARARGS, NULL},
     {"unpack", unpack, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -79,6 +79,20 @@ class Coder(Protocol):
         """
         ...
 
+    def tables(
+        self, data: NDArray[np.uint8], rows: int
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint16], int] | None:
+        """Tables as they are stored; None: `codecs.tables` reads them, and says what is wrong.
+
+        Args:
+            data: begins with tables.
+            rows: groups that it says it has.
+
+        Returns:
+            The group of each of the 256 contexts, frequencies ``(rows, 256)``, bytes of the tables.
+        """
+        ...
+
 
 class NativeCoder:
     """In C, without the interpreter lock."""
@@ -114,6 +128,13 @@ class NativeCoder:
         out: NDArray[np.uint8],
     ) -> bool:
         return _coder.unpack(data, contexts, frequencies, lanes, out)
+
+    def tables(
+        self, data: NDArray[np.uint8], rows: int
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint16], int] | None:
+        groups, frequencies = np.empty(SYMBOLS, np.uint8), np.empty((rows, SYMBOLS), np.uint16)
+        used = _coder.tables(data, groups, frequencies)
+        return None if used < 0 else (groups, frequencies, used)
 
 
 class NumpyCoder:
@@ -188,6 +209,13 @@ class NumpyCoder:
             turns[low] = turns[low] << np.uint64(16) | taken
             used += taken.size
         return used == words.size and bool((states == _LOWEST).all())
+
+    def tables(
+        self,
+        data: NDArray[np.uint8],  # noqa: ARG002
+        rows: int,  # noqa: ARG002
+    ) -> None:
+        return None
 
 
 def _slots(frequencies: NDArray[np.uint16]) -> tuple[NDArray[Any], ...]:

@@ -151,7 +151,7 @@ def _decode_distances(
     contexts = BEST.contexts(base, of, tables.groups)
     tokens = np.empty(out.size, np.uint8)
     coded = data[begin : begin + coded_bytes]
-    if tables.certain and not coded.size:
+    if not coded.size and tables.certain:
         np.take(tables.frequencies.argmax(1).astype(np.uint8), contexts, out=tokens)
     elif not coder.BEST.unpack(coded, contexts, tables.frequencies, lanes_for(out.size), tokens):
         raise CorruptError(f"distances: {coded.size} bytes do not decode to {out.size} tokens")

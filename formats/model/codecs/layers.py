@@ -116,7 +116,7 @@ def _decode_layer(
     tables, used = decode_tables(data)
     coded = data[used:]
     groups = tables.groups[contexts]
-    if tables.certain and not coded.size:
+    if not coded.size and tables.certain:
         np.take(tables.frequencies.argmax(1).astype(np.uint8), groups, out=out)
     elif not coder.BEST.unpack(coded, groups, tables.frequencies, lanes_for(out.size), out):
         raise CorruptError(f"layers: {coded.size} bytes do not decode to {out.size}")

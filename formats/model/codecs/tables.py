@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from tensorrepo.formats.native import coder
 from tensorrepo.formats.native.coder import SYMBOLS, TABLE, TABLE_BITS
 from tensorrepo.repo.errors import CorruptError
 
@@ -157,9 +158,17 @@ def decode_tables(data: NDArray[np.uint8]) -> tuple[Tables, int]:
         CorruptError: there are none.
     """
     count = int(data[0]) + 1 if data.size else MAX_GROUPS + 1
-    spans_at, at = count, 3 * count
-    if count > MAX_GROUPS or data.size < at:
+    if count > MAX_GROUPS or data.size < 3 * count:
         raise CorruptError("coded plane: it ends inside its tables, or has too many")
+    read = coder.BEST.tables(data, count)
+    if read is not None:
+        groups, frequencies, size = read
+        return Tables(groups, frequencies), size
+    return _decode_tables(data, count)
+
+
+def _decode_tables(data: NDArray[np.uint8], count: int) -> tuple[Tables, int]:
+    spans_at, at = count, 3 * count
     spans = data[spans_at:at].reshape(count, 2).astype(np.intp)
     last = spans.sum(1)
     if last.max() >= SYMBOLS:
