@@ -1,10 +1,14 @@
-"""Importing the package loads nothing heavy: `tensorrepo --help` must answer at once."""
+"""Importing the package loads nothing heavy, and a command that looks around no engine."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HEAVY = {
     "PIL", "alembic", "blake3", "cv2", "duckdb", "fsspec", "ml_dtypes", "msgspec", "numpy",
@@ -12,8 +16,32 @@ HEAVY = {
     "zstandard",
 }  # fmt: skip
 
+ENGINES = {
+    "PIL", "alembic", "cv2", "duckdb", "fastapi", "fsspec", "jax", "lance", "pandas", "psycopg",
+    "pyarrow.dataset", "sklearn", "sqlalchemy", "torch",
+}  # fmt: skip
+COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from tensorrepo.cli.main import app
+
+for word in ("init", "status"):
+    done = CliRunner().invoke(app, [word])
+    assert done.exit_code == 0, done.output
+print(json.dumps(sorted(sys.modules)))
+"""
+
 
 def test_import_tensorrepo_loads_no_other_package() -> None:
     code = "import tensorrepo, json, sys; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert HEAVY & set(json.loads(done.stdout)) == set()
+
+
+def test_status_loads_no_engine(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    loaded = set(json.loads(done.stdout))
+    assert "tensorrepo.cli.look" in loaded
+    assert ENGINES & loaded == set()
