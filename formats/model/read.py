@@ -267,7 +267,9 @@ class Model:
         read_directories(self.packs, entries.values(), fetching)
         ordered = by_place(self.packs, entries)
         left = iter(ordered)
-        for bundle in bundles(self.tensor(name) for name in ordered):
+        types = self.manifest.type_table()
+        found = (self.packs.tensor(entries[name], types[entries[name].type]) for name in ordered)
+        for bundle in bundles(found):
             after = fetching.submit(fetch, bundle) if whole and len(bundle) > 1 else None
             for tensor in bundle:
                 yield begin(next(left), tensor, after)
