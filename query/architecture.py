@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from sqlalchemy import and_, select
 
 from tensorrepo.formats.model.graph.hashes import prefix_hashes
-from tensorrepo.query.sync.loader import chunks
+from tensorrepo.query.sync.loader import chunks, present
 from tensorrepo.query.tables import (
     commit,
     edge,
@@ -35,12 +35,14 @@ from tensorrepo.repo.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Row, Select
+    from sqlalchemy import Connection, Row, Select
 
     from tensorrepo.formats.model.graph.graph import Graph
 
 LEAST_SHARE: Final = 0.5  # of the nodes, that a donor ordered by a metric has in common
 _NODES_AT_ONCE: Final = 50_000
+_PREFIXES_AT_ONCE: Final = 32
+_NAME, _OP = 2, 3  # in rows of nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +128,11 @@ def models_with_path(
         InvalidInputError: a pattern that is none.
     """
     for some in _in_portions(connection.execute(select(graphs.c.digest, graphs.c.nodes)).all()):
-        for digest, found in _paths_in(connection, some, first, last, steps):
-            query = select(model_version.c.digest).where(model_version.c.graph == digest)
-            models = connection.execute(query.order_by(model_version.c.digest)).scalars().all()
-            places = versions_of(connection, models)
-            for model in models:
-                yield PathFound(model, found, places.get(model, ()))
+        paths = dict(_paths_in(connection, some, first, last, steps))
+        models = _models_of(connection, paths)
+        places = versions_of(connection, (model for _, model in models))
+        for graph, model in models:
+            yield PathFound(model, paths[graph], places.get(model, ()))
 
 
 def donors(
@@ -226,51 +227,66 @@ def _in_portions(rows: Sequence[Any]) -> Iterator[list[str]]:
         yield some
 
 
+def _models_of(connection: Connection, graphs_of: Iterable[str]) -> list[tuple[str, str]]:
+    """Graph and model, in order, of the models of those graphs."""
+    found: list[tuple[str, str]] = []
+    for some in chunks(graphs_of):
+        query = select(model_version.c.graph, model_version.c.digest)
+        rows = connection.execute(query.where(model_version.c.graph.in_(some)))
+        found += [(row.graph, row.digest) for row in rows]
+    return sorted(found)
+
+
 def _paths_in(
     connection: Connection, some: list[str], first: str, last: str | None, steps: int | None
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
+    columns = select(node.c.graph, node.c.place, node.c.name, node.c.op)
     rows = [
         row
         for part in chunks(some)
-        for row in connection.execute(
-            select(node.c.graph, node.c.place, node.c.name, node.c.op).where(node.c.graph.in_(part))
-        )
+        for row in connection.execute(columns.where(node.c.graph.in_(part)))
     ]
-    starts = _places(rows, first)
-    ends = starts if last is None else _places(rows, last)
-    names = {(row.graph, row.place): row.name for row in rows}
-    for graph in sorted(starts.keys() & ends.keys()):
-        if last is None:
-            yield graph, (names[graph, min(starts[graph])],)
-            continue
-        way = _way(_targets(connection, graph), starts[graph], ends[graph], steps)
+    words = sorted({row[_NAME] for row in rows} | {row[_OP] for row in rows})
+    starts = _places(rows, _fitting(words, first))
+    ends = starts if last is None else _places(rows, _fitting(words, last))
+    names = {(graph, place): name for graph, place, name, _ in rows}
+    both = sorted(starts.keys() & ends.keys())
+    if last is None:
+        yield from ((graph, (names[graph, min(starts[graph])],)) for graph in both)
+        return
+    targets = _targets(connection, both)
+    for graph in both:
+        way = _way(targets.get(graph, {}), starts[graph], ends[graph], steps)
         if way:
             yield graph, tuple(names[graph, place] for place in way)
 
 
-def _places(rows: Sequence[Any], pattern: str) -> dict[str, set[int]]:
-    """Graph to the places of its nodes that fit."""
-    whole = f"^(?:{pattern})$"
+def _fitting(words: list[str], pattern: str) -> set[str]:
+    """Those that fit; each is looked at once, however many nodes have it."""
     try:
-        fits = pc.or_(
-            pc.match_substring_regex(pa.array([row.name for row in rows], pa.string()), whole),
-            pc.match_substring_regex(pa.array([row.op for row in rows], pa.string()), whole),
-        )
+        fits = pc.match_substring_regex(pa.array(words, pa.string()), f"^(?:{pattern})$")
     except pa.ArrowInvalid as error:
         raise InvalidInputError(f"pattern {pattern!r:.200}: {error}") from error
+    return {word for word, fit in zip(words, fits.to_pylist(), strict=True) if fit}
+
+
+def _places(rows: Iterable[Row[Any]], fitting: set[str]) -> dict[str, set[int]]:
+    """Graph to the places of its nodes whose name or operation is one of `fitting`."""
     found: dict[str, set[int]] = {}
-    for row, fit in zip(rows, fits.to_pylist(), strict=True):
-        if fit:
-            found.setdefault(row.graph, set()).add(row.place)
+    for graph, place, name, op in rows:
+        if name in fitting or op in fitting:
+            found.setdefault(graph, set()).add(place)
     return found
 
 
-def _targets(connection: Connection, graph: str) -> dict[int, list[int]]:
-    """Place of a node to those that take from it."""
-    found: dict[int, list[int]] = {}
-    query = select(edge.c.source, edge.c.target).where(edge.c.graph == graph)
-    for row in connection.execute(query.order_by(edge.c.source, edge.c.target)):
-        found.setdefault(row.source, []).append(row.target)
+def _targets(connection: Connection, some: Iterable[str]) -> dict[str, dict[int, list[int]]]:
+    """Of each graph, the place of a node to those that take from it."""
+    found: dict[str, dict[int, list[int]]] = {}
+    for part in chunks(some):
+        query = select(edge.c.graph, edge.c.source, edge.c.target).where(edge.c.graph.in_(part))
+        ordered = query.order_by(edge.c.graph, edge.c.source, edge.c.target)
+        for graph, source, target in connection.execute(ordered):
+            found.setdefault(graph, {}).setdefault(source, []).append(target)
     return found
 
 
@@ -310,11 +326,12 @@ class _Asked:
     """The graph that donors are looked for.
 
     `hashes` are those of its nodes, each as often as it occurs; `sizes` how many nodes the prefix
-    has that ends in one.
+    has that ends in one. `inputs` are the hashes of what each takes from.
     """
 
     hashes: Counter[str]
     sizes: dict[str, int]
+    inputs: dict[str, list[str]]
     nodes: int
 
     @classmethod
@@ -323,16 +340,29 @@ class _Asked:
         places = {one.name: place for place, one in enumerate(graph.nodes)}
         ancestors: list[int] = []  # sets of places, as bits
         sizes: dict[str, int] = {}
+        inputs: dict[str, list[str]] = {}
         for place, one in enumerate(graph.nodes):
             reached = 1 << place
             for source in one.inputs:
                 reached |= ancestors[places[source.node]]
             ancestors.append(reached)
             sizes[hashes[one.name]] = reached.bit_count()
-        return cls(Counter(hashes.values()), sizes, len(graph.nodes))
+            inputs[hashes[one.name]] = [hashes[source.node] for source in one.inputs]
+        return cls(Counter(hashes.values()), sizes, inputs, len(graph.nodes))
 
     def longest_first(self) -> list[str]:
         return sorted(self.sizes, key=lambda one: (-self.sizes[one], one))
+
+    def at_least(self, nodes: float) -> list[str]:
+        """Prefixes of so many nodes one of which every graph has that has any of so many.
+
+        Whoever has a prefix has all that lead to it: the first that are long enough will do.
+        """
+        return [
+            one
+            for one, size in self.sizes.items()
+            if size >= nodes and all(self.sizes[source] < nodes for source in self.inputs[one])
+        ]
 
 
 def _with_metric(ranking: Ranking) -> Select[Any]:
@@ -358,7 +388,7 @@ def _by_prefix(
 ) -> list[Row[Any]]:
     """The models that share the longest prefixes which end in one node: enough of them."""
     found: dict[str, Row[Any]] = {}
-    for prefix in asked.longest_first():
+    for prefix in _known(connection, asked.longest_first()):
         if len(found) >= limit:
             break
         there = select(node.c.graph).where(node.c.prefix == prefix)
@@ -368,6 +398,13 @@ def _by_prefix(
     return list(found.values())
 
 
+def _known(connection: Connection, prefixes: Iterable[str]) -> Iterator[str]:
+    """Those that some graph has, in order: most of the longest ones are nobody's."""
+    for some in chunks(prefixes, _PREFIXES_AT_ONCE):
+        there = present(connection, node.c.prefix, some)
+        yield from (prefix for prefix in some if prefix in there)
+
+
 def _by_metric(
     connection: Connection,
     asked: _Asked,
@@ -375,14 +412,10 @@ def _by_metric(
     limit: int,
 ) -> list[Row[Any]]:
     """The models of the best values, of those that share enough."""
-    least = asked.nodes * LEAST_SHARE
-    long = [prefix for prefix, size in asked.sizes.items() if size >= least]
-    there: ColumnElement[bool] = (
-        select(node.c.graph)
-        .where(node.c.graph == model_version.c.graph, node.c.prefix.in_(long))
-        .exists()
-    )
-    chosen = query.where(there, metric.c.value.is_not(None)).limit(limit)
+    long = asked.at_least(asked.nodes * LEAST_SHARE)
+    there = select(node.c.graph).where(node.c.prefix.in_(long))
+    sharing = model_version.c.graph.in_(there)
+    chosen = query.where(sharing, metric.c.value.is_not(None)).limit(limit)
     return list(connection.execute(chosen).all())
 
 

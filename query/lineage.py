@@ -180,8 +180,8 @@ def _asked(connection: Connection, query: str, given: Mapping[str, Any], *, up: 
 
 
 def _fetched(result: CursorResult[Any]) -> list[tuple[Any, ...]]:
-    """All rows as the driver gives them: plain tuples of texts, which the garbage collector lets
-    be. SQLAlchemy's own rows take as long as the query does, where there are thousands.
+    """All rows as the driver gives them. Plain tuples of texts are nothing to the garbage
+    collector; thousands of SQLAlchemy's rows are.
     """
     rows: list[tuple[Any, ...]] = result.cursor.fetchall()  # type: ignore[union-attr]  # has rows
     result.close()

@@ -229,7 +229,7 @@ def decode_object(data: Buffer, digest: Digest | None = None) -> Envelope:
 
 
 def decode_payload(data: Buffer) -> tuple[Kind, memoryview]:
-    """What a whole object is and holds, without its links: a fourth of the time of `decode_object`.
+    """What a whole object is and holds, without its links, which take most of the time.
 
     For who does not ask what it refers to, and had its digest verified. Raises as `decode_object`.
     """

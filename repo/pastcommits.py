@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LIMIT_BYTES: Final = 64 << 20
 _FIRST_STEPS: Final = 4  # commits asked for before any segment is loaded
 _RECORDS_PER_STEP: Final = 128  # and for each so many records in it, one more
+_RECORDS_PER_NEAR_STEP: Final = 16  # where commits are near, to load one is work
 _COMMIT_COST: Final = 400  # bytes that a commit takes in memory beside its own
 _MAX_WASTED: Final = 16
 _MAX_MISSED: Final = 1 << 14
@@ -38,9 +39,10 @@ class PastCommits:
     def __init__(self, log: Log, limit_bytes: int = LIMIT_BYTES) -> None:
         self._log = log
         self._limit_bytes = limit_bytes
-        lengths = log.form.segment_lengths
+        lengths, near = log.form.segment_lengths, log.backend.local_root is not None
         # On a local disk only long segments are written: to look for others costs time.
-        self._lengths = lengths if log.backend.local_root is None else (max(lengths),)
+        self._lengths = (max(lengths),) if near else lengths
+        self._per_step = _RECORDS_PER_NEAR_STEP if near else _RECORDS_PER_STEP
         self._lock = threading.Lock()
         self._commits: dict[Digest, SegmentCommit] = {}
         self._held: OrderedDict[int, Segment] = OrderedDict()  # by last generation
@@ -91,7 +93,7 @@ class PastCommits:
     def _is_worth_loading(self) -> bool:
         """Whether the walk has taken so many steps that the next segment is likely to pay."""
         length = segment_length(self._next, self._lengths)
-        steps = max(_FIRST_STEPS, length // _RECORDS_PER_STEP) << self._wasted
+        steps = max(_FIRST_STEPS, length // self._per_step) << self._wasted
         return self._steps >= steps
 
     def _find_next(self) -> bool:

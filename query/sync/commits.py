@@ -49,7 +49,7 @@ class Walk:
         known: which of these digests the catalog has.
         shallow: commits whose parents the repository does not have.
         past: commits that need not be read one by one; also where objects are near, as a file
-            for each takes five times as long as a place in a segment.
+            for each takes ten times as long as a place in a segment.
     """
 
     def __init__(

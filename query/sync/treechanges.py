@@ -3,9 +3,9 @@
 Nearly every tree is one page that its commit embeds, and nearly every commit changes a few of its
 entries. Such pages are compared as bytes. Where the paths stayed the same, all that differs lies
 within items whose places are known from the page before: nothing else is looked at. Where they did
-not, items are scanned, not decoded. The first is a tenth and the second a fifth of the time that
-`trees.differences` takes. The commit's digest was verified; who checks out what it holds, or runs
-`fsck`, checks the page as well.
+not, items are scanned, not decoded. With 20 paths the first takes a thirtieth, and the second a
+fourth, of the time that `trees.differences` takes. The commit's digest was verified; who checks out
+what it holds, or runs `fsck`, checks the page as well.
 """
 
 from __future__ import annotations
