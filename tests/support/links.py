@@ -51,12 +51,13 @@ def simulate(
     while now < seconds:
         while len(flying) < concurrency.limit:
             is_refused = len(flying) >= link.refuses_above
+            began = now + 1e-6 * len(flying)  # one after another, as threads do
             first_byte = now + link.latency_seconds * (1 + link.noise * chance.random())
             if is_refused:
-                heapq.heappush(flying, (first_byte, now, True))
+                heapq.heappush(flying, (first_byte, began, True))
                 continue
             free = max(free, first_byte) + size_bytes / link.bytes_per_second
-            heapq.heappush(flying, (free, now, False))
+            heapq.heappush(flying, (free, began, False))
         now, began, is_refused = heapq.heappop(flying)
         if is_refused:
             concurrency.slowed_down(began, now)

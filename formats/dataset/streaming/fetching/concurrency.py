@@ -2,9 +2,15 @@
 
 As many as still make more bytes arrive. With latency a single request leaves the link idle most of
 the time; beyond the link's capacity further requests only wait for each other, hold memory, and
-provoke the store to refuse some. Nobody knows the link beforehand, so `Concurrency` tries: it
-doubles while that pays, then looks now and then whether a few more or a few less do as well. An
-answer of "slow down" takes effect at once.
+provoke the store to refuse some; and where they share the link evenly, all of them are answered
+late and at one moment. Nobody knows the link beforehand, so `Concurrency` tries: it doubles while
+that pays, then looks now and then whether a few more or a few less do as well. An answer of "slow
+down" takes effect at once.
+
+The goodput of one round is noisy, and that of the first has nothing to be compared with. How long
+requests take tells more: the first ones have the link for themselves, and as soon as later ones
+take twice as long, they spend half of their time waiting for each other, and the link is full. From
+then on no fewer are tried than keep it full while this process is busy with something else.
 
 Requests that are sent at one moment share the link, so they are answered at one moment as well, and
 until the next ones are the link is idle. Therefore some more follow the first ones, one by one,
@@ -15,7 +21,9 @@ Pure: time comes in with every answer.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from statistics import median
 
 _DOUBLING_PAYS = 1.25  # times the goodput before
 _MORE_PAYS = 1.05
@@ -28,6 +36,8 @@ _WARY_ROUNDS = 100  # after "slow down" the limit stays below the one that was r
 _PACE_SECONDS = 0.002  # between two of those that follow the first ones,
 _PACED_SECONDS = 0.1  # for so long: a slow link has enough to do
 _LEAST_ANSWERS = 8  # of a round: goodput over fewer is noise
+_PAUSE_SECONDS = 0.05  # for so long others may hold the interpreter lock, and nothing is asked
+_CROWDED = 2.0  # times as long as the first ones take requests that wait for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +58,8 @@ class _Round:
     """About as many answers as requests are in flight, so each of them took part."""
 
     began: float | None = None
-    answers: int = 0
     bytes: int = 0
+    taken: list[tuple[float, float]] = field(default_factory=list)  # when sent, and how long
 
 
 @dataclass(slots=True)
@@ -60,11 +70,14 @@ class Concurrency:
         bounds: of the limit.
         limit: how many requests may be in flight now.
         reached: the highest limit so far.
+        filling: how many requests are answered in the time that one of them takes when it does not
+            wait for others: more than that wait; 0: not known yet.
     """
 
     bounds: Bounds = Bounds()
     limit: int = 0
     reached: int = 0
+    filling: int = 0
     _doubling: bool = True
     _base: float = 0.0  # goodput at `_before`, or at `limit` when nothing is tried
     _before: int = 0  # the limit to go back to when an attempt does not pay; 0: none
@@ -77,6 +90,8 @@ class Concurrency:
     _round: _Round = field(default_factory=_Round)
     _first: float | None = None  # when the first request was sent
     _heard: bool = False  # of any
+    _alone: float = 0.0  # seconds of requests that had the link for themselves
+    _enough: int = 0  # no less is tried: it keeps the link busy while nobody can ask for more
 
     def __post_init__(self) -> None:
         self.limit = self.reached = self.limit or self.bounds.start
@@ -112,11 +127,11 @@ class Concurrency:
         if found.began is None:
             found.began = now  # the next `limit` answers take one round trip, or what the link says
             return
-        found.answers += 1
+        found.taken.append((began, now - began))
         found.bytes += size_bytes
-        if found.answers >= max(self.limit, _LEAST_ANSWERS) and now > found.began:
+        if len(found.taken) >= max(self.limit, _LEAST_ANSWERS) and now > found.began:
             self._round = _Round(now)
-            self._judge(found.bytes / (now - found.began), now)
+            self._judge(found, now)
 
     def slowed_down(self, began: float, now: float) -> None:
         """A request, sent at `began`, was refused because there were too many."""
@@ -129,10 +144,13 @@ class Concurrency:
         self._settle(int(self.limit * _SLOWER), now)
         self._base = 0.0
 
-    def _judge(self, goodput: float, now: float) -> None:
+    def _judge(self, found: _Round, now: float) -> None:
+        assert found.began is not None
+        goodput = found.bytes / (now - found.began)
         self._wary -= 1
         if self._doubling:
-            self._judge_doubling(goodput, now)
+            rate = len(found.taken) / (now - found.began)
+            self._judge_doubling(self._waits(found), goodput, rate, now)
         elif self._before:
             self._judge_attempt(goodput, now)
         else:
@@ -141,8 +159,12 @@ class Concurrency:
             if self._calm <= 0:
                 self._attempt(now)
 
-    def _judge_doubling(self, goodput: float, now: float) -> None:
-        if goodput < self._base * _DOUBLING_PAYS:
+    def _judge_doubling(self, waits: float, goodput: float, rate: float, now: float) -> None:
+        self.filling = math.ceil(rate * self._alone)
+        if waits >= _CROWDED:
+            self._enough = int(rate * (_CROWDED * self._alone + _PAUSE_SECONDS))
+            self._settle(min(self._enough, self.limit), now)
+        elif goodput < self._base * _DOUBLING_PAYS:
             # Twice as many brought little: the truth lies between, where attempts find it.
             self._settle(int(0.75 * self.limit), now)
         elif self.limit == self.bounds.most:
@@ -150,6 +172,16 @@ class Concurrency:
         else:
             self._base = goodput
             self._move(2 * self.limit, now)
+
+    def _waits(self, found: _Round) -> float:
+        """How many times as long as the very first ones the requests of a round took."""
+        taken = [seconds for _, seconds in found.taken]
+        if not self._alone:
+            # In the order of sending, which does not favour quick ones.
+            first = sorted(found.taken)[: max(1, len(taken) // 4)]
+            self._alone = median(seconds for _, seconds in first)
+            taken = taken[len(taken) // 2 :]
+        return median(taken) / self._alone if self._alone else 0.0
 
     def _judge_attempt(self, goodput: float, now: float) -> None:
         wanted = self._base * (_MORE_PAYS if self.limit > self._before else _LESS_COSTS)
@@ -165,7 +197,7 @@ class Concurrency:
     def _attempt(self, now: float) -> None:
         self._before = self.limit
         if self._try_less:
-            self._move(int(self.limit * _LESS), now)
+            self._move(min(self.limit, max(int(self.limit * _LESS), self._enough)), now)
         else:
             self._move(int(self.limit * _MORE) + 1, now)
         if self.limit == self._before:  # at a bound: the other way next time

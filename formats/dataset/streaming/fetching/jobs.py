@@ -6,7 +6,8 @@ waits for the first step, so nothing else shall take the link from it, but for s
 follow when it is almost there, lest the link be idle afterwards.
 
 A request is late when it takes longer than others do and was overtaken by some of them: where all
-of them wait for the link, a second one would only wait as well.
+of them wait for the link, a second one would only wait as well. So it is where many are late at
+one moment, unless they are very late.
 
 Decides and counts, and does nothing: time comes in, threads are elsewhere. Not thread-safe.
 """
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.02  # between two looks for late requests, while some are on their way
 _SHORTEST_SECONDS = 0.001
 _OVERTAKEN = 8  # by so many requests a late one was, unless fewer are on their way
-_FOLLOWING = 3  # the limit, divided by this, is for others while the first step is on its way
+_FEW, _FEW_OF = 2, 16  # so many are late by themselves, or this part of those on their way
+_MUCH = 2.0  # times as long as is late
+_FOLLOWING = 2  # times as many as fill the link may be on their way with the first step
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +168,7 @@ class Jobs:
         if not self._hurried:
             return min(len(self._reads), self.limit - self.reading)
         urgent = min(self._urgent, self.limit - self.reading)
-        following = max(self._start, self.limit // _FOLLOWING)
+        following = min(self.limit, _FOLLOWING * self._concurrency.filling or self._start)
         others = min(len(self._reads) - self._urgent, following - self.reading - urgent)
         return urgent + max(0, others)
 
@@ -253,7 +256,7 @@ class Jobs:
         while self._later and self._later[0][0] <= now:
             self.read(heapq.heappop(self._later)[2])
         soonest = now + _LOOK_SECONDS if self._flying else float("inf")
-        for late in [read for read in self._flying if self._is_late(read, now)]:
+        for late in self._late(now):
             late.hedged = True
             self.read(late)
         paced = self._concurrency.pace(now) if self._reads else None
@@ -263,13 +266,23 @@ class Jobs:
             soonest = min(soonest, self._later[0][0])
         return None if soonest == float("inf") else max(_SHORTEST_SECONDS, soonest - now)
 
-    def _is_late(self, read: Read, now: float) -> bool:
+    def _late(self, now: float) -> list[Read]:
+        """Reads to be made a second time. Many that are a little late wait for the link."""
+        found = [(self._lateness(read, now), read) for read in self._flying]
+        late = [each for each in found if each[0] >= 1]
+        many = len(late) > max(_FEW, len(self._flying) // _FEW_OF)
+        return [read for lateness, read in late if lateness >= _MUCH or not many]
+
+    def _lateness(self, read: Read, now: float) -> float:
+        """How many times what is usual a read has taken, if a second one may help; else 0."""
         if read.hedged:
-            return False
+            return 0.0
         needed = read.order < self._needed
         patience = self._hedging.patience_seconds(read.span.size_bytes, needed=needed)
         if patience is None or now - read.began < patience:
-            return False
+            return 0.0
         place, flying = self._flying.index(read), len(self._flying)
         overtaken = (self._sent - read.number) - (flying - place)
-        return overtaken >= _OVERTAKEN or flying <= _OVERTAKEN
+        if overtaken < _OVERTAKEN < flying:
+            return 0.0
+        return (now - read.began) / patience

@@ -33,6 +33,25 @@ def test_twice_as_many_are_tried_as_long_as_that_pays() -> None:
     assert concurrency.reached == 128
 
 
+def test_no_more_are_tried_once_requests_take_twice_as_long_as_the_first_ones() -> None:
+    concurrency = Concurrency(Bounds(start=32))
+    simulate(Link(125 * MB, 0.02), concurrency, seconds=1, size_bytes=1 << 18)
+    assert concurrency.reached < 64
+    assert 10 <= concurrency.filling <= 30  # of 256 KiB in 20 ms and what the first ones waited
+
+
+def test_requests_that_take_alike_are_doubled_although_some_are_slow() -> None:
+    concurrency = Concurrency(Bounds(start=32))
+    simulate(Link(100_000 * MB, 0.02, noise=3.0), concurrency, seconds=1, size_bytes=1 << 18)
+    assert concurrency.reached == 128
+
+
+def test_fewer_are_tried_no_further_than_to_what_covers_a_pause() -> None:
+    concurrency = Concurrency(Bounds(start=32))
+    found = simulate(Link(125 * MB, 0.02), concurrency, seconds=60, size_bytes=1 << 18)
+    assert found.limit * (1 << 18) / (125 * MB) >= 0.02 + 0.05
+
+
 def test_more_follow_the_first_requests_until_something_is_heard() -> None:
     concurrency = Concurrency(Bounds(start=32))
     assert concurrency.pace(5.0) is None  # before the first one

@@ -100,8 +100,8 @@ def test_others_wait_while_the_first_step_has_the_link() -> None:
     found = jobs(reads=40, start=4)
     found.await_next(10)
     assert orders(begun(found, 0.0)) == [0, 1, 2, 3]
-    found.due(0.1)  # nothing was heard for long: more may follow
-    assert orders(begun(found, 0.1)) == [4, 5, 6, 7, 8, 9, *range(10, 18)]
+    found.due(0.1)  # nothing was heard for long: more may follow, but none that nobody waits for
+    assert orders(begun(found, 0.1)) == [4, 5, 6, 7, 8, 9]
 
 
 def test_others_begin_when_the_first_step_is_there() -> None:
@@ -171,6 +171,30 @@ def test_requests_that_all_wait_for_the_link_are_not_late() -> None:
     found.answered(some[8], 1.0, 9.0)  # the eighth that overtook the first one
     found.due(9.0)
     assert begun(found, 9.0) == some[:1]
+
+
+def test_many_that_are_late_at_one_moment_wait_for_the_link() -> None:
+    found = known()
+    found.await_next(80)
+    some = [sent(found, order, 1.0) for order in range(40, 60)]
+    for order in range(60, 68):
+        found.answered(sent(found, order, 1.0), 1.0, 1.1)
+    found.due(1.25)
+    assert begun(found, 1.25) == []
+    for each in some[2:]:
+        found.answered(each, 1.0, 1.25)
+    found.due(1.26)
+    assert begun(found, 1.26) == some[:2]
+
+
+def test_those_that_are_very_late_are_made_again_however_many() -> None:
+    found = known()
+    found.await_next(80)
+    some = [sent(found, order, 1.0) for order in range(40, 60)]
+    for order in range(60, 68):
+        found.answered(sent(found, order, 1.0), 1.0, 1.1)
+    found.due(1.45)
+    assert begun(found, 1.45) == some[:12]  # up to the limit of 32
 
 
 def test_what_failed_is_repeated_when_it_is_time() -> None:
