@@ -330,8 +330,20 @@ def _from_torch(name: str, value: Any) -> ArrayTensor:
         raise InvalidInputError(f"tensor {name!r}: {fault}")
     shape = tuple(int(dim) for dim in value.shape)
     if element.block_elements > 1:  # float4_e2m1fn_x2: torch counts pairs
+        if not shape:
+            raise InvalidInputError(
+                f"tensor {name!r}: {value.dtype} without a dimension is two numbers; reshape it to "
+                "(1,)"
+            )
         shape = (*shape[:-1], shape[-1] * element.block_elements)
-    return ArrayTensor(value.detach(), element, shape)
+    return ArrayTensor(_bits_of(value.detach()), element, shape)
+
+
+def _bits_of(value: Any) -> Any:
+    """A bool as its byte, of which a copy by torch would keep only whether it is 0."""
+    import torch
+
+    return value.view(torch.uint8) if value.dtype == torch.bool else value
 
 
 def memory_key(value: object) -> tuple[object, ...] | None:
@@ -350,7 +362,9 @@ def memory_key(value: object) -> tuple[object, ...] | None:
 def _torch_key(value: Any) -> tuple[object, ...] | None:
     address = value.untyped_storage().data_ptr()
     place = str(value.device), value.storage_offset(), tuple(value.shape), tuple(value.stride())
-    return ("torch", address, str(value.dtype), *place) if address else None
+    # Conjugated or negated are other numbers in the same memory.
+    means = str(value.dtype), value.is_conj(), value.is_neg()
+    return ("torch", address, *means, *place) if address else None
 
 
 def array_of(data: memoryview | NDArray[Any], element: TensorType, shape: tuple[int, ...]) -> Any:

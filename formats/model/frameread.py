@@ -249,11 +249,12 @@ def _check_frames(
 ) -> None:
     """Whether the frames are as many and as large as the tensor's, and hash to its fingerprint."""
     size, whole = element.bytes_of(piece.shape), frame_bytes(element)
-    expected = [whole] * (frame_count(element, size) - 1)
-    expected.append(size - whole * len(expected))
-    if [placed.frame.size_bytes for placed in frames] != expected:
+    count = max(frame_count(element, size), 1)
+    sizes = [placed.frame.size_bytes for placed in frames]
+    # Counted first: a shape is a claim, and a list as long as it claims is memory without bound.
+    if len(sizes) != count or sizes != [whole] * (count - 1) + [size - whole * (count - 1)]:
         raise CorruptError(
-            f"tensor {name!r}: expected {len(expected)} frames and {size} bytes, found "
+            f"tensor {name!r}: expected {count} frames and {size} bytes, found "
             f"{len(frames)} and {sum(placed.frame.size_bytes for placed in frames)}"
         )
     digests = b"".join(placed.frame.digest for placed in frames)

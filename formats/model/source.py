@@ -58,6 +58,10 @@ class ModelSource:
     notes: tuple[str, ...] = ()
     graph: bytes | None = None  # an encoded architecture graph, where the source has one
 
+    def named(self) -> dict[str, TensorReader]:
+        """The tensors by all of their names, those of aliases as well."""
+        return dict(self.tensors) | {name: self.tensors[own] for name, own in self.aliases.items()}
+
     @property
     def tensor_bytes(self) -> int:
         return sum(tensor.type.bytes_of(tensor.shape) for tensor in self.tensors.values())

@@ -140,7 +140,9 @@ def test_every_torch_type_is_read_as_it_lies_in_memory(name: str) -> None:
     assert reader.type is element
     assert math.prod(reader.shape) == tensor.numel() * element.block_elements
     assert bytes_of(tensor) == raw.numpy().tobytes()
-    assert bytes_of(tensor.t()) == tensor.t().contiguous().view(torch.uint8).numpy().tobytes()
+    # By bytes: torch's copy of a bool is whether it is 0.
+    items = raw.reshape(*tensor.shape, tensor.element_size())
+    assert bytes_of(tensor.t()) == items.transpose(0, 1).contiguous().numpy().tobytes()
     assert bytes_of(tensor[2:4]) == raw[2:4].numpy().tobytes()
 
 
@@ -173,3 +175,31 @@ def test_a_torch_view_of_other_shape_or_place_is_another_tensor() -> None:
     assert memory_key(tensor) == memory_key(tensor.detach())
     others = [tensor.t()[:2], tensor[1:], tensor.clone(), tensor.view(2, 8)]
     assert memory_key(tensor) not in {memory_key(other) for other in others}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [lambda value: value.conj(), lambda value: value.imag, lambda value: value.conj().imag],
+)
+def test_numbers_that_torch_changes_when_they_are_read_have_another_key(other: Any) -> None:
+    torch = pytest.importorskip("torch", reason="pip install tensorrepo[torch]")
+    value = torch.arange(8) * (1 + 2j)
+    keys = {memory_key(value), memory_key(value.imag), memory_key(value.conj().imag)}
+    assert len(keys) == 3
+    assert memory_key(other(value)) == memory_key(other(value))
+    assert memory_key(other(value)) != memory_key(value)
+
+
+def test_a_bool_of_torch_hands_over_its_byte() -> None:
+    torch = pytest.importorskip("torch", reason="pip install tensorrepo[torch]")
+    given = torch.arange(64, dtype=torch.uint8).view(torch.bool).reshape(8, 8).T
+    found = np.zeros(64, np.uint8)
+    tensor_of("mask", given).read_into(0, found.data)
+    assert found.tolist() == np.arange(64).reshape(8, 8).T.reshape(-1).tolist()
+
+
+def test_two_numbers_without_a_dimension_are_refused() -> None:
+    torch = pytest.importorskip("torch", reason="pip install tensorrepo[torch]")
+    pair = torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    with pytest.raises(InvalidInputError, match=r"'pair'.*reshape it to \(1,\)"):
+        tensor_of("pair", pair)

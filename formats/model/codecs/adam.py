@@ -39,7 +39,7 @@ Role = Literal["second-moment", "weight"]
 _ROLES: Final[tuple[Role, ...]] = ("second-moment", "weight")
 _PARAMS = Struct("<BBHIddddd")  # role, decoupled decay, reserved 0, step, rate, betas, eps, decay
 assert _PARAMS.size == 48, "docs/spec/model.md promises 48 bytes of parameters"
-_MOST_STEPS: Final = 1 << 32
+MOST_STEPS: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class AdamParams:
     decoupled: bool
 
     def __post_init__(self) -> None:
-        if not 1 <= self.step < _MOST_STEPS or self.role not in _ROLES:
+        if not 1 <= self.step < MOST_STEPS or self.role not in _ROLES:
             raise InvalidInputError(f"Adam's step {self.step} for {self.role!r:.40}")
 
     def pack(self) -> bytes:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tensorrepo.formats.model.combine.adapter import ADD, IA3, LORA, REPLACE, adapter_of
 from tensorrepo.formats.model.combine.blend import Blend
 from tensorrepo.formats.model.frames import frame_bytes
-from tensorrepo.formats.model.rounding import rounded
+from tensorrepo.formats.model.rounding import ROUNDABLE, rounded
 from tensorrepo.formats.model.values import numbers
-from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     Values = NDArray[Any]
 
+_PARTS: Final = {LORA: 2, IA3: 1, REPLACE: 1, ADD: 1}  # how many tensors of the adapter each takes
+
 
 def adapt(recipe: Recipe, adapters: Sequence[Model], base: Model) -> Blend:
     """The tensors of a base with adapters put into it, one after the other.
@@ -45,12 +47,14 @@ def adapt(recipe: Recipe, adapters: Sequence[Model], base: Model) -> Blend:
     Raises:
         InvalidInputError: one is no adapter, or was declared of another model.
         UnsupportedError: one changes the base in a way that is not known here.
+        CorruptError: what one was declared to change is not what it holds.
     """
     steps: dict[str, list[_Step]] = {}
     anew: dict[str, TensorReader] = {}
     for model, weight in zip(adapters, recipe.weights, strict=True):
         for name, change in _declared(model, base, strict=recipe.strict).changes.items():
             share = weight * recipe.scale
+            _check_change(name, change, model)
             if change.kind in (REPLACE, ADD):
                 anew[name] = model.tensor(change.parts[0])
                 continue
@@ -61,7 +65,8 @@ def adapt(recipe: Recipe, adapters: Sequence[Model], base: Model) -> Blend:
                 )
             parts = [model.tensor(part) for part in change.parts]
             own = base.aliases.get(name, name)
-            steps.setdefault(own, []).append(_Step(change, share * (change.scale or 1), parts))
+            scale = 1.0 if change.scale is None else change.scale
+            steps.setdefault(own, []).append(_Step(change, share * scale, parts))
     _check_there(steps, base)
     tensors: dict[str, TensorReader] = {
         name: _AdaptedTensor(base.tensor(name), steps[name]) if name in steps else base.tensor(name)
@@ -100,9 +105,29 @@ def _declared(model: Model, base: Model, *, strict: bool) -> Adapter:
     return adapter
 
 
+def _check_change(name: str, change: Change, model: Model) -> None:
+    """Whether a change is one that is known here, of tensors that the adapter has."""
+    if change.kind not in _PARTS:
+        raise UnsupportedError(
+            f"adapter {model.entry.digest:.12} changes {name!r:.80} by {change.kind!r:.40}, which "
+            "is unknown here. Update tensorrepo."
+        )
+    there = [part for part in change.parts if part in model]
+    if len(change.parts) != _PARTS[change.kind] or there != list(change.parts):
+        raise CorruptError(
+            f"adapter {model.entry.digest:.12}, {name!r:.80}: {change.kind!r} is of "
+            f"{_PARTS[change.kind]} of its tensors, declared are {list(change.parts)!s:.200}"
+        )
+
+
 def _check_there(steps: dict[str, list[_Step]], base: Model) -> None:
     for name, listed in steps.items():
         shape = base.spec(name).shape if name in base else ()
+        if shape and base.spec(name).type.name not in ROUNDABLE:
+            raise InvalidInputError(
+                f"tensor {name!r} of the base is {base.spec(name).type.name}: nothing can be added "
+                "to it. Give the base that is not quantised"
+            )
         for step in listed:
             if not step.fits(shape):
                 raise InvalidInputError(
@@ -121,9 +146,12 @@ class _Step:
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         shapes = [tuple(part.shape) for part in self.parts]
+        if not shape or not all(shapes):
+            return False
         if self.change.kind == LORA:
             made = shapes[0][:1] + shapes[1][1:]
-            return (made[::-1] if self.change.transposed else made) == shape
+            same_rank = prod(shapes[0][1:]) == shapes[1][0]
+            return same_rank and (made[::-1] if self.change.transposed else made) == shape
         rows, *columns = shapes[0][::-1] if self.change.transposed else shapes[0]
         return (rows, prod(columns)) in {(shape[0], 1), (1, prod(shape[1:2]))}
 

@@ -67,7 +67,7 @@ def declare(base: Model, source: ModelSource, scale: float | None = None) -> Ada
             raise InvalidInputError(f"{CONFIG_FILE}: {error}") from error
     if config is not None and not isinstance(config, dict):
         raise InvalidInputError(f"{CONFIG_FILE}: expected an object, got {config!r:.40}")
-    return find_changes(base, source.tensors, config, scale)
+    return find_changes(base, source.named(), config, scale)
 
 
 def find_changes(

@@ -76,7 +76,7 @@ def construct_model(
         InvalidInputError: a tensor that nobody has and no rule; a value that does not fit.
     """
     wanted, graph = _wanted(target)
-    given = dict(source_of(dict(tensors or {})).tensors)
+    given = source_of(dict(tensors or {})).named()
     origins: dict[str, _Origin] = {}
     mapped = [_by_prefix(graph, donor.model) for donor in donors]
     missing: list[str] = []

@@ -7,13 +7,16 @@ guess that costs nothing when it is wrong: a prediction that does not come true 
 
 from __future__ import annotations
 
+import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.model.bases import Prediction
-from tensorrepo.formats.model.codecs.adam import AdamParams, Role
+from tensorrepo.formats.model.codecs.adam import MOST_STEPS, AdamParams, Role
 from tensorrepo.formats.model.training.statetree import dict_of, name_of, optimizers
 from tensorrepo.formats.tensors import is_torch
+from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     Json = Any
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_NO_GUESS = (
+    KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, struct.error,
+    InvalidInputError,
+)  # fmt: skip
 _BUFFERS = ("running_mean", "running_var")  # of normalisation: no parameters, but shaped like them
 
 
@@ -62,13 +69,15 @@ def adam_steps(
         before: the skeleton of the checkpoint before: a scheduler may have changed the rate since
             the step was made.
     """
-    earlier = dict(optimizers(before, ())) if before is not None else {}
+    earlier: dict[tuple[str, ...], Json] = {}
+    with suppress(*_NO_GUESS):
+        earlier = dict(optimizers(before, ()))
     found: list[AdamStep] = []
-    for path, optimizer in optimizers(skeleton, ()):
-        try:
-            found += _steps_of(optimizer, skeleton, tensors, earlier.get(path))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            continue  # it looked like one, and is none: nothing is predicted
+    with suppress(*_NO_GUESS):
+        for path, optimizer in optimizers(skeleton, ()):
+            # What looked like one, and is none: nothing is predicted.
+            with suppress(*_NO_GUESS):
+                found += _steps_of(optimizer, skeleton, tensors, earlier.get(path))
     return tuple(found)
 
 
@@ -76,19 +85,23 @@ def predictions(steps: Iterable[AdamStep]) -> dict[str, tuple[Prediction, ...]]:
     """How moments and weights follow from the checkpoint before; see `bases.Against`."""
     found: dict[str, tuple[Prediction, ...]] = {}
     for step in steps:
-        second = _params(step, "second-moment", 0.0)
-        before = step.second, step.first
-        found[step.second] = (Prediction("adam", second, before, (step.first,)),)
-        if step.weight is not None:
-            found[step.weight] = tuple(
-                Prediction(
-                    "adam",
-                    _params(step, "weight", rate),
-                    (step.weight,),
-                    (step.first, step.second),
-                )
-                for rate in step.rates
+        # A guess may be of numbers that no member has room for.
+        with suppress(*_NO_GUESS):
+            found |= _predicted(step)
+    return found
+
+
+def _predicted(step: AdamStep) -> dict[str, tuple[Prediction, ...]]:
+    second = _params(step, "second-moment", 0.0)
+    before = step.second, step.first
+    found = {step.second: (Prediction("adam", second, before, (step.first,)),)}
+    if step.weight is not None:
+        found[step.weight] = tuple(
+            Prediction(
+                "adam", _params(step, "weight", rate), (step.weight,), (step.first, step.second)
             )
+            for rate in step.rates
+        )
     return found
 
 
@@ -112,8 +125,9 @@ def _steps_of(
     rates_before = [group["lr"] for group in _groups(before)] if before else []
     found = []
     for at, group in enumerate(groups):
-        rates = dict.fromkeys([*rates_before[at : at + 1], group["lr"]])
-        numbers = [float(rate) for rate in rates if isinstance(rate, float | int)]
+        # A rate that is a tensor is known of now only.
+        rates = [one for one in rates_before[at : at + 1] if isinstance(one, float | int)]
+        numbers = dict.fromkeys([*map(float, rates), _number(group["lr"], tensors)])
         keys = [key for key in group["params"] if key in states]
         weights = _matched(keys, states, tensors, free)
         free = [name for name in free if name not in weights]
@@ -134,15 +148,14 @@ def _adam_step(
     first, second = (name_of(state.get(moment)) for moment in _MOMENTS)
     if first is None or second is None or group.get("amsgrad"):
         return None
-    one, two = group["betas"]["$tuple"] if isinstance(group["betas"], dict) else group["betas"]
-    counted = state["step"]
-    named = name_of(counted)
-    step = int(_scalar(tensors[named]) if named is not None else counted)
+    betas = group["betas"]["$tuple"] if isinstance(group["betas"], dict) else group["betas"]
+    one, two = (_number(beta, tensors) for beta in betas)
+    step = int(_number(state["step"], tensors))
+    if not 1 <= step < MOST_STEPS:
+        return None
     decoupled = bool(group.get("decoupled_weight_decay", False))
-    decay = float(group["weight_decay"])
-    return AdamStep(
-        weight, first, second, step, rates, (one, two), float(group["eps"]), decay, decoupled
-    )
+    eps, decay = (_number(group[key], tensors) for key in ("eps", "weight_decay"))
+    return AdamStep(weight, first, second, step, rates, (one, two), eps, decay, decoupled)
 
 
 def _matched(
@@ -187,5 +200,8 @@ def _tensors_in(node: Json) -> Iterator[str]:
             yield from _tensors_in(item)
 
 
-def _scalar(value: Any) -> float:
-    return float(value.item() if is_torch(value) else value)
+def _number(node: Json, tensors: Mapping[str, Any]) -> float:
+    """A number of an optimizer, which may be a tensor of one."""
+    if isinstance(node, dict):
+        node = tensors[node.get("$scalar") or name_of(node)]
+    return float(node.item() if is_torch(node) else node)

@@ -122,8 +122,13 @@ class _Room:
 
         plain = value.detach()
         dtype = getattr(torch, TORCH_NAMES[reader.type.name])
+        if not size:
+            return torch.empty(plain.shape, dtype=dtype)
         copied = torch.from_numpy(part).view(dtype).reshape(plain.shape)
-        copied.copy_(plain)
+        # Of a bool its byte: torch would copy whether it is 0.
+        is_bool = dtype == torch.bool
+        bits = (copied.view(torch.uint8), plain.view(torch.uint8)) if is_bool else (copied, plain)
+        bits[0].copy_(bits[1])
         return copied
 
 

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tensorrepo.formats.jsonvalues import MAX_JSON_NESTING
+from tensorrepo.formats.model.manifest import check_tensor_name
 from tensorrepo.formats.tensors import is_torch
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Json = Any
-MAX_NESTING: Final = 48  # a manifest's JSON may nest 64 deep, and wrappers nest, too
+MAX_NESTING: Final = 48
+_MAX_STORED: Final = MAX_JSON_NESTING - 1  # as it is stored, where wrappers nest, too, in metadata
 _MAX_DIGITS: Final = 4096
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
@@ -57,7 +60,7 @@ def take_apart(state: Mapping[str, Any]) -> StateTree:
             '{"model": model.state_dict(), "optimizer": optimizer.state_dict()}'
         )
     apart = _Apart()
-    return StateTree(apart.tensors, apart.node(dict(state), "", 0))
+    return StateTree(apart.tensors, apart.node(dict(state), "", 0, 0))
 
 
 def put_together(skeleton: Json, tensors: Mapping[str, Any]) -> Any:
@@ -77,13 +80,14 @@ def put_together(skeleton: Json, tensors: Mapping[str, Any]) -> Any:
 class _Apart:
     tensors: dict[str, Any] = field(default_factory=dict)
 
-    def node(self, value: Any, where: str, depth: int) -> Json:
-        if depth > MAX_NESTING:
-            raise InvalidInputError(f"{where[:200]}: nested deeper than {MAX_NESTING}")
-        if value is None or isinstance(value, bool | str | float):
-            return float(value) if isinstance(value, np.floating) else value
-        if isinstance(value, int):
-            return int(value) if value in _INT64 else {"$int": str(value)}
+    def node(self, value: Any, where: str, depth: int, stored: int) -> Json:
+        """What stands for a value, nested so deep in the state, and as it is stored."""
+        if isinstance(value, dict | list | tuple):
+            return self._container(value, where, depth, stored)
+        plain = value is None or isinstance(value, bool | str | float | int)
+        _check_depth(where, depth, stored + 1 + isinstance(value, complex) if not plain else stored)
+        if plain:
+            return _plain(value, where, depth, stored)
         if is_torch(value):
             return {"$tensor": self._named(where, value)}
         if isinstance(value, np.ndarray | np.generic):
@@ -93,30 +97,39 @@ class _Apart:
             return {"$bytes": base64.b64encode(value).decode()}
         if isinstance(value, complex):
             return {"$complex": [value.real, value.imag]}
-        return self._container(value, where, depth)
-
-    def _container(self, value: Any, where: str, depth: int) -> Json:
-        if isinstance(value, dict):
-            return self._dict(value, where, depth)
-        if isinstance(value, list | tuple):
-            items = [
-                self.node(item, _joined(where, str(at)), depth + 1) for at, item in enumerate(value)
-            ]
-            return items if isinstance(value, list) else {"$tuple": items}
         raise InvalidInputError(
             f"{where or 'the state'} is of type {type(value).__name__}, which cannot be stored: "
             "give tensors, arrays, numbers, text, bytes, and dicts, lists and tuples of those"
         )
 
-    def _dict(self, value: dict[Any, Any], where: str, depth: int) -> Json:
-        told = {
-            key: self.node(item, _joined(where, str(key)), depth + 1) for key, item in value.items()
+    def _container(self, value: Any, where: str, depth: int, stored: int) -> Json:
+        _check_depth(where, depth, stored)
+        if isinstance(value, dict):
+            return self._dict(value, where, depth, stored)
+        inside = stored + (1 if isinstance(value, list) else 2)
+        items = [
+            self.node(item, _joined(where, str(at)), depth + 1, inside)
+            for at, item in enumerate(value)
+        ]
+        return items if isinstance(value, list) else {"$tuple": items}
+
+    def _dict(self, value: dict[Any, Any], where: str, depth: int, stored: int) -> Json:
+        names = [key for key in value if isinstance(key, str) and not key.startswith("$")]
+        if len(names) == len(value) and names == sorted(names):  # as a manifest would sort them
+            return {
+                _text(key, where): self.node(item, _joined(where, key), depth + 1, stored + 1)
+                for key, item in value.items()
+            }
+        of = f"a key of {where or 'the state'}"
+        return {
+            "$dict": [
+                [
+                    self.node(key, of, depth + 1, stored + 3),
+                    self.node(item, _joined(where, str(key)), depth + 1, stored + 3),
+                ]
+                for key, item in value.items()
+            ]
         }
-        names = [key for key in told if isinstance(key, str) and not key.startswith("$")]
-        if len(names) == len(told) and names == sorted(names):  # as a manifest would sort them
-            return told
-        keys = (self.node(key, f"a key of {where or 'the state'}", depth + 1) for key in told)
-        return {"$dict": [list(pair) for pair in zip(keys, told.values(), strict=True)]}
 
     def _named(self, where: str, value: Any) -> str:
         """A name that nothing else has: a path may be ambiguous where keys have dots."""
@@ -124,8 +137,53 @@ class _Apart:
         while name in self.tensors:
             again += 1
             name = f"{where}#{again}"
-        self.tensors[name] = value
+        self.tensors[check_tensor_name(name)] = value
         return name
+
+
+def _check_depth(where: str, depth: int, stored: int) -> None:
+    if depth > MAX_NESTING or stored > _MAX_STORED:
+        raise InvalidInputError(
+            f"{where[:200]!r}: nested deeper than {MAX_NESTING}, or than {_MAX_STORED} as it is "
+            "stored, where a tuple counts 2 and a dict with keys that are no sorted names 3"
+        )
+
+
+def _plain(value: Any, where: str, depth: int, stored: int) -> Json:
+    """A value that JSON has, as Python's own: numpy's or a subclass may be written differently."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value, where)
+    if isinstance(value, float):
+        return float(value)
+    if value in _INT64:
+        return int(value)
+    _check_depth(where, depth, stored + 1)
+    return {"$int": _digits(value, where)}
+
+
+def _text(value: str, where: str) -> str:
+    """Text as it is, of whatever class it was."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"{where[:200]!r}: text {value!r:.80} cannot be stored: {error.reason}"
+        ) from error
+    return str.__str__(value)
+
+
+def _digits(value: int, where: str) -> str:
+    # Asked first: Python refuses to write very long ones, and takes quadratic time for others.
+    if value.bit_length() <= 4 * _MAX_DIGITS:
+        text = str(int(value))
+        if len(text) <= _MAX_DIGITS:
+            return text
+    raise InvalidInputError(
+        f"{where[:200]!r}: an integer of {value.bit_length():,} bits; at most {_MAX_DIGITS:,} "
+        "digits are stored. Give its bytes"
+    )
 
 
 def _joined(where: str, key: str) -> str:

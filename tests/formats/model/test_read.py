@@ -364,3 +364,16 @@ def test_a_model_says_what_it_is() -> None:
     assert "2 tensors, 241 bytes" in repr(model)
     assert ("x" in model, "z" in model, len(model)) == (True, False, 2)
     assert prod(model.spec("x").shape) == 30
+
+
+def test_a_shape_that_only_claims_to_be_large_is_damage_and_takes_no_memory() -> None:
+    objects = MemoryObjects()
+    model = stored({"x": np.arange(300, dtype="f4")}, objects)
+    (honest,) = model.manifest.tensors
+    claimed = (1 << 60,)
+    piece = msgspec.structs.replace(honest.pieces[0], shape=claimed)
+    tensor = msgspec.structs.replace(honest, shape=claimed, pieces=(piece,))
+    manifest = msgspec.structs.replace(model.manifest, tensors=(tensor,))
+    link = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links())
+    with pytest.raises(CorruptError, match="tensor 'x': expected 2199023255552 frames"):
+        open_model(objects, Entry(Kind.MODEL, link.digest, model.entry.storage))["x"]

@@ -281,3 +281,68 @@ def test_another_base_is_taken_only_when_told() -> None:
 def test_an_edge_that_tells_nonsense_is_corrupt() -> None:
     with pytest.raises(CorruptError, match=ADAPTER_OF):
         adapter_of([Edge(ADAPTER_OF, "models/base", "1" * 64, None, {"method": 3})])
+
+
+def test_one_tensor_trained_in_place_of_two_replaces_both() -> None:
+    objects = MemoryObjects()
+    base = placed_base(objects)
+    tied = normal(50, 16)
+    given = {**LORA, "embed.weight": tied, "head.weight": tied}
+    made = put_in(objects, base, placed_adapter(objects, base, given))
+    assert np.array_equal(made["embed.weight"], tied)
+    assert np.array_equal(made["head.weight"], tied)
+
+
+def test_one_factor_of_two_updates_changes_both() -> None:
+    objects = MemoryObjects()
+    tensors = {"k.weight": normal(24, 16), "q.weight": normal(24, 16)}
+    base, shared = placed_base(objects, tensors), normal(4, 16)
+    low = {f"{one}.lora_A.weight": shared for one in "kq"}
+    high = {f"{one}.lora_B.weight": normal(24, 4) for one in "kq"}
+    made = put_in(objects, base, placed_adapter(objects, base, {**low, **high}))
+    for one in "kq":
+        expected = tensors[f"{one}.weight"] + 2 * product({**low, **high}, one)
+        np.testing.assert_allclose(made[f"{one}.weight"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_update_of_scale_0_changes_nothing() -> None:
+    objects = MemoryObjects()
+    base = placed_base(objects)
+    adapter = placed_adapter(objects, base, LORA, {**CONFIG, "lora_alpha": 0})
+    made = put_in(objects, base, adapter)
+    name = "layers.0.q_proj.weight"
+    assert np.array_equal(made[name], BASE[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ({"kind": "dora", "parts": ["s"]}, UnsupportedError, "by 'dora', which is unknown"),
+        ({"kind": "replace", "parts": []}, CorruptError, "of 1 of its tensors, declared are"),
+        ({"kind": "lora", "parts": ["s"]}, CorruptError, "of 2 of its tensors, declared are"),
+        ({"kind": "ia3", "parts": ["gone"]}, CorruptError, r"declared are \['gone'\]"),
+        ({"kind": "lora", "parts": ["s", "wide"]}, InvalidInputError, "does not fit"),
+        ({"kind": "lora", "parts": ["s", "one"]}, InvalidInputError, "does not fit"),
+        ({"kind": "ia3", "parts": ["one"]}, InvalidInputError, "does not fit"),
+    ],
+)
+def test_a_declaration_that_the_adapter_does_not_keep_is_refused(
+    change: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    objects = MemoryObjects()
+    base = placed_base(objects, {"w": normal(24, 16)})
+    tensors = {"s": normal(24, 2), "wide": normal(4, 16), "one": np.array(1, "f4")}
+    edge = base.edge(ADAPTER_OF, method="x", changes={"w": change}, other=[])
+    adapter = Placed(stored(tensors, objects, lineage=[edge]), "models/x", None)
+    with pytest.raises(error, match=told):
+        put_in(objects, base, adapter)
+
+
+def test_nothing_is_added_to_what_is_no_number() -> None:
+    objects = MemoryObjects()
+    base = placed_base(objects, {"w": np.ones((24, 16), "?")})
+    change = {"kind": "ia3", "parts": ["s"]}
+    edge = base.edge(ADAPTER_OF, method="x", changes={"w": change}, other=[])
+    adapter = Placed(stored({"s": normal(24, 1)}, objects, lineage=[edge]), "models/x", None)
+    with pytest.raises(InvalidInputError, match="'w' of the base is BOOL"):
+        put_in(objects, base, adapter)

@@ -135,3 +135,13 @@ def test_what_does_not_fit_is_refused(given: Any, told: str) -> None:
 def test_an_architecture_that_is_none_is_refused(row: Any) -> None:
     with pytest.raises(InvalidInputError, match="its type and shape"):
         wanted_of({"w": row})
+
+
+def test_one_tensor_given_by_two_names_is_given_for_both() -> None:
+    objects = MemoryObjects()
+    tied = np.full((40, 40), 9, "f4")
+    donor = stored(full(1, emb=(40, 40), head=(40, 40)), objects)
+    target = full(0, emb=(40, 40), head=(40, 40))
+    made = constructed(objects, target, donor, tensors={"emb": tied, "head": tied}, rule="zeros")
+    assert {name: float(made[name].flat[0]) for name in made} == {"emb": 9, "head": 9}
+    assert made.metadata["recipe"]["tensors"] == {"emb": "given", "head": "given"}

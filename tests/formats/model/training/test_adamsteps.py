@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tensorrepo.formats.model.training.adamsteps import AdamStep, adam_steps
+from tensorrepo.formats.model.training.adamsteps import AdamStep, adam_steps, predictions
 from tensorrepo.formats.model.training.statetree import take_apart
 
 
@@ -107,3 +107,37 @@ def test_amsgrad_is_left_alone() -> None:
 )
 def test_what_only_looks_like_an_optimizer_is_passed_over(optimizer: Any) -> None:
     assert steps_of({"optimizer": optimizer}) == {}
+
+
+def tensors_for_numbers(model: Any) -> Any:
+    import torch
+
+    betas = torch.tensor(0.8), torch.tensor(0.9)
+    return torch.optim.AdamW(model.parameters(), lr=0.5, betas=betas, weight_decay=0.25)
+
+
+def test_numbers_that_are_tensors_are_numbers() -> None:
+    found = steps_of(trained(tensors_for_numbers))
+    assert found["model.0.weight"].betas == pytest.approx((0.8, 0.9))
+    assert "model.0.weight" in predictions(found.values())
+
+
+@pytest.mark.parametrize("step", [0, -1, 1 << 32, float("nan"), float("inf"), 10**400])
+def test_a_step_that_none_was_made_by_predicts_nothing(step: float) -> None:
+    state = trained(adamw)
+    for told in state["optimizer"]["state"].values():
+        told["step"] = step
+    assert steps_of(state) == {}
+
+
+@pytest.mark.parametrize(("member", "value"), [("betas", ("a", "b")), ("eps", 10**400)])
+def test_numbers_that_no_step_has_predict_nothing(member: str, value: Any) -> None:
+    state = trained(adamw)
+    state["optimizer"]["param_groups"][0][member] = value
+    assert steps_of(state) == {}
+
+
+def test_a_guess_that_has_no_room_is_left_out() -> None:
+    good = steps_of(trained(adamw))["model.0.bias"]
+    wrong = AdamStep("w", "m", "v", 0, (0.1,), (0.9, 0.99), 1e-8, 0.0, decoupled=False)
+    assert predictions([wrong, good]) == predictions([good])

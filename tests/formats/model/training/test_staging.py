@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
+
+import pytest
 
 from tensorrepo.formats.model.training.staging import Staging
 
@@ -33,3 +36,30 @@ def test_who_needs_the_room_of_what_is_used_waits() -> None:
     assert reserved.wait(30)
     assert gone.is_set()
     assert staging.staged_bytes == 60
+
+
+def copied(value: Any) -> Any:
+    staging = Staging(1 << 20)
+    return staging.copies({"value": value})["value"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bool", "uint8", "complex128"])
+def test_a_tensor_without_elements_is_copied(dtype: str) -> None:
+    torch = pytest.importorskip("torch", reason="pip install tensorrepo[torch]")
+    found = copied(torch.empty((0, 16), dtype=getattr(torch, dtype)))
+    assert (found.shape, found.dtype) == ((0, 16), getattr(torch, dtype))
+
+
+def test_bools_are_copied_byte_by_byte() -> None:
+    torch = pytest.importorskip("torch", reason="pip install tensorrepo[torch]")
+    found = copied(torch.arange(256, dtype=torch.uint8).view(torch.bool).reshape(16, 16).T)
+    expected = torch.arange(256, dtype=torch.uint8).reshape(16, 16).T
+    assert torch.equal(found.view(torch.uint8), expected)
+
+
+def test_a_tensor_and_its_conjugate_are_two() -> None:
+    torch = pytest.importorskip("torch", reason="pip install tensorrepo[torch]")
+    one = torch.arange(9) * (1 + 2j)
+    found = Staging(1 << 20).copies({"one": one, "other": one.conj()})
+    assert torch.equal(found["one"], one)
+    assert torch.equal(found["other"], one.conj().resolve_conj())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorrepo.formats.jsonvalues import check_json
 from tensorrepo.formats.model.training.statetree import MAX_NESTING, put_together, take_apart
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
@@ -69,6 +72,73 @@ def test_what_is_no_plain_value_is_refused_with_its_place(value: Any) -> None:
 def test_a_state_is_a_dict_with_names() -> None:
     with pytest.raises(InvalidInputError, match="names as keys"):
         take_apart({1: 2})  # type: ignore[dict-item]  # what is refused
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("a\ud800", "text .* cannot be stored"),
+        ({"\udc00": 1}, "text .* cannot be stored"),
+        ({1: {"\udc00": 1}}, "text .* cannot be stored"),
+        ({"x" * 5000: np.zeros(1)}, "5002 bytes, expected 1 to 4096"),
+        (10**4096, "an integer of 13,607 bits"),
+        (-(10**4095), "an integer of 13,604 bits"),
+        (10**9999, "an integer of 33,216 bits"),
+    ],
+    ids=["value", "key", "key of pairs", "name", "4097 digits", "sign", "10,000 digits"],
+)
+def test_what_a_manifest_has_no_room_for_is_refused_at_once(value: Any, told: str) -> None:
+    with pytest.raises(InvalidInputError, match=told):
+        take_apart({"s": value})
+
+
+def test_a_tensor_without_a_name_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="0 bytes, expected 1 to 4096"):
+        take_apart({"": np.zeros(1)})
+
+
+def test_the_longest_integer_comes_back() -> None:
+    assert through({"a": 10**4095})["a"] == 10**4095
+
+
+class Phase(str, enum.Enum):  # noqa: UP042  whose str() is another text
+    WARM = "warm"
+
+
+@pytest.mark.parametrize("text", [np.str_("warm"), Phase.WARM])
+def test_text_is_text_of_whatever_class(text: str) -> None:
+    found = through({"phase": text, "by": {np.str_("key"): text}})
+    assert found == {"phase": "warm", "by": {"key": "warm"}}
+    assert {type(found["phase"]), *map(type, found["by"])} == {str}
+
+
+def nested(wrapper: Callable[[Any], Any], levels: int, value: Any = 1) -> Any:
+    for _ in range(levels):
+        value = wrapper(value)
+    return {"a": value}
+
+
+def is_taken(state: dict[str, Any]) -> bool:
+    try:
+        take_apart(state)
+    except InvalidInputError:
+        return False
+    return True
+
+
+WRAPPERS = [lambda value: [value], lambda value: (value,), lambda value: {0: value},
+            lambda value: {"b": 1, "a": value}, lambda value: {(1,): value},
+            lambda value: {"k": value}]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("value", [1, np.zeros(1), 1j, 1 << 70])
+def test_what_is_taken_apart_fits_into_a_manifest(
+    wrapper: Callable[[Any], Any], value: Any
+) -> None:
+    deepest = next(at for at in range(18, 64) if not is_taken(nested(wrapper, at + 1, value)))
+    check_json({"state": take_apart(nested(wrapper, deepest, value)).skeleton}, "metadata")
+    assert through(nested(wrapper, deepest, value)) == nested(wrapper, deepest, value)
 
 
 def test_endless_nesting_is_refused() -> None:
