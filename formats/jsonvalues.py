@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from tensorrepo.repo.errors import InvalidInputError
 
 MAX_JSON_NESTING: Final = 64
+
+
+def as_plain(value: Any) -> Any:
+    """`value` with Python's numbers in place of numpy's, which say the same in JSON."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {key: as_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(item) for item in value]
+    return value
 
 
 def check_json(value: object, where: str, depth: int = 0) -> None:
@@ -21,6 +34,7 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise InvalidInputError(f"{where:.200}: key {key!r:.40} is not text")
+            _check_text(key, where)
             check_json(item, f"{where}.{key}", depth + 1)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
@@ -28,5 +42,17 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
     elif type(value) is int and not -(1 << 63) <= value < 1 << 64:
         bits = value.bit_length()
         raise InvalidInputError(f"{where:.200}: an integer of {bits} bits, at most 64 are kept")
-    elif value is not None and not isinstance(value, (bool, int, float, str)):
+    elif isinstance(value, str):
+        _check_text(value, where)
+    elif value is not None and not isinstance(value, (bool, int, float)):
         raise InvalidInputError(f"{where:.200}: {type(value).__name__} is not JSON")
+
+
+def _check_text(value: str, where: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"{where:.200}: {value!r:.80} has half a surrogate pair, so it is no UTF-8: a name of "
+            "a file in another encoding? os.fsencode gives its bytes"
+        ) from error

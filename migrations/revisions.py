@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 VERSION_TABLE: Final = "alembic_version"
 HEAD: Final = "head"
 BASE: Final = "base"
+SCRIPTS = Path(__file__).parent  # where Alembic finds env.py and the revisions
 
 
 class Fit(Enum):
@@ -93,7 +94,7 @@ def remove(connection: Connection) -> None:
 
 def _config(connection: Connection | None = None) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     return config

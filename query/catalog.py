@@ -11,6 +11,7 @@ import json
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from sqlalchemy.pool import StaticPool
 from tensorrepo.query import tables
 from tensorrepo.query.dialects import POSTGRESQL, SQLITE
 from tensorrepo.repo.errors import (
+    CorruptError,
     InvalidInputError,
     PermissionDenied,
     StorageError,
@@ -44,6 +46,10 @@ _SQLITE_SETTINGS: Final = (
     "temp_store = MEMORY",
     f"busy_timeout = {WAIT_SECONDS * 1000}",
     "foreign_keys = OFF",
+)
+_DAMAGED: Final = (
+    "It is only a cache: `tensorrepo catalog rebuild` moves the damaged file aside and makes it "
+    "anew."
 )
 _MISSING_DRIVER: Final = "pip install 'tensorrepo[postgres]'"
 
@@ -93,9 +99,48 @@ class Catalog:
                     lock(connection)
                 yield connection
 
+    def is_damaged(self) -> bool:
+        """Whether this is a SQLite file in which something is broken. Reads all of it."""
+        if self._file is None:
+            return False
+        try:
+            with self.reading() as connection:
+                found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        except CorruptError:
+            return True
+        return bool(found != "ok")
+
+    def set_aside(self) -> Path:
+        """Give a SQLite file another name, with what belongs to it. Who has it open keeps it.
+
+        Returns:
+            Where it lies now.
+        """
+        assert self._file is not None, "only files are set aside"
+        self.dispose()
+        names = (self._file.with_name(f"{self._file.name}.damaged{n or ''}") for n in count())
+        aside = next(name for name in names if not name.exists())
+        for suffix in ("", "-wal", "-shm"):
+            part = self._file.with_name(self._file.name + suffix)
+            try:
+                part.replace(aside.with_name(aside.name + suffix))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise PermissionDenied(
+                    f"the damaged catalog {part} cannot be moved aside: {error.strerror}. Delete "
+                    "it, or name another one in TENSORREPO_CATALOG."
+                ) from error
+        return aside
+
     def dispose(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+    @property
+    def _file(self) -> Path | None:
+        is_file = self.engine.dialect.name == SQLITE and not _in_memory(self.engine.url)
+        return Path(str(self.engine.url.database)) if is_file else None
 
 
 def connect(url: str) -> Engine:
@@ -103,7 +148,7 @@ def connect(url: str) -> Engine:
 
     Args:
         url: ``sqlite:///path``, ``sqlite://`` (in memory), ``postgresql://user@host/database``,
-            or the path of a SQLite file.
+            or the path of a SQLite file: one with a slash, or that ends in .db or .sqlite.
 
     Raises:
         InvalidInputError: another kind of database, or no URL.
@@ -131,6 +176,11 @@ def read_cursor(connection: Connection) -> Cursor | None:
     return Cursor(found.repository, found.generation, Digest(found.digest), shallow)
 
 
+def read_owner(connection: Connection) -> str | None:
+    """Of which repository it is, also in tables of an earlier revision; None: it is empty."""
+    return connection.execute(select(tables.cursor.c.repository)).scalar_one_or_none()
+
+
 def count_rows(connection: Connection) -> dict[str, int]:
     """How many rows each table has that has any."""
     counted = {
@@ -138,6 +188,12 @@ def count_rows(connection: Connection) -> dict[str, int]:
         for table in tables.METADATA.tables.values()
     }
     return {name: rows for name, rows in counted.items() if rows}
+
+
+def relations(connection: Connection) -> list[str]:
+    """The words by which edges of lineage say what something came from."""
+    word = tables.lineage_edge.c.relation
+    return sorted(connection.execute(select(word).distinct()).scalars())
 
 
 def lock(connection: Connection) -> None:
@@ -160,11 +216,12 @@ def told(engine: Engine) -> Iterator[None]:
                 f"the catalog {where} cannot be written: {reason}. Name another one in "
                 "TENSORREPO_CATALOG."
             ) from error
+        if "malformed" in reason or "not a database" in reason:
+            raise CorruptError(f"the catalog {where}: {reason}. {_DAMAGED}") from error
         raise StorageError(f"the catalog {where}: {reason}. {_advice(reason)}") from error
     except UnicodeDecodeError as error:  # of the names in SQLite's own tables
         where = engine.url.render_as_string(hide_password=True)
-        reason = "its text is malformed"
-        raise StorageError(f"the catalog {where}: {reason}. {_advice(reason)}") from error
+        raise CorruptError(f"the catalog {where}: its text is malformed. {_DAMAGED}") from error
     except SQLAlchemyError as error:
         where = engine.url.render_as_string(hide_password=True)
         raise StorageError(f"the catalog {where}: {error}") from error
@@ -173,8 +230,6 @@ def told(engine: Engine) -> Iterator[None]:
 def _advice(reason: str) -> str:
     if "locked" in reason or "lock timeout" in reason:
         return "Another process has been writing to it for ten minutes: wait, or end that process."
-    if "malformed" in reason or "not a database" in reason:
-        return "It is only a cache: delete the file, and the next command makes it anew."
     if "no such table" in reason or "does not exist" in reason:
         return "`tensorrepo catalog status` says what is wrong with its tables."
     return "It is only a cache: nothing of the repository is lost. Look at that database."
@@ -182,6 +237,8 @@ def _advice(reason: str) -> str:
 
 def _parse(url: str) -> URL:
     if not url.strip() or _HALF_URL.match(url):
+        raise InvalidInputError(f"no URL of a catalog: {url!r:.80}. {_URLS}")
+    if "://" not in url and not _is_path(url):
         raise InvalidInputError(f"no URL of a catalog: {url!r:.80}. {_URLS}")
     text = url if "://" in url else f"sqlite:///{url}"
     try:
@@ -198,7 +255,15 @@ def _parse(url: str) -> URL:
 
 
 _HALF_URL: Final = re.compile(r"\w{2,}:(?!//)")  # "sqlite:/x.db" is no path that anybody means
-_URLS: Final = "Expected sqlite:///path/to/file.db or postgresql://user@host/database."
+_URLS: Final = (
+    "Expected sqlite:///path/to/file.db, a path such as ./catalog.db, or "
+    "postgresql://user@host/database."
+)
+
+
+def _is_path(text: str) -> bool:
+    """Whether somebody means a file: a word alone is rather a mistake than one's name."""
+    return "/" in text or "\\" in text or Path(text).suffix in (".db", ".sqlite", ".sqlite3")
 
 
 def _options(url: URL) -> dict[str, Any]:

@@ -107,6 +107,16 @@ class Session:
         reworded = partial(in_our_words, self.scanned, self.tables.known)
         return Result(self.connection, relation, self.scanned, reworded)
 
+    def parameters(self, text: str) -> frozenset[str]:
+        """Names of the parameters that a query has; of ``?`` their numbers.
+
+        Raises:
+            InvalidInputError: it is no SQL.
+        """
+        with in_our_words(self.scanned, self.tables.known):
+            found = self.connection.extract_statements(text)
+        return frozenset().union(*(each.named_parameters for each in found))
+
     def _add_functions(self, names: Names) -> None:
         """Those that a query names: each costs milliseconds."""
         named = {word.lower() for word in names.words} & NAMES

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tensorrepo.formats.wording import printable
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -79,15 +80,11 @@ class Result:
             import polars as pl
         except ModuleNotFoundError as error:
             raise UnsupportedError("pl() needs polars: `pip install polars`") from error
+        self._check_names("a frame of polars holds one of them")
         return pl.from_arrow(self.arrow())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        twice = [name for name, times in Counter(self.columns).items() if times > 1]
-        if twice:
-            raise InvalidInputError(
-                f"several columns are called {twice[0]!r}, and a dict holds one of them: name them "
-                "by AS, or take the rows by arrow(), df() or batches()"
-            )
+        self._check_names("a dict holds one of them")
         for batch in self.batches():
             yield from batch.to_pylist()
 
@@ -114,6 +111,14 @@ class Result:
             self._ahead.append(batch)
         found = list(islice(chain.from_iterable(map(_rows, self._ahead)), rows + 1))
         return found[:rows], len(found) > rows
+
+    def _check_names(self, why: str) -> None:
+        twice = [name for name, times in Counter(self.columns).items() if times > 1]
+        if twice:
+            raise InvalidInputError(
+                f"several columns are called {twice[0]!r}, and {why}: name them by AS, or take the "
+                "rows by arrow(), df() or batches()"
+            )
 
     def _open(self) -> pa.RecordBatchReader:
         if self._reader is None:
@@ -165,7 +170,5 @@ def as_text(columns: list[str], rows: list[list[Any]], width: int = 40) -> str:
 
 def _cell(value: Any, width: int) -> str:
     text = "" if value is None else f"{value}"
-    if not text.isprintable():  # a terminal would obey it
-        begin = text[: width + 1]
-        text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in begin)
+    text = printable(text[: width + 1])
     return text if len(text) <= width else text[: width - 1] + "…"

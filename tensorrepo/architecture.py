@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorrepo.blueprint import Blueprint, graph_of
+from tensorrepo.formats.dataset.streaming.checks import wrong
 from tensorrepo.model import Model
 from tensorrepo.query import architecture
 from tensorrepo.query.architecture import Donor, Owner, PathFound, Ranking
@@ -33,6 +34,8 @@ def find_donors(catalog: Catalog, target: Blueprint, ranking: Ranking) -> list[D
 
 def find_owners(catalog: Catalog, model: Model, tensor: str) -> list[Owner]:
     """See `Catalog.owners`."""
+    if not isinstance(model, Model):
+        raise wrong("model", "one of the repository, as repo.model(...) gives it", model)
     model.spec(tensor)  # says which names are near
     with catalog.reading() as connection:
         return architecture.owners(connection, model.digest, tensor)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
+from tensorrepo.formats.dataset.streaming.checks import wrong
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.combine.construct import Wanted, graph_wanted, wanted_of
 from tensorrepo.formats.model.graph.derived import derived_graph
@@ -39,6 +40,10 @@ def graph_of(described: Blueprint) -> Graph:
         if path.suffix.lower() != ".json" or path.name.endswith(".index.json"):
             return _graph_of_source(read_model(path))
         return graph_of(read_architecture(path))
+    if not isinstance(described, Graph | Mapping):
+        raise wrong(
+            "an architecture", "a graph, a model, a state dict, or the path of a file", described
+        )
     return graph_wanted(described)
 
 

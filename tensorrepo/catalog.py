@@ -6,6 +6,8 @@ now.
 
 from __future__ import annotations
 
+import json
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,10 +22,11 @@ from tensorrepo.architecture import (
     find_models,
     find_owners,
 )
+from tensorrepo.formats.dataset.streaming.checks import whole
 from tensorrepo.migrations import revisions
 from tensorrepo.migrations.revisions import Fit, Standing
 from tensorrepo.query import catalog as core
-from tensorrepo.query.catalogtable import catalog_names, catalog_table
+from tensorrepo.query.catalogtable import Told, catalog_names, catalog_table
 from tensorrepo.query.sync import catchup
 from tensorrepo.query.sync.compare import Difference, differences
 from tensorrepo.repo.errors import (
@@ -32,6 +35,7 @@ from tensorrepo.repo.errors import (
     InvalidInputError,
     UnsupportedError,
 )
+from tensorrepo.runrecord import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,8 +57,8 @@ class Status:
     Attributes:
         url: where the catalog is, without a password.
         state: "current", "behind" (its rows: the next question brings it up to date), "empty",
-            "old tables", "newer tables", "half-migrated", "not a catalog", "other repository" or
-            "rewound".
+            "old tables", "newer tables", "half-migrated", "damaged", "not a catalog", "other
+            repository" or "rewound".
         revision: of its tables; None where there are none.
         newest_revision: the one that this tensorrepo works with.
         generation: the log record that it tells of.
@@ -76,6 +80,13 @@ class Status:
     def is_usable(self) -> bool:
         """Whether the next question will be answered without anybody's help."""
         return self.state in {"current", "behind", "empty"}
+
+
+def _state_of_run(status: str, due_ns: int, environment: str) -> str:
+    return state_of(status, due_ns, json.loads(environment).get("process", ""))
+
+
+_TOLD = {"run": (Told("state", ("status", "due_ns", "environment"), _state_of_run),)}
 
 
 class Catalog:
@@ -112,7 +123,7 @@ class Catalog:
 
     def table(self, name: str, scanned: Scanned) -> CatalogTable | None:
         """A table as SQL over data reads it; None: there is none of this name."""
-        return catalog_table(name, self.reading, scanned)
+        return catalog_table(name, self.reading, scanned, _TOLD.get(name, ()))
 
     def names(self) -> Iterator[str]:
         """Names of all tables."""
@@ -129,21 +140,45 @@ class Catalog:
         Raises:
             UnsupportedError: they are newer than this tensorrepo.
             CorruptError: they are half-migrated: `rebuild`.
+            InvalidInputError: they are of another repository, or not ours.
         """
         with self._plain.writing() as connection:
             found = revisions.standing(connection)
             if found.fit in {Fit.AHEAD, Fit.HALF, Fit.FOREIGN}:
                 raise self._misfit(found)
+            if found.fit is not Fit.EMPTY:
+                catchup.check_owner(self._repository, core.read_owner(connection))
             revisions.upgrade(connection, to)
             return revisions.standing(connection)
 
-    def rebuild(self, *, progress: Callable[[Progress], None] | None = None) -> CaughtUp:
+    def rebuild(
+        self,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        warn: Callable[[str], None] = warnings.warn,
+    ) -> CaughtUp:
         """Throw the catalog away and make it anew, whatever its tables hold.
+
+        A SQLite file that is damaged gets another name first.
+
+        Args:
+            progress: is told how far it is.
+            warn: is told which name a damaged file got.
 
         Raises:
             InvalidInputError: the database has tables of that name that are not ours.
-            StorageError: the database cannot be read at all, such as a damaged file.
+            StorageError: the database cannot be reached.
         """
+        try:
+            return self._rebuild(progress)
+        except CorruptError:
+            if not self._plain.is_damaged():  # but the repository is
+                raise
+        url, aside = self.url, self._plain.set_aside()
+        warn(f"the catalog {url} was damaged: what is left of it is now {aside}")
+        return self._rebuild(progress)
+
+    def _rebuild(self, progress: Callable[[Progress], None] | None) -> CaughtUp:
         with self._plain.writing() as connection:
             found = revisions.standing(connection)
             if found.fit is Fit.FOREIGN:
@@ -183,7 +218,7 @@ class Catalog:
             smallest: small values of it are good ones.
             limit: so many at most.
         """
-        ranking = Ranking(metric, order_by_metric, smallest, limit)
+        ranking = Ranking(metric, order_by_metric, smallest, whole("limit", limit, 1))
         return find_donors(self, target, ranking)
 
     def owners(self, model: Model, tensor: str) -> list[Owner]:
@@ -197,12 +232,12 @@ class Catalog:
 
     def status(self) -> Status:
         """How it stands; changes nothing, and raises nothing for a catalog that is in disorder."""
-        with self._plain.reading() as connection:
-            found = revisions.standing(connection)
-            cursor = rows = None
-            if found.fit is Fit.CURRENT:
-                cursor, rows = core.read_cursor(connection), core.count_rows(connection)
         view = self._repository.log.refresh()
+        try:
+            found, cursor, rows = self._look()
+        except CorruptError as error:
+            newest, of = revisions.newest(), view.generation
+            return Status(self.url, "damaged", None, newest, 0, of, {}, str(error))
         state, advice = self._state(found)
         if cursor is not None:
             try:
@@ -232,6 +267,14 @@ class Catalog:
     @cached_property
     def _plain(self) -> core.Catalog:
         return core.Catalog(self.engine)
+
+    def _look(self) -> tuple[Standing, core.Cursor | None, dict[str, int] | None]:
+        """What is there: its tables, how far they tell, and how many rows they have."""
+        with self._plain.reading() as connection:
+            found = revisions.standing(connection)
+            if found.fit is not Fit.CURRENT:
+                return found, None, None
+            return found, core.read_cursor(connection), core.count_rows(connection)
 
     def _make_tables(self) -> None:
         """Make the tables where there are none; refuse those that do not fit."""

@@ -146,6 +146,9 @@ def catalog_url(machine: Machine, repository_id: str, given: str | None = None) 
     told = given or machine.environment.get("TENSORREPO_CATALOG")
     told = told or read_config(machine.config_file).get("catalog.url")
     if told:
+        if not isinstance(told, str):
+            raise checks.wrong("catalog", "the URL of a database", told)
+        told = str(_expanded(Path(told), machine)) if told.startswith("~") else told
         return told.replace("{id}", repository_id)
     return f"sqlite:///{machine.cache_folder / 'catalog' / repository_id}.db"
 

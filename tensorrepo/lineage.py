@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
-from tensorrepo.formats.lineage import CHECKPOINT_OF, MADE_BY, TRAINED_ON
+from tensorrepo.formats.dataset.streaming.checks import whole, wrong
+from tensorrepo.formats.lineage import (
+    CHECKPOINT_OF,
+    MADE_BY,
+    RELATIONS,
+    TRAINED_ON,
+    relation_of,
+)
+from tensorrepo.given import listed, text
+from tensorrepo.query import catalog
 from tensorrepo.query import lineage as core
 from tensorrepo.query.lineage import Node, Step
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from sqlalchemy import Connection
 
     from tensorrepo.repository import Repository
     from tensorrepo.runrecord import RunRecord
@@ -150,7 +162,7 @@ class Lineage:
         cls, repository: Repository, path: str, ref: str = "main", *, all_versions: bool = False
     ) -> Lineage:
         """See `Repository.lineage`."""
-        if "://" in path:
+        if "://" in text("path", path):
             return cls(repository, Node("url", path, path), (path,))
         if path.startswith("runs/"):
             run = repository.runs()[path.removeprefix("runs/")]
@@ -166,16 +178,23 @@ class Lineage:
         with repository.catalog.reading() as connection:
             return cls(repository, start, tuple(core.versions_of(connection, path)))
 
-    def ancestors(self, *, depth: int | None = None, relations: Iterable[str] = ()) -> Kinship:
+    def ancestors(
+        self, *, depth: int | None = None, relations: Iterable[str] | str = ()
+    ) -> Kinship:
         """What it came from.
 
         Args:
             depth: how many edges away at most; None: as far as it goes.
             relations: only over these, such as ``["trained-on"]``; none: over all.
+
+        Raises:
+            NotFoundError: no such relation; names near ones.
         """
         return self._walk(core.ancestors, depth, relations, up=True)
 
-    def descendants(self, *, depth: int | None = None, relations: Iterable[str] = ()) -> Kinship:
+    def descendants(
+        self, *, depth: int | None = None, relations: Iterable[str] | str = ()
+    ) -> Kinship:
         """What came from it; arguments are those of `ancestors`."""
         return self._walk(core.descendants, depth, relations, up=False)
 
@@ -192,6 +211,8 @@ class Lineage:
 
     def data_changes(self, other: Lineage) -> list[DataChange]:
         """Of a model: what `other` was trained on in place of its datasets."""
+        if not isinstance(other, Lineage):
+            raise wrong("other", "the lineage of a model, as repo.lineage(...) gives it", other)
         old, new = self._trained_on(), other._trained_on()
         return [self._changed(path, old.get(path), new.get(path)) for path in sorted({*old, *new})]
 
@@ -215,12 +236,15 @@ class Lineage:
         self,
         ask: Callable[..., list[Step]],
         depth: int | None,
-        relations: Iterable[str],
+        relations: Iterable[str] | str,
         *,
         up: bool,
     ) -> Kinship:
+        words = [relations] if isinstance(relations, str) else listed("relations", relations)
+        most = None if depth is None else whole("depth", depth, 1)
         with self._repository.catalog.reading() as connection:
-            steps = ask(connection, self._keys, depth=depth, relations=relations)
+            _check_relations(connection, words)
+            steps = ask(connection, self._keys, depth=most, relations=words)
         return Kinship(self.start, tuple(steps), up, self._keys)
 
     def _need(self, kind: str) -> None:
@@ -264,6 +288,19 @@ class Lineage:
             return diff_datasets(self._repository.core.objects, old, new)
         except NotFoundError:
             return None
+
+
+def _check_relations(connection: Connection, words: Iterable[str]) -> None:
+    """Whether each is a relation of ours, or one that an edge has: others are carried along."""
+    unknown = [word for word in words if relation_of(text("a relation", word)) not in RELATIONS]
+    if not unknown:
+        return
+    known = sorted({*RELATIONS, *catalog.relations(connection)})
+    for word in unknown:
+        if word not in known:
+            near = " or ".join(get_close_matches(word, known, 3, 0.5))
+            there = f"Did you mean {near}?" if near else f"There are {', '.join(known)}."
+            raise NotFoundError(f"no relation {word!r:.80}. {there}")
 
 
 def _stored(repository: Repository, path: str, ref: str) -> Node:

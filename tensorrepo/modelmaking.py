@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.lineage import ADAPTER_OF
 from tensorrepo.formats.model.combine.adapter import adapter_of
 from tensorrepo.formats.model.combine.adapternames import declare
@@ -15,6 +16,7 @@ from tensorrepo.formats.model.combine.make import Placed, merge_models, slice_mo
 from tensorrepo.formats.model.combine.recipe import ADAPTER, make_recipe
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.source import ModelSource, source_of
+from tensorrepo.given import mapping
 from tensorrepo.model import Model
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
@@ -53,13 +55,16 @@ def checked_metrics(metrics: Mapping[str, Any] | None) -> Mapping[str, Any] | No
             holds it: an answer, or a choice of the best, would depend on chance. What a training
             went through is told by its run and its checkpoints, which keep such numbers.
     """
-    for name, value in (metrics or {}).items():
+    if metrics is None:
+        return None
+    found = {name: as_plain(value) for name, value in mapping("metrics", metrics).items()}
+    for name, value in found.items():
         if not _is_finite(value):
             raise InvalidInputError(
                 f"metric {name!r:.80} is {value!r:.80}: expected finite numbers. Leave it out, or "
                 f"say what happened as text, such as {{{name!r:.80}: 'diverged'}}"
             )
-    return metrics
+    return found
 
 
 def _is_finite(value: Any) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.exchange.base import Reading
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
+HASHED_BYTES: Final = 64 << 20  # a fraction of a second beside reading its rows
+
+
 def origin_of_rows(given: object) -> Iterator[Edge]:
     """The edge of what `tensorrepo.read` opened, and of a dataset of a repository."""
     if isinstance(given, Reading):
@@ -27,7 +32,24 @@ def origin_of_rows(given: object) -> Iterator[Edge]:
 def edge_of_reading(reading: Reading) -> Edge:
     """Where the rows of a foreign file or folder come from."""
     origin = reading.origin
-    return imported_from(origin.path, format=origin.format, files=origin.files, bytes=origin.bytes)
+    told = {"format": origin.format, "files": origin.files, "bytes": origin.bytes}
+    return imported_from(origin.path, **told, **file_facts(Path(origin.path)))
+
+
+def file_facts(path: Path) -> dict[str, Any]:
+    """Which version of a file of this machine is meant: its SHA-256, where reading it again is
+    cheap, else when it was modified; nothing of what is no single file.
+    """
+    try:
+        if not path.is_file():
+            return {}
+        size = path.stat().st_size
+        if size > HASHED_BYTES:
+            return {"modified_ns": path.stat().st_mtime_ns}
+        with path.open("rb") as file:
+            return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    except OSError:  # gone meanwhile, or never a file: its rows are stored, whatever it was
+        return {}
 
 
 def edges_from(given: Any, how: Mapping[str, Any] | None) -> list[Edge]:

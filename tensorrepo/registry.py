@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tensorrepo.formats.dataset.streaming.checks import wrong
 from tensorrepo.model import Model
 from tensorrepo.repo import registering, registry
 from tensorrepo.repo.about import BRANCH, About, Words, about_at, described, edit_about
@@ -229,6 +230,8 @@ class Registry:
         return {name: about for name, about in found if not about.gone}
 
     def _source(self, text: str) -> Model:
+        if not isinstance(text, str):
+            raise wrong("source", "a model, or REF:models/NAME", text)
         ref, path = split_path(text)
         if path is None:
             raise InvalidInputError(f"{text!r}: expected REF:models/NAME, such as main:models/net")

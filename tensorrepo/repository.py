@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import tensorrepo
@@ -20,15 +18,16 @@ from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.repack.run import ALPHA, DEPTH, Repacked, Wishes, repack_models
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.usage import measure_usage
+from tensorrepo.given import listed, path_in, text
+from tensorrepo.history import History
 from tensorrepo.model import Model
 from tensorrepo.noting import noted
 from tensorrepo.query.duck import MEMORY
 from tensorrepo.registry import Registry
-from tensorrepo.repo import append, combine, pick, refs
+from tensorrepo.repo import refs
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.history import walk
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.revisions import Revision, resolve
+from tensorrepo.repo.revisions import Revision
 from tensorrepo.repo.transaction import begin
 from tensorrepo.repo.trees import Entry
 from tensorrepo.run import Run
@@ -50,22 +49,7 @@ if TYPE_CHECKING:
     from tensorrepo.query.results import Result
     from tensorrepo.query.sandbox import Limits
     from tensorrepo.repo import repository as core
-    from tensorrepo.repo.attempt import Committed
-    from tensorrepo.repo.commits import Commit
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.retention import Keep
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Log:
-    """One commit of a history."""
-
-    digest: Digest
-    commit: Commit
-
-    def __repr__(self) -> str:
-        subject = self.commit.message.partition("\n")[0]
-        return f"<commit {self.digest:.12} by {self.commit.author}: {subject}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +63,7 @@ class Origin:
     catalog: str | None = field(default=None, repr=False)
 
 
-class Repository:
+class Repository(History):
     """A repository at one URL. Picklable: another process opens the URL again.
 
     `ref` arguments are branches, tags, digests (8 digits or more) and ``~n``, ``^n``, ``@{n}``.
@@ -128,26 +112,6 @@ class Repository:
         """``Name <email>`` of commits. Raises InvalidInputError when nobody told."""
         return self._origin.author or connect.author(self._machine)
 
-    def branches(self) -> dict[str, Digest]:
-        """Names of branches, and the commits they stand at."""
-        return self._refs(refs.BRANCHES)
-
-    def tags(self) -> dict[str, Digest]:
-        """Names of tags, and the commits they name."""
-        return self._refs(refs.TAGS)
-
-    def resolve(self, ref: str) -> Revision:
-        """The commit that `ref` names. Raises NotFoundError with near names."""
-        found = resolve(self.core, ref)
-        if found.warning:
-            warnings.warn(found.warning, stacklevel=3)
-        return found
-
-    def log(self, ref: str = "main", *, limit: int | None = None) -> list[Log]:
-        """Commits that lead to `ref`, the newest first."""
-        history = walk(self.core.objects, [self.resolve(ref).digest])
-        return [Log(digest, commit) for digest, commit in islice(history, limit)]
-
     def diff(self, old: str, new: str, paths: Iterable[str] = ()) -> Comparison:
         """What differs between two commits: entries, columns and rows, tensors.
 
@@ -165,7 +129,7 @@ class Repository:
     def entries(self, ref: str = "main", prefix: str = "") -> dict[str, Entry]:
         """Paths and what lies at them, in one commit."""
         tree = self.resolve(ref).commit.tree
-        return dict(self.core.entries(tree, prefix))
+        return dict(self.core.entries(tree, text("prefix", prefix)))
 
     def dataset(self, name: str, ref: str = "main") -> Dataset:
         """A dataset as it is in the commit that `ref` names now.
@@ -232,7 +196,7 @@ class Repository:
             time.time_ns(),
             alpha=alpha,
             depth=depth,
-            paths=tuple(path if path.startswith("models/") else f"models/{path}" for path in paths),
+            paths=tuple(path_in("models", name) for name in listed("paths", paths)),
             dry_run=dry_run,
         )
         return repack_models(self.core, wishes, time.thread_time)
@@ -253,7 +217,7 @@ class Repository:
         *,
         ref: str = "main",
         params: Params = None,
-        memory: str = MEMORY,
+        memory: int | str = MEMORY,
         untrusted: Limits | None = None,
     ) -> Result:
         """Rows of a query over datasets and the catalog, in DuckDB's SQL.
@@ -291,7 +255,8 @@ class Repository:
             message: of the commit.
             unchanged: paths that the change relies on: if others change them, it conflicts.
         """
-        return Transaction(self, begin(self.core, branch, unchanged=unchanged), message)
+        name, told = text("branch", branch), text("message", message)
+        return Transaction(self, begin(self.core, name, unchanged=unchanged), told)
 
     def checkpointer(
         self,
@@ -334,7 +299,7 @@ class Repository:
         name: str,
         *,
         params: Mapping[str, Any] | None = None,
-        inputs: Iterable[Any] = (),
+        inputs: Any = (),
         resume: bool = False,
     ) -> Run:
         """A training, to be used in a ``with``: notes what it reads, makes and logs.
@@ -342,8 +307,8 @@ class Repository:
         Args:
             name: such as ``"exp1"``; its checkpoints have the same.
             params: JSON values by name.
-            inputs: what it reads beside datasets and models of this repository that it opens: see
-                `Run.use`.
+            inputs: what it reads beside datasets and models of this repository that it opens: one
+                thing or several, see `Run.use`.
             resume: go on with the run of that name, if there is one. Whoever runs it still writes
                 it no more.
 
@@ -372,136 +337,6 @@ class Repository:
         """
         return tensorrepo.Lineage.of(self, path, ref, all_versions=all_versions)
 
-    def create_branch(self, name: str, ref: str = "main") -> None:
-        refs.create_branch(self.core, name, self.resolve(ref).digest, actor=self.author)
-
-    def delete_branch(self, name: str) -> None:
-        refs.delete_ref(self.core, refs.BRANCHES + name, actor=self.author)
-
-    def create_tag(self, name: str, ref: str = "main", *, note: str = "") -> None:
-        """Name a commit for ever: a tag never moves."""
-        refs.create_tag(self.core, name, self.resolve(ref).digest, actor=self.author, note=note)
-
-    def merge(
-        self,
-        ref: str,
-        into: str = "main",
-        *,
-        message: str | None = None,
-        strategy: str | Mapping[str, str] = "fail",
-    ) -> combine.MergeOutcome:
-        """Bring the history of `ref` into a branch: one merge commit, or nothing.
-
-        Args:
-            ref: what to merge.
-            into: the branch.
-            message: of the commit.
-            strategy: for what both sides changed: "fail", "ours", "theirs"; of models also
-                "average", "slerp", "task-arithmetic" and "ties", which blend the tensors that both
-                changed. As a mapping: of single paths, such as ``{"models/net": "average"}``.
-
-        Raises:
-            ConflictError: `conflicts` names paths and reasons. Nothing changed.
-        """
-        other = self.resolve(ref)
-        return combine.merge(
-            self.core,
-            into,
-            other.digest,
-            author=self.author,
-            message=message or f"Merge {ref} into {into}",
-            called=ref,
-            strategy=strategy if isinstance(strategy, str) else "fail",
-            by_path={} if isinstance(strategy, str) else strategy,
-        )
-
-    def revert(
-        self,
-        ref: str,
-        branch: str = "main",
-        *,
-        message: str | None = None,
-        mainline: int | None = None,
-        strategy: str = "fail",
-    ) -> Committed | None:
-        """Take back on a branch what one commit changed, as a new commit; the rest stays.
-
-        Args:
-            ref: the commit to take back.
-            branch: what to commit to.
-            message: of the new commit; None: one that says what is reverted.
-            mainline: of a merge: the parent, counted from 1, whose side stays.
-            strategy: for conflicts: "fail", "ours" (the branch stays) or "theirs".
-
-        Returns:
-            The commit made, None when it would change nothing.
-
-        Raises:
-            ConflictError: `conflicts` names paths and reasons. Nothing changed.
-            InvalidInputError: a merge without `mainline`, or no such parent.
-        """
-        return pick.revert(
-            self.core,
-            branch,
-            self.resolve(ref).digest,
-            author=self.author,
-            message=message,
-            mainline=mainline,
-            strategy=strategy,
-        )
-
-    def cherry_pick(
-        self,
-        ref: str,
-        branch: str = "main",
-        *,
-        message: str | None = None,
-        mainline: int | None = None,
-        strategy: str = "fail",
-    ) -> Committed | None:
-        """Repeat on a branch what one commit changed elsewhere; its author and message are kept.
-
-        Arguments, result and errors are those of `revert`.
-        """
-        return pick.cherry_pick(
-            self.core,
-            branch,
-            self.resolve(ref).digest,
-            committer=self.author,
-            message=message,
-            mainline=mainline,
-            strategy=strategy,
-        )
-
-    def undo(self, branch: str = "main") -> refs.Move:
-        """Take back your last change of a branch."""
-        return refs.undo(self.core, branch, actor=self.author)
-
-    def redo(self, branch: str = "main") -> refs.Move:
-        """Take back the last `undo` of a branch."""
-        return refs.redo(self.core, branch, actor=self.author)
-
-    def status_of(self, txn: str, generation: int | None = None, *, settle: bool = False) -> str:
-        """What became of a commit whose outcome was unknown: "landed", "lost" or "unknown".
-
-        Args:
-            txn: as `CommitOutcomeUnknown` named it.
-            generation: likewise; None: as this machine noted it.
-            settle: make an unknown outcome a definite one.
-
-        Raises:
-            NotFoundError: no generation was given, and this machine noted none.
-        """
-        if generation is None:
-            pending = self.core.log.pending
-            noted = {one.txn: one.generation for one in (pending.unresolved() if pending else ())}
-            if txn not in noted:
-                raise NotFoundError(
-                    f"this machine has no note of transaction {txn!r}: give its generation, too"
-                )
-            generation = noted[txn]
-        return append.resolve(self.core.log, txn, generation, settle=settle)
-
     def world(self, rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
         """(rank, world size) of this process in a distributed job; (0, 1) outside of one.
 
@@ -517,10 +352,6 @@ class Repository:
 
     def __repr__(self) -> str:
         return f"Repository({self.url!r}, id={self.id:.8})"
-
-    def _refs(self, space: str) -> dict[str, Digest]:
-        found = self.core.log.refresh().state.refs.items()
-        return {ref.removeprefix(space): at for ref, at in sorted(found) if ref.startswith(space)}
 
     def blame(
         self,
@@ -560,7 +391,7 @@ class Repository:
 
     def _entry(self, name: str, ref: str, space: str, kind: Kind) -> tuple[Revision, str, Entry]:
         revision = self.resolve(ref)
-        path = name if name.startswith(space + "/") else f"{space}/{name}"
+        path = path_in(space, name)
         entry = self.core.entry(revision.commit.tree, path)
         if entry is None or entry.kind is not kind:
             there = [at for at, _ in self.core.entries(revision.commit.tree, space + "/")]

@@ -17,7 +17,8 @@ from msgspec import structs
 
 from tensorrepo.checkpoints import number
 from tensorrepo.dataset import Dataset
-from tensorrepo.formats.jsonvalues import check_json
+from tensorrepo.formats.dataset.streaming.checks import wrong
+from tensorrepo.formats.jsonvalues import as_plain, check_json
 from tensorrepo.formats.lineage import USED, Edge
 from tensorrepo.formats.run.document import (
     FAILED,
@@ -29,6 +30,7 @@ from tensorrepo.formats.run.document import (
     check_metric_name,
     check_run_name,
 )
+from tensorrepo.given import mapping, several
 from tensorrepo.model import Model
 from tensorrepo.noting import CURRENT
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
@@ -40,7 +42,7 @@ from tensorrepo.stream import Stream
 from tensorrepo.surroundings import code_version, environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
     from contextvars import Token
     from types import TracebackType
@@ -67,14 +69,14 @@ class Run:
         name: str,
         *,
         params: Mapping[str, Any] | None = None,
-        inputs: Iterable[Any] = (),
+        inputs: Any = (),
         resume: bool = False,
     ) -> None:
         """Made by `Repository.run`."""
         self.name = check_run_name(name)
         self.repository = repository
-        self._given = _checked_params(params or {})
-        self._inputs = tuple(inputs)
+        self._given = _checked_params({} if params is None else params)
+        self._inputs = several(inputs, Dataset, Model, Stream)
         self._resume = resume
         self._process = os.getpid()
         self._params: dict[str, Any] = {}
@@ -139,8 +141,9 @@ class Run:
         Raises:
             InvalidInputError: a value is no number; nothing was logged.
         """
-        numbers = {name: number(name, value) for name, value in metrics.items()}
-        self._log(numbers, None if step is None else index(step))
+        given = mapping("metrics", metrics, "numbers").items()
+        numbers = {check_metric_name(name): number(name, value) for name, value in given}
+        self._log(numbers, None if step is None else _step(step))
 
     def log_param(self, name: str, value: Any) -> None:
         """Note one parameter. `value` is JSON; the last one given counts."""
@@ -180,6 +183,8 @@ class Run:
             evaluate: models are measured on it, not trained on it.
             options: of `Dataset.stream`.
         """
+        if not isinstance(dataset, Dataset):
+            raise wrong("what a run streams", "a dataset, as repo.dataset(...) gives it", dataset)
         notes, stream = self._begun(), dataset.stream(**options)
         stream.loading.evaluates = evaluate
         for origin, place in stream.sources():
@@ -310,9 +315,17 @@ class Run:
 
 
 def _checked_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    found = {check_metric_name(name): value for name, value in params.items()}
+    given = mapping("params", params, "JSON values").items()
+    found = {check_metric_name(name): as_plain(value) for name, value in given}
     check_json(found, "params")
     return found
+
+
+def _step(value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError as error:
+        raise wrong("step", "a whole number", value) from error
 
 
 def _outcome(error: BaseException | None) -> tuple[str, str | None]:

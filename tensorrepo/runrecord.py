@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.run.document import RUNNING, check_run_name, decode_run
 from tensorrepo.formats.run.points import Points, decode_points, join_points
+from tensorrepo.given import text
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.surroundings import is_alive
@@ -79,13 +80,8 @@ class RunRecord:
         """`status`, or "stale" where it says "running" and nobody writes it any more: its time to
         be written anew is over, or it ran on this machine and its process is gone.
         """
-        if self.status != RUNNING:
-            return self.status
         process = self.document.attempts[-1].environment.get("process", "")
-        if isinstance(process, str) and is_alive(process) is False:
-            return STALE
-        late = (time.time_ns() if now_ns is None else now_ns) > self.document.due_ns
-        return STALE if late else RUNNING
+        return state_of(self.status, self.document.due_ns, process, now_ns)
 
     def summary(self, metric: str) -> Metric:
         """How many points it has, the last, the smallest and the largest.
@@ -131,6 +127,16 @@ class RunRecord:
             yield decode_points(objects.get(digest).payload, digest, metric)
 
 
+def state_of(status: str, due_ns: int, process: Any, now_ns: int | None = None) -> str:
+    """See `RunRecord.state`. `process` is what the environment of the run says of it."""
+    if status != RUNNING:
+        return status
+    if isinstance(process, str) and is_alive(process) is False:
+        return STALE
+    late = (time.time_ns() if now_ns is None else now_ns) > due_ns
+    return STALE if late else RUNNING
+
+
 def ref_of_record(run: str) -> str:
     """Where a run's document is to be found."""
     return f"{RUNS}{check_run_name(run)}{_RECORD}"
@@ -167,7 +173,7 @@ class Runs(Mapping[str, RunRecord]):
         }
 
     def __getitem__(self, name: str) -> RunRecord:
-        if name not in self._commits:
+        if text("the name of a run", name) not in self._commits:
             near = ", ".join(get_close_matches(name, self._commits, 4) or [*self._commits][:4])
             raise NotFoundError(
                 f"no run {name!r}" + (f"; there are {near}, ..." if near else ": there is none")

@@ -6,14 +6,21 @@ other commit as ``"fashion@v1"``; and the tables of the catalog, as ``catalog.mo
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tensorrepo.connect import parse_size
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.streaming.checks import wrong
+from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.view import open_rows, open_view
+from tensorrepo.given import text
 from tensorrepo.query.duck import MEMORY, Session, Settings
+from tensorrepo.query.pages import PagesTable
 from tensorrepo.query.pushdown import DatasetTable
-from tensorrepo.query.sandbox import query_sandboxed
+from tensorrepo.query.sandbox import Limits, query_sandboxed
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
 
@@ -24,13 +31,12 @@ if TYPE_CHECKING:
     from tensorrepo.query.arrowscan import Scanned, Table
     from tensorrepo.query.duck import Params
     from tensorrepo.query.results import Result
-    from tensorrepo.query.sandbox import Limits
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.revisions import Revision
     from tensorrepo.repository import Repository
 
 SPACES = {"datasets": Kind.DATASET, "views": Kind.VIEW}
-SELF, CATALOG = "self", "catalog"
+SELF, CATALOG, PAGES = "self", "catalog", "pages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +61,23 @@ class RepositoryTables:
         if path == (SELF,) and self.this is not None:
             return DatasetTable(self.this, scanned)
         if len(path) == 2 and path[0] == CATALOG:
-            return self.repository.catalog.table(path[1], scanned)
+            return self._of_catalog(path[1], scanned)
         if len(path) == 2 and path[0] in SPACES:
             return self._entry(f"{path[0]}/{path[1]}", scanned)
         if len(path) != 1:
             return None
         if path[0].partition("/")[0] in SPACES and "/" in path[0]:
             return self._entry(path[0], scanned)
-        found = (self._entry(f"{space}/{path[0]}", scanned) for space in SPACES)
-        return next((each for each in found if each is not None), None)
+        found = {space: self._entry(f"{space}/{path[0]}", scanned) for space in SPACES}
+        there = [table for table in found.values() if table is not None]
+        if len(there) > 1:
+            both = " or ".join(f'"{space}/{path[0]}"' for space in found)
+            raise InvalidInputError(f"SQL: {path[0]} is both a dataset and a view: write {both}")
+        return there[0] if there else None
 
     def known(self) -> Iterator[str]:
         """Names of datasets, and of all of the catalog's tables."""
-        yield from (f"{CATALOG}.{name}" for name in self.repository.catalog.names())
+        yield from (f"{CATALOG}.{name}" for name in (*self.repository.catalog.names(), PAGES))
         revision = self._revision(self.ref)
         if revision is None:
             return
@@ -75,6 +85,19 @@ class RepositoryTables:
             for path, entry in self.repository.core.entries(revision.commit.tree, f"{space}/"):
                 if entry.kind is kind:
                     yield path.removeprefix(f"{space}/")
+
+    def _of_catalog(self, name: str, scanned: Scanned) -> Table | None:
+        """A table of the catalog; the pages of datasets are those of one commit."""
+        pages, at, ref = name.partition("@")
+        if pages != PAGES or (at and not ref):
+            return self.repository.catalog.table(name, scanned)
+        core, revision = self.repository.core, self._revision(ref or self.ref)
+
+        def datasets() -> Iterator[tuple[str, Digest]]:
+            found = () if revision is None else core.entries(revision.commit.tree, "datasets/")
+            return ((path, entry.digest) for path, entry in found if entry.kind is Kind.DATASET)
+
+        return PagesTable(datasets, partial(open_dataset, core.objects), scanned)
 
     def _entry(self, path: str, scanned: Scanned) -> Table | None:
         return self._at(path, self.ref, scanned) or self._of_other_commit(path, scanned)
@@ -117,12 +140,32 @@ def sql(
     *,
     ref: str = "main",
     params: Params = None,
-    memory: str = MEMORY,
+    memory: int | str = MEMORY,
     this: StoredDataset | None = None,
     untrusted: Limits | None = None,
 ) -> Result:
     """See `Repository.sql`. `this` is the dataset that the query calls ``self``."""
     found = RepositoryTables(repository, ref, this)
+    text("a query", query)
+    given = checked_params(params)
     if untrusted is not None:
-        return query_sandboxed(found, query, untrusted, params)
-    return Session(found, Settings(memory=memory)).query(query, params)
+        if not isinstance(untrusted, Limits):
+            raise wrong("untrusted", "tr.Limits(seconds=..., ...)", untrusted)
+        return query_sandboxed(found, query, untrusted, given)
+    size_bytes = parse_size(memory, "memory", 1)
+    return Session(found, Settings(memory=f"{size_bytes}B")).query(query, given)
+
+
+def checked_params(params: Params) -> Params:
+    """Values for a query, or None: a list of them, or a mapping from names.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    if params is None:
+        return None
+    if isinstance(params, Mapping):
+        return {name: as_plain(value) for name, value in params.items()}
+    if isinstance(params, str | bytes) or not isinstance(params, Sequence):
+        raise wrong("params", "a list of values, or a mapping from names to values", params)
+    return [as_plain(value) for value in params]

@@ -11,11 +11,14 @@ from tensorrepo.dataset import Dataset
 from tensorrepo.draft import DatasetDraft
 from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.streaming.checks import wrong
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.lineage import DERIVED_FROM, FINE_TUNED_FROM, TRAINED_ON, Edge
 from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.write import store_model
 from tensorrepo.formats.view import open_view
+from tensorrepo.given import listed, mapping, path_in, several, text
 from tensorrepo.model import Model
 from tensorrepo.modelmaking import (
     adapter_edge,
@@ -33,7 +36,7 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.repo.trees import Entry
 from tensorrepo.stream import Stream
-from tensorrepo.view import store_view
+from tensorrepo.view import check_free, store_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -80,10 +83,11 @@ class Transaction:
         Raises:
             ConflictError: there is one of that name.
         """
-        path = _full("datasets", name)
+        path = path_in("datasets", name)
         if self.core.entry(path) is not None:
             raise ConflictError(f"{path} exists: use `dataset({name!r})` to change it")
-        schema = columns if isinstance(columns, Schema) else Schema.of(columns)
+        known = isinstance(columns, Schema)
+        schema = columns if known else Schema.of(mapping("columns", columns, "types"))
         link = write_dataset(self.core.objects, schema, ())
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
         draft = DatasetDraft(self.core, path, self.repository.outside)
@@ -91,7 +95,7 @@ class Transaction:
 
     def dataset(self, name: str) -> DatasetDraft:
         """An existing dataset, to be changed."""
-        path = _full("datasets", name)
+        path = path_in("datasets", name)
         entry = self.core.entry(path)
         if entry is None or entry.kind is not Kind.DATASET:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
@@ -106,12 +110,13 @@ class Transaction:
             replace: whether there may be a view of that name.
 
         Raises:
-            ConflictError: there is one of that name, and not `replace`.
+            ConflictError: there is one of that name, and not `replace`; or a dataset of that name.
             InvalidInputError: a query that is wrong, or gives no ids of one dataset's rows.
         """
-        path = _full("views", name)
+        path = path_in("views", name)
         if self.core.entry(path) is not None and not replace:
             raise ConflictError(f"{path} exists: refresh_view({name!r}) asks its query again")
+        check_free(path, lambda other: self.core.entry(other) is not None)
         if self.core.base is None:
             raise NotFoundError(f"branch {self.core.branch!r} has no commit to choose rows from")
         link = store_view(self.repository, self.core.objects, self.core.base, sql)
@@ -120,7 +125,7 @@ class Transaction:
 
     def refresh_view(self, name: str) -> None:
         """Ask the query of a view again, of what the branch has now."""
-        path = _full("views", name)
+        path = path_in("views", name)
         entry = self.core.entry(path)
         if entry is None or entry.kind is not Kind.VIEW:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
@@ -155,12 +160,12 @@ class Transaction:
             ConflictError: there is one of that name, and not `append`.
             InvalidInputError, UnsupportedError: a file that cannot be adopted; names it.
         """
-        path = _full("datasets", name)
+        path = path_in("datasets", name)
         entry = self.core.entry(path)
         if entry is not None and not append:
             raise ConflictError(f"{path} exists: append=True puts the rows behind its own")
         base = open_dataset(self.core.objects, entry.digest) if entry else None
-        given = [paths] if isinstance(paths, str | Path) else list(paths)
+        given = [paths] if isinstance(paths, str | Path) else listed("paths", paths)
         chosen = None if columns is None else tuple(columns)
         wish = Wish(tuple(map(str, given)), format, chosen, hashed)
         made = adopt_files(
@@ -180,7 +185,7 @@ class Transaction:
         files: Mapping[str, bytes | Path] | None = None,
         metadata: Mapping[str, Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
-        trained_on: Iterable[Any] = (),
+        trained_on: Any = (),
         graph: Graph | None = None,
     ) -> WriteReport:
         """Store a model, over the one of that name if there is one.
@@ -199,16 +204,17 @@ class Transaction:
             files: such as a config or a tokenizer: content, or where it lies.
             metadata: JSON.
             metrics: JSON, such as ``{"accuracy": 0.91}``; numbers are finite.
-            trained_on: datasets, or streams of them: digest, commit and the position that a stream
-                reached are kept with the model.
+            trained_on: a dataset, a stream, or several: digest, commit and the position that a
+                stream reached are kept with the model.
             graph: its architecture, as `tensorrepo.graph(module, args)` traces it; None: it is
                 derived from names when somebody asks.
 
         Returns:
             What it took to store it: bytes by codec, and the models that it is encoded against.
         """
-        path = _full("models", name)
-        lineage = [edge for source in trained_on for edge in _edges_of(source)]
+        path = path_in("models", name)
+        sources = several(trained_on, Dataset, Model, Stream)
+        lineage = [edge for source in sources for edge in _edges_of(source)]
         if parent is not None:
             lineage.insert(0, self._parent_edge(parent))
         if adapter_of is not None:
@@ -220,7 +226,7 @@ class Transaction:
             self.core.objects,
             to_store(tensors, graph, files),
             files=files,
-            metadata=metadata,
+            metadata=None if metadata is None else as_plain(metadata),
             metrics=checked_metrics(metrics),
             lineage=noted_edges(lineage),
             known=self._known_models(path),
@@ -262,12 +268,12 @@ class Transaction:
             self.core.objects, models, method, base=base, weights=weights, density=density,
             scale=scale, strict=strict, metrics=metrics,
         )  # fmt: skip
-        self.core.stage(_full("models", name), entry, since=0)
+        self.core.stage(path_in("models", name), entry, since=0)
 
     def slice_model(self, name: str, source: Model, first: str, last: str) -> None:
         """The sub-network between two nodes of a model's graph, both included, as a new model."""
         entry = sliced(self.core.objects, source, first, last)
-        self.core.stage(_full("models", name), entry, since=0)
+        self.core.stage(path_in("models", name), entry, since=0)
 
     def construct_model(
         self,
@@ -292,20 +298,22 @@ class Transaction:
             seed: of the rules that draw numbers.
         """
         entry = constructed(self.core.objects, target, donors, tensors, rule, seed)
-        self.core.stage(_full("models", name), entry, since=0)
+        self.core.stage(path_in("models", name), entry, since=0)
 
     def save_file(self, name: str, content: bytes | Path) -> None:
         """Store a file as it is."""
+        if not isinstance(content, Path | bytes | bytearray | memoryview):
+            raise wrong("content", "bytes, or a Path whose bytes are meant", content)
         try:
             data = content.read_bytes() if isinstance(content, Path) else content
         except OSError as error:
             raise InvalidInputError(f"cannot read {content!s}: {error.strerror}") from error
         link = self.core.objects.put(Kind.BLOB, data)
-        self.core.stage(_full("files", name), Entry(Kind.BLOB, link.digest))
+        self.core.stage(path_in("files", name), Entry(Kind.BLOB, link.digest))
 
     def remove(self, path: str) -> None:
         """Leave an entry out of the commit. `path` is whole: ``datasets/fashion``."""
-        if self.core.entry(path) is None:
+        if self.core.entry(text("path", path)) is None:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}")
         self.core.remove(path)
 
@@ -405,7 +413,3 @@ def _edges_of(source: Any) -> list[Edge]:
 
 def _usual_message(staged: Mapping[str, Any]) -> str:
     return f"Change {', '.join(sorted(staged)[:5])}" if staged else "Change nothing"
-
-
-def _full(space: str, name: str) -> str:
-    return name if name.startswith(f"{space}/") else f"{space}/{name}"

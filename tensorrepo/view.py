@@ -22,11 +22,14 @@ from tensorrepo.formats.view import (
     open_view,
     write_view,
 )
+from tensorrepo.given import text
 from tensorrepo.query.duck import Session
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.sql import RepositoryTables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from tensorrepo.formats.view import View as StoredView
@@ -97,6 +100,20 @@ def view_at(repository: Repository, path: str, commit: Digest, digest: Digest) -
     return View(repository, path, commit, stored, source, chosen, digest)
 
 
+def check_free(path: str, is_taken: Callable[[str], bool]) -> None:
+    """Whether a view may be at `path`: SQL calls datasets and views by their bare names.
+
+    Raises:
+        ConflictError: there is no view yet, and a dataset of its name.
+    """
+    name = path.removeprefix("views/")
+    if is_taken(f"datasets/{name}") and not is_taken(path):
+        raise ConflictError(
+            f"there is a dataset {name!r}, so a query that names {name!r} would not say which is "
+            "meant: give the view another name"
+        )
+
+
 def store_view(repository: Repository, objects: ObjectSink, commit: Digest, query: str) -> Link:
     """Ask for rows, and store which they are.
 
@@ -110,6 +127,7 @@ def store_view(repository: Repository, objects: ObjectSink, commit: Digest, quer
         InvalidInputError: it gives no row ids, or ids of no dataset, or of several.
     """
     tables = RepositoryTables(repository, commit)
+    text("a query", query)
     session = Session(tables)
     try:
         ids = _ids_of(session, query)

@@ -124,11 +124,7 @@ def check_cursor(repository: Repository, cursor: Cursor, view: View) -> None:
         InvalidInputError: it is of another repository.
         RepositoryRewound: its record is another one here, or not here.
     """
-    if cursor.repository != repository.id:
-        raise InvalidInputError(
-            f"the catalog is of repository {cursor.repository}, {repository.url} is "
-            f"{repository.id}. Give each repository a catalog of its own."
-        )
+    check_owner(repository, cursor.repository)
     if cursor.generation > view.generation:
         view = repository.log.refresh()  # another process may have seen more than we had
     known = cursor.generation <= view.generation
@@ -142,6 +138,19 @@ def check_cursor(repository: Repository, cursor: Cursor, view: View) -> None:
             f"{cursor.digest:.12}; {repository.url}, now at record {view.generation}, has not. "
             f"An older copy was put in its place, or somebody changed the past: find out who. "
             f"{REBUILD}"
+        )
+
+
+def check_owner(repository: Repository, owner: str | None) -> None:
+    """Whether a catalog that tells of repository `owner`, or None: of none yet, is of this one.
+
+    Raises:
+        InvalidInputError: it is of another one.
+    """
+    if owner not in (None, repository.id):
+        raise InvalidInputError(
+            f"the catalog is of repository {owner}, {repository.url} is {repository.id}. Give "
+            "each repository a catalog of its own: {id} in its URL stands for the repository's id."
         )
 
 

@@ -86,14 +86,14 @@ def catalog_rebuild_command(
     """Throw the catalog away and make it anew from the repository, whatever its tables hold.
 
     Nothing can be lost: all that it says stands in the repository. Who reads it meanwhile sees
-    what was there before. A SQLite file that is damaged is not opened: delete it.
+    what was there before. A SQLite file that is damaged is moved aside, and you are told where.
 
     Examples:
         tensorrepo catalog rebuild
     """
     opened = _open(context, catalog, repo)
     with output.row_progress("rebuilding", "steps") as told:
-        done = opened.rebuild(progress=_steps(told))
+        done = opened.rebuild(progress=_steps(told), warn=output.warning)
     _tell(done, as_json=as_json)
 
 

@@ -47,6 +47,11 @@ def escape(text: str) -> str:
     return rich_escape(text)
 
 
+def printable(text: str, keep: str = "") -> str:
+    """`text` without what a terminal would obey; see `wording.printable`."""
+    return wording.printable(text, keep)
+
+
 def note(text: str) -> None:
     """A remark about the work, on standard error."""
     sys.stderr.write(text + "\n")
@@ -121,7 +126,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     for name in columns:
         grid.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
     for row in rows:
-        grid.add_row(*(escape(str(cell)) for cell in row))
+        grid.add_row(*(escape(printable(str(cell), keep="\n")) for cell in row))
     wide = Console(highlight=False, soft_wrap=False)
     if not wide.is_terminal:
         wide = Console(highlight=False, width=200)

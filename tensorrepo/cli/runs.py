@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -13,10 +14,12 @@ import typer
 from tensorrepo.cli import output
 from tensorrepo.cli.chart import chart, sparkline
 from tensorrepo.cli.common import JsonOption, RepoOption, handle_of
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.formats.run.document import STATUSES
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.runrecord import STALE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tensorrepo.formats.run.document import Metric
     from tensorrepo.runrecord import RunRecord
@@ -25,6 +28,7 @@ MetricOption = Annotated[
     list[str] | None, typer.Option("--metric", metavar="NAME", help="Only this one; repeatable.")
 ]
 MaxOption = Annotated[bool, typer.Option("--max", help="Large values are good, as of accuracy.")]
+STATES = (*STATUSES, STALE)
 _SHOWN = 3  # metrics in a list, where none is named
 MOST_SHOWN = 40  # metrics of one run
 
@@ -38,7 +42,7 @@ def runs_ls_command(
     largest: MaxOption = False,
     status: Annotated[
         str | None,
-        typer.Option(help="Only these: running, stale, finished, failed or interrupted."),
+        typer.Option(metavar="STATE", help=f"Only these: one of {', '.join(STATES)}."),
     ] = None,
     param: Annotated[
         list[str] | None,
@@ -59,9 +63,13 @@ def runs_ls_command(
         tensorrepo runs ls --best accuracy --max --param lr=0.001
     """
     wanted = [_parameter(text) for text in param or ()]
+    if status not in (None, *STATES):
+        raise InvalidInputError(f"--status {status!r:.80}: expected one of {', '.join(STATES)}")
+    every = list(handle_of(context, repo).runs().values())
+    _check_metrics(every, [*(metric or ()), *([best] if best else ())])
     runs = [
         run
-        for run in handle_of(context, repo).runs().values()
+        for run in every
         if (status is None or run.state() == status)
         and all(run.params.get(name, _MISSING) == value for name, value in wanted)
     ]
@@ -71,7 +79,7 @@ def runs_ls_command(
         output.json_value([_json(run) for run in found])
         return
     if not found:
-        output.note("no runs" if not runs else "no run has such a metric")
+        output.note("no runs" if not every else f"none of {output.counted(len(every), 'run')} fits")
         return
     names = metric or ([best] if best else _common(found))
     output.table(
@@ -112,7 +120,7 @@ def runs_show_command(
             output.line(f"{one}: {len(values):,} points")
             output.lines(chart(values))
         return
-    output.lines(_told(run))
+    output.lines(output.printable(text, keep="\n") for text in _told(run))
     if run.document.metrics:
         output.table(
             ("metric", ">points", ">last", ">min", ">max", "course"),
@@ -145,6 +153,7 @@ def runs_compare_command(
     """
     known = handle_of(context, repo).runs()
     runs = [known[name] for name in names]
+    _check_metrics(runs, metric or ())
     mode = "max" if largest else "min"
     facts = {key: values for key, values in _facts(runs).items() if everything or _differ(values)}
     wanted = metric or _common(runs, most=None)
@@ -165,6 +174,16 @@ def runs_compare_command(
 
 
 _MISSING = object()
+
+
+def _check_metrics(runs: Sequence[RunRecord], names: Iterable[str]) -> None:
+    """Whether each metric was logged by one of these runs."""
+    there = _common(runs, most=None)
+    for name in names:
+        if runs and name not in there:
+            near = get_close_matches(name, there, 4) or there[:8]
+            listed = f"; there are {', '.join(near)}" if near else ": none was logged"
+            raise NotFoundError(f"no run has a metric {name!r:.80}{listed}")
 
 
 def _parameter(text: str) -> tuple[str, Any]:

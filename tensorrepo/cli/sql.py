@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +26,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tensorrepo.query.results import Result
+    from tensorrepo.workspace.session import Session as WorkSession
 
 FORMATS = ("table", "csv", "json", "parquet", "arrow")
+_SUFFIXES = {
+    ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet",
+    ".arrow": "arrow",
+}  # fmt: skip
 BINARY = ("parquet", "arrow")
 SHOWN_ROWS = 100
 
@@ -74,29 +80,57 @@ def sql_command(
     """
     handle = handle_of(context, repo)
     session = session_of(context, repo)
-    at = session.resolve(ref).digest if ref or session.workspace else "main"
+    at = _commit(session, ref)
     path = None if target is None else place(context, target)
     chosen = _format("json" if as_json and form is None else form, path)
     tables = RepositoryTables(handle, at)
+    params = dict(_param(each) for each in param or ()) or None
     size = parse_size(memory, "--memory", 1)
-    if query is None and sys.stdin.isatty():
+    if query is None and _is_terminal():
         if untrusted:
             raise InvalidInputError("--untrusted answers one query: give it, or - to read it")
+        if path is not None:
+            raise InvalidInputError("-o keeps the rows of one query: give it, or - to read it")
         asked = Session(tables, Settings(memory=f"{size}B"))
-        prompt(lambda text: show(asked.query(text), "table", None), tables.known, session.machine)
+        ask = partial(_ask, asked, params, chosen)
+        prompt(ask, tables.known, session.machine)
         return
     text = sys.stdin.read() if query in (None, "-") else query
     limits = Limits(seconds=seconds, memory_bytes=size) if untrusted else None
-    params = dict(_param(each) for each in param or ()) or None
     found = sql(handle, str(text), ref=at, params=params, memory=f"{size}B", untrusted=limits)
     show(found, chosen, path)
 
 
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _commit(session: WorkSession, ref: str | None) -> str:
+    """The commit of names without one; of a workspace HEAD, where it has a commit."""
+    if ref is not None:
+        return session.resolve(ref).digest
+    tip = None if session.workspace is None else session.tip()
+    return "main" if tip is None else tip
+
+
+def _ask(asked: Session, params: dict[str, Any] | None, form: str, text: str) -> None:
+    """Answer one query of the prompt: with the parameters that it names, for it need not all."""
+    named = asked.parameters(text) if params else frozenset()
+    given = {name: value for name, value in (params or {}).items() if name in named}
+    show(asked.query(text, given or None), form, None)
+
+
 def _format(form: str | None, path: Path | None) -> str:
     """The format that is meant; of a file by its suffix."""
+    if path is not None and path.is_dir():
+        raise InvalidInputError(f"cannot write {path}: it is a folder; name a file in it")
     if form is None:
-        suffix = "" if path is None else path.suffix.lstrip(".")
-        form = suffix if suffix in FORMATS else "table" if path is None else "csv"
+        form = "table" if path is None else _SUFFIXES.get(path.suffix.lower())
+    if form is None:
+        raise InvalidInputError(
+            f"cannot tell the format of {path} by its name: expected one that ends in "
+            f"{', '.join(_SUFFIXES)}, or --format"
+        )
     if form not in FORMATS:
         raise InvalidInputError(f"--format {form}: expected one of {', '.join(FORMATS)}")
     if form in BINARY and path is None:
@@ -133,8 +167,6 @@ def _write(found: Result, form: str, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if path.is_dir():
-        raise InvalidInputError(f"cannot write {path}: it is a folder; name a file in it")
     part = path.with_name(path.name + ".part")
     try:
         if form == "parquet":

@@ -22,6 +22,7 @@ from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.combine.adapternames import declare
 from tensorrepo.formats.model.write import store_model
 from tensorrepo.formats.wording import counted
+from tensorrepo.origins import file_facts
 from tensorrepo.repo.attempt import entry_digests, tree_of
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -239,7 +240,8 @@ def _add_model(
 
 def _lineage(session: Session, request: Request, source: ModelSource) -> tuple[Edge, ...]:
     """From which file it comes; of which committed model an adapter is, and what it changes."""
-    read = imported_from(str(request.source), format=request.format)
+    facts = file_facts(request.source)
+    read = imported_from(str(request.source), format=request.format, sha256=facts.get("sha256"))
     if request.adapter_of is None:
         return (read,)
     base = find_model(session, request.adapter_of)

@@ -16,7 +16,7 @@ from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.formats.model.read import Model, open_model
 from tensorrepo.formats.view import open_rows, open_view
-from tensorrepo.formats.wording import counted
+from tensorrepo.formats.wording import counted, printable
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 
@@ -102,7 +102,7 @@ def value_text(value: Any) -> str:
         return f"{len(value):,} bytes {bytes(value[:8]).hex()}"
     if isinstance(value, LinkValue):
         value = value.url
-    text = str(value).replace("\n", " ")
+    text = printable(str(value)[: SHOWN_BYTES + 1].replace("\n", " "))
     return text if len(text) <= SHOWN_BYTES else text[: SHOWN_BYTES - 3] + "..."
 
 

@@ -9,7 +9,7 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
-from tensorrepo.view import store_view
+from tensorrepo.view import check_free, store_view
 from tensorrepo.workspace.commit import forget_committed
 from tensorrepo.workspace.request import new_writer
 from tensorrepo.workspace.session import entry_at
@@ -39,6 +39,7 @@ def stage_view(session: Session, handle: Repository, name: str, sql: str, *, rep
         raise InvalidInputError("there is no commit yet to choose rows from: `tensorrepo commit`")
     if entry_at(session, path) is not None and not replace:
         raise ConflictError(f"{path} exists: `tensorrepo view refresh {name}` asks it again")
+    check_free(path, lambda other: entry_at(session, other) is not None)
     writer, since = new_writer(session)
     try:
         link = store_view(handle, writer, tip, sql)

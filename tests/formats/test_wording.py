@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorrepo.formats.wording import bytes_text, counted
+from tensorrepo.formats.wording import bytes_text, counted, printable
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 files"), (1, "1 file"), (2000, "2,000 files")])
@@ -16,3 +16,21 @@ def test_one_is_told_without_a_plural(count: int, told: str) -> None:
 )
 def test_sizes_are_told_in_units_of_1024(count: int, told: str) -> None:
     assert bytes_text(count) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é 日本\u3000語", "plain é 日本\u3000語"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\nb\tc", "a\\nb\\tc"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("👩\u200d🔬", "👩\u200d🔬"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_what_shall_stay_stays() -> None:
+    assert printable("a\n\x07", keep="\n") == "a\n\\x07"

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tests.query.conftest import catalog, catalog_url
+from tests.tensorrepo.conftest import _committed, full
 
-__all__ = ["catalog", "catalog_url"]
+__all__ = ["_committed", "catalog", "catalog_url", "full"]

@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorrepo.query.catalog import Catalog, connect
-from tensorrepo.repo.errors import InvalidInputError, PermissionDenied, StorageError
+from tensorrepo.repo.errors import (
+    CorruptError,
+    InvalidInputError,
+    PermissionDenied,
+    StorageError,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("url", ["mysql://db/x", "nonsense://x", "://", "sqlite:/x.db", " "])
+@pytest.mark.parametrize(
+    "url", ["mysql://db/x", "nonsense://x", "://", "sqlite:/x.db", " ", "nonsense"]
+)
 def test_another_kind_of_database_is_refused(url: str) -> None:
     with pytest.raises(InvalidInputError, match="Expected sqlite:///"):
         connect(url)
@@ -36,14 +43,14 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_bytes(b"no database" * 1000)
     catalog = Catalog(connect(str(tmp_path / "x.db")))
-    with pytest.raises(StorageError, match="only a cache"), catalog.reading():
+    with pytest.raises(CorruptError, match="only a cache"), catalog.reading():
         pass
     catalog.dispose()
 
 
 def test_a_file_with_damaged_names_is_told(tmp_path: Path) -> None:
     catalog = Catalog(connect(str(tmp_path / "x.db")))
-    with pytest.raises(StorageError, match="delete the file"), catalog.reading():
+    with pytest.raises(CorruptError, match="catalog rebuild"), catalog.reading():
         b"\xff".decode()  # as the driver does with what SQLite gives it
     catalog.dispose()
 

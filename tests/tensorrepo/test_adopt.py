@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 import tensorrepo as tr
+from tensorrepo import origins
 from tensorrepo.formats.dataset.columns.types import Link
+from tensorrepo.formats.exchange.adoption.adopt import MOST_FILE_EDGES
 from tests.support.adopted import ROWS, write_npy, write_parquet, write_tar
 
 if TYPE_CHECKING:
@@ -190,3 +194,46 @@ def test_the_compact_command_reads_what_is_allowed(shell: Shell) -> None:
     shell("commit", "-m", "ours")
     (shell.folder / "x.npy").unlink()
     assert "float32[2, 3]" in shell("cat", "points", "--rows", "3")
+
+
+def test_where_adopted_rows_lie_is_lineage(shell: Shell) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        write_parquet(shell.folder / name)
+    shell("adopt", "a.parquet", "--dataset", "points")
+    shell("adopt", "b.parquet", "--dataset", "points", "--append")
+    shell("commit", "-m", "adopt")
+    steps = shell.json("lineage", "datasets/points")["ancestors"]["steps"]
+    found = {step["origin"]["path"]: step["details"] for step in steps}
+    assert sorted(found) == ["a.parquet", "b.parquet"]
+    data = (shell.folder / "a.parquet").read_bytes()
+    assert found["a.parquet"]["blake3"] == blake3(data).hexdigest()
+    assert found["a.parquet"]["bytes"] == len(data)
+    assert {step["relation"] for step in steps} == {"imported-from"}
+
+
+def test_many_adopted_files_are_one_origin(shell: Shell) -> None:
+    (shell.folder / "shards").mkdir()
+    for number in range(MOST_FILE_EDGES + 1):
+        write_npy(shell.folder / f"shards/{number:03}.npy")
+    shell("adopt", "shards", "--dataset", "points", "--no-hash")
+    shell("commit", "-m", "adopt")
+    [step] = shell.json("lineage", "datasets/points")["ancestors"]["steps"]
+    assert step["origin"]["path"] == "shards"
+    assert step["details"]["files"] == MOST_FILE_EDGES + 1
+
+
+def test_what_is_read_from_a_file_says_which_version_of_it(shell: Shell) -> None:
+    shell("add", "points.npz", "--dataset", "points")
+    shell("commit", "-m", "add")
+    [step] = shell.json("lineage", "datasets/points")["ancestors"]["steps"]
+    digest = hashlib.sha256((shell.folder / "points.npz").read_bytes()).hexdigest()
+    assert (step["origin"]["path"], step["details"]["sha256"]) == ("points.npz", digest)
+
+
+def test_a_large_file_is_told_by_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").write_bytes(b"12345")
+    monkeypatch.setattr(origins, "HASHED_BYTES", 4)
+    assert origins.file_facts(tmp_path / "x") == {
+        "modified_ns": (tmp_path / "x").stat().st_mtime_ns
+    }
+    assert origins.file_facts(tmp_path) == origins.file_facts(tmp_path / "none") == {}

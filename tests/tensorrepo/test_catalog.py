@@ -15,6 +15,8 @@ import tensorrepo as tr
 from tensorrepo.query import tables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.shell import Shell
 
 ADA = "Ada <ada@example.org>"
@@ -149,3 +151,86 @@ def test_a_new_version_of_a_model_that_was_stored_anew_in_between(repo: tr.Repos
     assert repo.repack_models(depth=0, alpha=50.0).superseded
     repo.registry.register("net", "main:models/net")
     assert repo.catalog.verify() == []
+
+
+def beginning(data: bytes) -> bytes:
+    return bytes(100) + data[100:]
+
+
+def inside(data: bytes) -> bytes:
+    return data[:4096] + b"\xa5" * (len(data) - 4096)
+
+
+def all_of_it(data: bytes) -> bytes:
+    return b"no database" * (len(data) // 11)
+
+
+@pytest.mark.parametrize("damaged", [beginning, inside, all_of_it])
+def test_a_damaged_file_is_moved_aside_and_made_anew(
+    repo: tr.Repository, damaged: Callable[[bytes], bytes]
+) -> None:
+    repo.catalog.catch_up()
+    repo.catalog.close()
+    file = Path(file_of(repo))
+    broken = damaged(file.read_bytes())
+    file.write_bytes(broken)
+    told: list[str] = []
+    repo.catalog.rebuild(warn=told.append)
+    aside = file.with_name(file.name + ".damaged")
+    assert aside.read_bytes() == broken
+    assert str(aside) in told[0]
+    assert repo.catalog.verify() == []
+
+
+def test_a_damaged_file_is_told_with_the_command_that_mends_it(repo: tr.Repository) -> None:
+    Path(file_of(repo)).parent.mkdir(parents=True, exist_ok=True)
+    Path(file_of(repo)).write_bytes(b"no database" * 1000)
+    assert repo.catalog.status().state == "damaged"
+    with pytest.raises(tr.CorruptError, match="catalog rebuild"):
+        repo.catalog.catch_up()
+
+
+def test_earlier_damaged_files_are_kept(repo: tr.Repository) -> None:
+    file = Path(file_of(repo))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for content in (b"no database" * 1000, b"nor this" * 1000):
+        repo.catalog.close()
+        file.write_bytes(content)
+        repo.catalog.rebuild(warn=lambda _: None)
+    assert file.with_name(file.name + ".damaged").read_bytes().startswith(b"no database")
+    assert file.with_name(file.name + ".damaged1").read_bytes().startswith(b"nor this")
+
+
+def test_a_damaged_repository_is_no_reason_to_move_the_catalog(repo: tr.Repository) -> None:
+    repo.catalog.catch_up()
+    [objects] = Path(repo.url.removeprefix("file://")).glob("objects")
+    for path in objects.rglob("*"):
+        if path.is_file():
+            path.chmod(0o600)
+            path.write_bytes(b"x" * path.stat().st_size)
+    fresh = tr.open(repo.url).catalog
+    with pytest.raises(tr.CorruptError):
+        fresh.rebuild()
+    assert not list(Path(file_of(repo)).parent.glob("*.damaged*"))
+
+
+def test_upgrade_leaves_the_catalog_of_another_repository_alone(
+    repo: tr.Repository, tmp_path: Path
+) -> None:
+    repo.catalog.catch_up()
+    tr.init(tmp_path / "two")
+    second = tr.open(tmp_path / "two", catalog=repo.catalog.url)
+    with pytest.raises(tr.InvalidInputError, match="catalog of its own"):
+        second.catalog.upgrade()
+
+
+def test_a_word_is_no_catalog(full: Shell) -> None:
+    full.environment = {"TENSORREPO_CATALOG": "nonsense"}
+    assert "Expected sqlite:///" in full.fails(2, "catalog", "status")
+    assert not list(full.folder.rglob("nonsense"))
+
+
+def test_a_tilde_in_a_catalogs_url_is_the_home(full: Shell) -> None:
+    full.environment = {"TENSORREPO_CATALOG": "~/mine.db"}
+    full("catalog", "rebuild")
+    assert (full.home / "mine.db").is_file()

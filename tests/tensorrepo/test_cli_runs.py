@@ -48,6 +48,23 @@ def test_runs_are_filtered(trained: Shell) -> None:
     assert "NAME=VALUE" in trained.fails(2, "runs", "ls", "--param", "lr")
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["runs", "ls", "--status", "done"], 2, "running, finished, failed, interrupted, stale"),
+        (["runs", "ls", "--metric", "los"], 3, "there are loss"),
+        (["runs", "ls", "--best", "accuracy"], 3, "there are loss"),
+        (["runs", "compare", "exp1", "exp2", "--metric", "accuracy"], 3, "there are loss"),
+        (["lineage", "models/net", "--relation", "trained"], 3, "Did you mean trained-on"),
+        (["lineage", "models/net", "--relation", "xyz"], 3, "adapter-of"),
+    ],
+)
+def test_words_that_nothing_has_are_told_with_those_that_there_are(
+    trained: Shell, words: list[str], code: int, said: str
+) -> None:
+    assert said in trained.fails(code, *words)
+
+
 def test_a_run_is_shown_with_what_it_read_and_made(trained: Shell) -> None:
     told = trained("runs", "show", "exp2")
     wanted = ("param     lr = 0.01", "trained-on datasets/points", "made      models/net", "▁")

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tensorrepo.cli import sql as command
 from tensorrepo.cli.sqlprompt import converse
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.support.shell import Shell
 
@@ -83,6 +84,8 @@ def test_a_query_is_read_from_standard_input(full: Shell) -> None:
         ([COUNT, "--param", "x"], 2, "expected NAME=VALUE"),
         ([COUNT, "-o", "no/such/folder.csv"], 2, "cannot write"),
         ([COUNT, "-o", "/"], 2, "it is a folder"),
+        ([COUNT, "-o", "rows.xlsx"], 2, "expected one that ends in .csv"),
+        ([COUNT, "-o", "rows"], 2, "cannot tell the format"),
         ([COUNT, "--memory", "-1"], 2, "--memory"),
         (["SELECT 1 AS a, 2 AS a", "--format", "json"], 2, "several columns are called 'a'"),
     ],
@@ -165,3 +168,59 @@ def test_a_prompt_asks_what_ends_in_a_semicolon_and_goes_on_after_errors(
 def test_a_prompt_ends_when_somebody_says_so() -> None:
     lines = io.StringIO("quit\nSELECT 1;\n")
     converse(lambda _: lines.readline(), pytest.fail)
+
+
+def test_sql_needs_no_commit(shell: Shell) -> None:
+    assert shell("sql", "SELECT 1 AS a", "--format", "csv") == "a\n1\n"
+    assert "no table 'x'" in shell.fails(3, "sql", "SELECT * FROM x")
+
+
+@pytest.fixture
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Queries that somebody types at the prompt of a terminal."""
+    typed: list[str] = []
+
+    def prompt(ask: Callable[[str], None], *_: object) -> None:
+        for query in typed:
+            ask(query)
+
+    monkeypatch.setattr(command, "prompt", prompt)
+    monkeypatch.setattr(command, "_is_terminal", lambda: True)
+    return typed
+
+
+def test_the_prompt_answers_in_the_format_that_is_asked_for(
+    full: Shell, at_a_terminal: list[str]
+) -> None:
+    at_a_terminal += ["SELECT 1 AS a", "SELECT 2 AS b"]
+    assert full("sql", "--format", "csv") == "a\n1\nb\n2\n"
+    assert full("sql", "--json") == '{"a": 1}\n{"b": 2}\n'
+
+
+def test_the_prompt_gives_each_query_the_parameters_that_it_names(
+    full: Shell, at_a_terminal: list[str]
+) -> None:
+    at_a_terminal += ["SELECT $a AS a", "SELECT 2 AS b", "SELECT $a + $b AS c"]
+    given = ["--param", "a=1", "--param", "b=5"]
+    assert full("sql", "--format", "csv", *given) == "a\n1\nb\n2\nc\n6\n"
+
+
+def test_the_prompt_writes_no_file(full: Shell, at_a_terminal: list[str]) -> None:
+    at_a_terminal += ["SELECT 1"]
+    assert "-o keeps the rows of one query" in full.fails(2, "sql", "-o", "a.csv")
+
+
+def test_a_view_has_no_name_of_a_dataset(full: Shell) -> None:
+    query = "SELECT row_id FROM points"
+    assert "there is a dataset 'points'" in full.fails(4, "view", "create", "points", query)
+    full("view", "create", "other", query)
+
+
+def test_control_characters_are_shown_and_not_obeyed(full: Shell) -> None:
+    (full.folder / "bad.csv").write_text('text\n"\x1b[2Jgone\x07"\n"日本　語"\n')
+    full("add", "bad.csv", "--dataset", "bad")
+    full("commit", "-m", "Bad")
+    shown = full("cat", "bad") + full("sql", "SELECT * FROM bad")
+    assert "\x1b" not in shown
+    assert shown.count("\\x1b[2Jgone\\x07") == 2
+    assert shown.count("日本　語") == 2

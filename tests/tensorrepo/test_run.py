@@ -402,3 +402,17 @@ def test_surroundings_are_told_and_this_process_is_alive() -> None:
     assert found["machine"]["cores"] == os.cpu_count()
     assert process is None or is_alive(process)
     assert is_alive("elsewhere:1:2") is None
+
+
+def test_sql_tells_of_a_run_that_nobody_writes_that_it_is_stale(tmp_path: Path) -> None:
+    repository = tr.init(tmp_path / "repo", author=ADA)
+    repository = tr.open(repository.url, author=ADA, catalog=f"sqlite:///{tmp_path}/catalog.db")
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "repo")]
+    subprocess.run(command, check=False, capture_output=True, timeout=60)
+    with repository.run("exp2"):
+        query = "SELECT name, status, state FROM catalog.run ORDER BY name"
+        found = [tuple(row.values()) for row in repository.sql(query)]
+    assert found == [("exp1", "running", "stale"), ("exp2", "running", "running")]
+    assert list(repository.sql("SELECT name FROM catalog.run WHERE state = 'stale'")) == [
+        {"name": "exp1"}
+    ]

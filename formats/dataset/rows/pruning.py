@@ -157,10 +157,10 @@ def has_bounds(column: Column) -> bool:
 def _values(index: ColumnIndex, field: str) -> NDArray[Any]:
     """Order keys of one field as numbers of the schema's kind: float64, int64 or uint64."""
     keys = index.entries[field].astype(np.uint64)
-    parts = [_numbers(keys, stored.element) for stored in index.storages]
+    parts = [numbers_of_keys(keys, stored.element) for stored in index.storages]
     if len(parts) == 1:
         return parts[0]
-    target = _numbers(keys[:0], index.storage.element).dtype
+    target = numbers_of_keys(keys[:0], index.storage.element).dtype
     found = np.zeros(len(keys), target)
     for place, part in enumerate(parts):
         here = index.stored_as == place
@@ -168,7 +168,8 @@ def _values(index: ColumnIndex, field: str) -> NDArray[Any]:
     return found
 
 
-def _numbers(keys: NDArray[np.uint64], element: np.dtype[Any]) -> NDArray[Any]:
+def numbers_of_keys(keys: NDArray[np.uint64], element: np.dtype[Any]) -> NDArray[Any]:
+    """The numbers whose order keys these are: float64, int64 or uint64, as the element's kind."""
     if is_float(element):
         negative = (keys & _SIGN) == 0
         return np.where(negative, ~keys, keys ^ _SIGN).view(np.float64)

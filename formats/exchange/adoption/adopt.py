@@ -10,7 +10,7 @@ Source:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +40,7 @@ from tensorrepo.formats.exchange.adoption.adopttar import (
     survey_shard,
 )
 from tensorrepo.formats.exchange.base import damage
+from tensorrepo.formats.lineage import Edge, imported_from, with_edges
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.objects import Kind
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.objects import Link, ObjectSink
 
 FORMATS = ("parquet", "tar", "npy", "safetensors")
+MOST_FILE_EDGES = 32
 _HEAD_BYTES = 512
 _WAITING_BYTES = 1 << 20  # nothing waits to be stored: of a base at most its inline pages
 _RANDOM = random.SystemRandom()
@@ -114,7 +116,8 @@ def adopt(
             writer.add(fragment)
         if not writer.rows:
             raise InvalidInputError(f"{sources[0].url} holds no rows: there is nothing to adopt")
-        link = writer.finish(dict(base.root.properties) if base is not None else {})
+        told = with_edges(() if base is None else base.root.lineage, _edges(name, sources))
+        link = writer.finish(dict(base.root.properties) if base is not None else {}, told)
     stored = sum(source.version.size for source in sources)
     return Adopted(link, writer.rows, stored, len(sources), scan.notes)
 
@@ -137,6 +140,19 @@ def _sources(
 
 def _add(progress: Callable[[int], None], before: int, done: int) -> None:
     progress(before + done)
+
+
+def _edges(name: str, sources: Sequence[Source]) -> Iterator[Edge]:
+    """Where the rows are: each file, or of very many the folder of the first."""
+    if len(sources) <= MOST_FILE_EDGES:
+        for source in sources:
+            known = {"etag": source.version.etag, "blake3": source.hash.hex() or None}
+            size = source.version.size
+            yield imported_from(source.url, format=name, files=1, bytes=size, adopted=True, **known)
+        return
+    size = sum(source.version.size for source in sources)
+    folder = sources[0].url.rpartition("/")[0]
+    yield imported_from(folder, format=name, files=len(sources), bytes=size, adopted=True)
 
 
 def _recognise(source: Source) -> str:
@@ -243,9 +259,9 @@ class _Writer:
         tree.add_known(known, counted=False)
         self.rows += fragment.rows
 
-    def finish(self, properties: dict[str, Any]) -> Link:
+    def finish(self, properties: dict[str, Any], lineage: Sequence[Mapping[str, Any]]) -> Link:
         assert self._tree is not None, "there are rows"
-        return self._tree.finish(properties)
+        return self._tree.finish(properties, lineage)
 
     def _begin(self, fragment: AdoptedFragment) -> TreeWriter:
         base = self._base

@@ -1,0 +1,61 @@
+"""Is what a caller gave of the kind that it has to be?
+
+Asked where a call of the SDK begins, so that a slip is told by the name of the argument and not by
+whatever breaks on it further down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tensorrepo.formats.dataset.streaming.checks import wrong
+
+
+def text(what: str, value: Any) -> str:
+    """`value`, which is text.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    if not isinstance(value, str):
+        raise wrong(what, "text", value)
+    return value
+
+
+def ref_text(value: Any) -> str:
+    """`value`, which may name a commit. Raises InvalidInputError."""
+    if not isinstance(value, str):
+        raise wrong("a ref", "the name of a branch, a tag or a commit, such as 'main'", value)
+    return value
+
+
+def path_in(space: str, name: Any) -> str:
+    """The path of a dataset, a model, ... of this name: the space may stand before it already.
+
+    Raises:
+        InvalidInputError: it is no text.
+    """
+    given = text(f"a name in {space}", name)
+    return given if given.startswith(f"{space}/") else f"{space}/{given}"
+
+
+def mapping(what: str, value: Any, of: str = "values") -> Mapping[str, Any]:
+    """`value`, which maps names to something. Raises InvalidInputError."""
+    if not isinstance(value, Mapping):
+        raise wrong(what, f"a mapping from names to {of}", value)
+    return value
+
+
+def listed(what: str, values: Any) -> list[Any]:
+    """Several things. Raises InvalidInputError for one alone."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise wrong(what, "a list", values)
+    return list(values)
+
+
+def several(value: Any, *single: type) -> tuple[Any, ...]:
+    """All of what was given: one thing of these kinds, which may be iterable itself, or several."""
+    if isinstance(value, (str, *single)) or not isinstance(value, Iterable):
+        return (value,)
+    return tuple(value)
