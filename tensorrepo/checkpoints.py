@@ -15,6 +15,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.placement import decode_placement
 from tensorrepo.formats.model.training.chains import next_step
 from tensorrepo.formats.model.training.lossy import approximation_of
 from tensorrepo.formats.run.document import check_metric_name
@@ -127,7 +128,11 @@ def against_newest(repository: Repository, view: View, run: str, step: int, keep
             # It would keep one for good that goes.
             return Against(before, 0)
         kept = None
-    planned = next_step(repository.core.objects, before, kept)
+    digest = before.storage if before is not None and kept is not None else None
+    placed = None
+    if digest is not None:
+        placed = decode_placement(repository.core.objects.get(digest).payload, digest)
+    planned = next_step(placed, kept)
     return Against(before, planned.depth, worth=planned.worth)
 
 

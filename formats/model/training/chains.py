@@ -18,12 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from tensorrepo.formats.model.bases import RUN_DEPTH
 from tensorrepo.formats.model.encode import WORTH_A_BASE
-from tensorrepo.formats.model.placement import decode_placement
 
 if TYPE_CHECKING:
     from tensorrepo.formats.model.placement import MemberEntry, Placement
-    from tensorrepo.repo.objects import ObjectSource
-    from tensorrepo.repo.trees import Entry
 
 LONGEST: Final = RUN_DEPTH  # checkpoints of a chain whose members expire, the first one included
 
@@ -56,16 +53,11 @@ class Step:
     worth: float = WORTH_A_BASE
 
 
-def next_step(objects: ObjectSource, before: Entry | None, kept: int | None) -> Step:
-    """How a checkpoint behind `before` is encoded, `kept` of which are kept; None: all are.
-
-    Raises:
-        CorruptError: the placement of `before` is damaged.
-    """
-    if kept is None or before is None or before.storage is None:
+def next_step(before: Placement | None, kept: int | None) -> Step:
+    """How a checkpoint behind the one placed so is encoded; `kept` of all stay, None: every one."""
+    if kept is None or before is None:
         return Step(RUN_DEPTH)
-    placement = decode_placement(objects.get(before.storage).payload, before.storage)
-    return step_behind(chain_of(placement), kept)
+    return step_behind(chain_of(before), kept)
 
 
 def step_behind(chain: Chain, kept: int) -> Step:
