@@ -21,8 +21,10 @@ from __future__ import annotations
 import io
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 try:
     import torch
@@ -117,7 +119,10 @@ class LoadPlanner(DefaultLoadPlanner):
     """Torch's planner, but what is no tensor comes from JSON: nothing is unpickled."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        found = put_together(json.loads(value.getvalue()), {})
+        self.load_value(read_item, put_together(json.loads(value.getvalue()), {}))
+
+    def load_value(self, read_item: ReadItem, found: Any) -> None:
+        """Put what is no tensor where it belongs."""
         name = read_item.dest_index.fqn
         if self.flatten_state_dict:
             path = self.mappings[name]
@@ -322,7 +327,10 @@ class Reader(StorageReader):
                         f"{name} is no tensor, and {type(planner).__name__} unpickles: use "
                         "planner=tensorrepo.dcp.LoadPlanner()"
                     )
-                planner.load_bytes(item, io.BytesIO(json.dumps(flat.texts[name]).encode()))
+                inside = flat.inside.get(name, {})
+                loaded = model.load(set(inside.values()), output="torch")
+                tensors = {told: loaded[stored] for told, stored in inside.items()}
+                planner.load_value(item, put_together(flat.texts[name], tensors))
                 continue
             target = planner.resolve_tensor(item).detach()
             target.copy_(_box(model, flat.tensors[name], item))
@@ -427,11 +435,15 @@ def _alone() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """A state as torch flattens it: by flat name the tensor, the JSON, and the path."""
+    """A state as torch flattens it: by flat name the tensor, the JSON, and the path.
+
+    `inside` has, for JSON that names tensors, which tensor of the model each name of it means.
+    """
 
     tensors: dict[str, str]
     texts: dict[str, Any]
     paths: dict[str, Path]
+    inside: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def _flat(model: Model) -> _Flat:
@@ -439,24 +451,21 @@ def _flat(model: Model) -> _Flat:
     if told is not None:
         paths = {name: tuple(path) for name, path in told["paths"].items()}
         return _Flat({name: name for name in model}, dict(told["texts"]), paths)
-    # Saved by a checkpointer, whole: flattened here.
-    marked = {name: _Named(name) for name in model}
+    # Saved by a checkpointer, whole: flattened here, with numbers in place of its tensors.
+    names = list(model)
+    marked = {name: torch.tensor(at) for at, name in enumerate(names)}
     state = put_together(model.metadata.get("state"), marked)
     flat, paths = flatten_state_dict(state)
-    tensors = {name: value.name for name, value in flat.items() if isinstance(value, _Named)}
-    texts = {
-        name: take_apart({"value": value}).skeleton["value"]
-        for name, value in flat.items()
-        if name not in tensors
-    }
-    return _Flat(tensors, texts, dict(paths))
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """Stands for a tensor while a state is flattened."""
-
-    name: str
+    found = _Flat({}, {}, dict(paths))
+    for name, value in flat.items():
+        if isinstance(value, torch.Tensor | np.ndarray):
+            found.tensors[name] = names[int(value)]
+            continue
+        # Torch flattens no tuples: tensors in them are loaded with the rest of them.
+        apart = take_apart({"value": value})
+        found.texts[name] = apart.skeleton["value"]
+        found.inside[name] = {told: names[int(at)] for told, at in apart.tensors.items()}
+    return found
 
 
 def _resolved(plan: SavePlan, planner: AnySavePlanner) -> tuple[list[Shard], dict[str, Any]]:

@@ -193,3 +193,27 @@ def test_what_cannot_be_stored_is_refused_by_its_name(repository: tr.Repository)
     with pytest.raises(CheckpointException) as refused:
         save_alone(repository, {"hooks": {"first": _Bomb()}})
     assert "_Bomb" in str(refused.value.failures[0][0])
+
+
+def test_tensors_in_tuples_and_numbers_of_numpy_are_loaded_too(repository: tr.Repository) -> None:
+    import torch
+
+    with repository.checkpointer("exp1") as checkpointer:
+        pair = (torch.arange(3.0), {"x": torch.ones(2)}, 7)
+        checkpointer.save(3, {"pair": pair, "loss": np.float32(0.5), "w": torch.ones(4)})
+    state: dict[str, Any] = {"pair": None, "loss": 0.0, "w": torch.zeros(4)}
+    load_alone(repository, state)
+    assert torch.equal(state["pair"][0], torch.arange(3.0))
+    assert torch.equal(state["pair"][1]["x"], torch.ones(2))
+    assert state["pair"][2] == 7
+    assert type(state["loss"]) is np.float32
+    assert state["loss"] == 0.5
+    assert torch.equal(state["w"], torch.ones(4))
+
+
+@pytest.mark.parametrize("step", [True, -1, "7"])
+def test_what_is_no_step_is_refused(repository: tr.Repository, step: Any) -> None:
+    from tensorrepo.dcp import Writer
+
+    with pytest.raises(tr.InvalidInputError, match="expected a whole number"):
+        Writer(repository, "exp1", step)
