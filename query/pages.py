@@ -158,8 +158,8 @@ class _Pages:
             case "fragment":
                 return pa.array(self.fragment)
             case "first_row":
-                told = self.first_row
-                return pa.nulls(len(entries), pa.int64()) if told is None else pa.array(told)
+                rows = self.first_row
+                return pa.nulls(len(entries), pa.int64()) if rows is None else pa.array(rows)
             case "min" | "max":
                 numbers = numbers_of_keys(entries[name].astype(np.uint64), self._element)
                 real = numbers.astype(np.float64)

@@ -86,8 +86,10 @@ class Transaction:
         path = path_in("datasets", name)
         if self.core.entry(path) is not None:
             raise ConflictError(f"{path} exists: use `dataset({name!r})` to change it")
-        known = isinstance(columns, Schema)
-        schema = columns if known else Schema.of(mapping("columns", columns, "types"))
+        if isinstance(columns, Schema):
+            schema = columns
+        else:
+            schema = Schema.of(mapping("columns", columns, "types"))
         link = write_dataset(self.core.objects, schema, ())
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
         draft = DatasetDraft(self.core, path, self.repository.outside)
