@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, Final
 
 import numpy as np
@@ -12,9 +13,16 @@ MAX_JSON_NESTING: Final = 64
 
 
 def as_plain(value: Any) -> Any:
-    """`value` with Python's numbers in place of numpy's, which say the same in JSON."""
+    """`value` with Python's own numbers and texts in place of others that say the same in JSON:
+    numpy's, those of an enumeration, and those of classes derived from Python's.
+    """
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, Enum):
+        return as_plain(value.value)
+    for kind in (str, int, float):
+        if isinstance(value, kind) and type(value) not in (kind, bool):
+            return kind(value)
     if isinstance(value, dict):
         return {key: as_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -108,6 +108,7 @@ def check_edge(edge: Edge) -> Edge:
         parse_digest(edge.digest)
     if edge.commit is not None:
         parse_digest(edge.commit)
+    check_json(edge.path, "the path of an edge of lineage")
     check_json(edge.details, f"lineage of {edge.path!r:.80}")
     return edge
 
@@ -121,7 +122,7 @@ def imported_from(path: str, **details: Any) -> Edge:
         details: such as "format", "etag" and "sha256"; None is left out.
     """
     known = {name: value for name, value in details.items() if value is not None}
-    return Edge(IMPORTED_FROM, _public(path), "", None, known)
+    return Edge(IMPORTED_FROM, public_place(path), "", None, known)
 
 
 def edges_of(told: Iterable[Mapping[str, Any]]) -> tuple[Edge, ...]:
@@ -140,8 +141,11 @@ def with_edges(
     return tuple(found[-MAX_EDGES:])
 
 
-def _public(path: str) -> str:
-    """A URL without user, password, query and fragment; of a local path the last component."""
+def public_place(path: str) -> str:
+    """A URL without user, password, query and fragment; of a local path the last component.
+
+    These are what may hold secrets, and a user's own folders are nobody's business.
+    """
     if "://" not in path or path.startswith("file://"):
         return PurePath(path.removeprefix("file://")).name or "."
     scheme, _, rest = path.partition("://")

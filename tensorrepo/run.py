@@ -8,8 +8,11 @@ is stored while the training goes on, and outlives weights and data.
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import threading
 import time
+from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +22,7 @@ from tensorrepo.checkpoints import number
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.dataset.streaming.checks import wrong
 from tensorrepo.formats.jsonvalues import as_plain, check_json
-from tensorrepo.formats.lineage import USED, Edge
+from tensorrepo.formats.lineage import USED, Edge, public_place
 from tensorrepo.formats.run.document import (
     FAILED,
     FINISHED,
@@ -54,13 +57,16 @@ if TYPE_CHECKING:
     from tensorrepo.runrecord import RunRecord
 
 _MOST_ERROR: Final = 1000  # characters
+_URL = re.compile(r"[\w+.-]{1,32}://\S+")
+_QUERY = re.compile(r"(?<=\S)\?[\w.%~-]+=\S*")  # of a URL whose host is told apart from it
 
 
 class Run:
     """A training that goes on. See `Repository.run`.
 
     Its methods may be called by any thread of the process that began it. In a job of several ranks
-    rank 0 records; on the others the same calls do nothing.
+    rank 0 records; on the others the same calls do nothing. A program that ends without `end` has
+    what was logged stored, and the run is stale then.
     """
 
     def __init__(
@@ -80,6 +86,8 @@ class Run:
         self._resume = resume
         self._process = os.getpid()
         self._params: dict[str, Any] = {}
+        self._params_lock = threading.Lock()
+        self._ended = False
         self._notes: RunNotes | None = None
         self._writer: RunWriter | None = None
         self._token: Token[Notes | None] | None = None
@@ -98,32 +106,44 @@ class Run:
             raise ConflictError(_taken(before))
         document = self._document(before)
         self._params = {**document.params, **self._given}
-        self._notes = RunNotes(self.name, document.id, self._log, document.inputs, document.outputs)
-        for one in self._inputs:
-            self.use(one)
-        if self.repository.world()[0] == 0:
-            self._writer = RunWriter(
-                self.repository, document, None if before is None else before.commit, self._told
-            )
-            self._writer.start()
+        self._notes = RunNotes(
+            self.name, document.id, self._log_checkpoint, document.inputs, document.outputs
+        )
+        try:
+            for one in self._inputs:
+                self.use(one)
+            if self.repository.world()[0] == 0:
+                held = None if before is None else before.commit
+                writer = RunWriter(self.repository, document, held, self._told)
+                writer.start()
+                self._writer = writer
+        except BaseException:
+            self._notes = None  # it has not begun
+            raise
         self._token = CURRENT.set(self._notes)
         return self
 
     def end(self, status: str = FINISHED, error: str | None = None) -> None:
         """Store all, and say how it ended: "finished", "failed" or "interrupted".
 
+        Any thread may call it. It does nothing in a fork of the process that began the run, which
+        goes on there; and nothing where the run has ended.
+
         Raises:
-            Error: it could not be stored; says why.
+            Error: it could not be stored; says why. Another call tries again.
         """
         if status not in STATUSES or status == RUNNING:
             raise InvalidInputError(f"status {status!r}: expected one of {', '.join(STATUSES[1:])}")
         self._begun()
+        if self._is_fork():
+            return
         if self._token is not None:
-            CURRENT.reset(self._token)
+            with suppress(ValueError):  # it belongs to the thread that began the run
+                CURRENT.reset(self._token)
             self._token = None
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.end(status, None if error is None else error[:_MOST_ERROR])
+        if not self._ended and self._writer is not None:
+            self._writer.end(status, None if error is None else _public_text(error))
+        self._ended = True
 
     def log_metric(self, name: str, value: Any, step: int | None = None) -> None:
         """Log one value of a metric.
@@ -151,8 +171,10 @@ class Run:
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Note parameters: JSON values by name."""
-        self._begun()
-        self._params = {**self._params, **_checked_params(params)}
+        self._recording()
+        given = _checked_params(params)
+        with self._params_lock:
+            self._params = {**self._params, **given}
 
     def use(self, origin: Any) -> None:
         """Note that the run reads something.
@@ -161,7 +183,7 @@ class Run:
             origin: a dataset, a model, a stream of a dataset; ``REF:datasets/NAME`` or
                 ``REF:models/NAME``; or a URL of what is in no repository.
         """
-        notes = self._begun()
+        notes = self._recording()
         if isinstance(origin, Stream):
             for dataset, place in origin.sources():
                 notes.streamed(dataset, place)
@@ -231,8 +253,11 @@ class Run:
         return made
 
     def flush(self) -> None:
-        """Store what was logged and noted until now."""
+        """Store what was logged and noted until now. Does nothing in a fork."""
         self._begun()
+        if self._is_fork():
+            return
+        self._recording()
         if self._writer is not None:
             self._writer.write()
 
@@ -263,7 +288,7 @@ class Run:
             error.add_note(f"The end of run {self.name!r} was not stored: {failure}")
 
     def __repr__(self) -> str:
-        state = "not begun" if self._notes is None else "ended" if self._token is None else RUNNING
+        state = "not begun" if self._notes is None else "ended" if self._ended else RUNNING
         return f"<run {self.name}: {state}>"
 
     def _begun(self) -> RunNotes:
@@ -274,15 +299,33 @@ class Run:
             )
         return self._notes
 
-    def _log(self, values: Mapping[str, float], step: int | None) -> None:
-        self._begun()
-        if os.getpid() != self._process:
+    def _recording(self) -> RunNotes:
+        """The notes of a run that goes on here: what it is told now is stored."""
+        notes = self._begun()
+        if self._is_fork():
             raise InvalidInputError(
                 f"run {self.name!r} was begun by process {self._process}, and this is a fork of "
                 "it, whose values would be lost: log where the run began"
             )
+        if self._ended:
+            raise InvalidInputError(
+                f"run {self.name!r} has ended: what it is told now would be lost. Go on with it in "
+                f"repo.run({self.name!r}, resume=True)"
+            )
+        return notes
+
+    def _is_fork(self) -> bool:
+        return os.getpid() != self._process
+
+    def _log(self, values: Mapping[str, float], step: int | None) -> None:
+        self._recording()
         if self._writer is not None:
             self._writer.log(dict(values), step)
+
+    def _log_checkpoint(self, values: Mapping[str, float], step: int) -> None:
+        """The metrics of a checkpoint, which has them itself: it is kept when the run has ended."""
+        if not self._ended:
+            self._log(values, step)
 
     def _told(self) -> dict[str, Any]:
         notes = self._begun()
@@ -301,7 +344,7 @@ class Run:
     def _named(self, text: str) -> Edge:
         """What ``REF:PATH`` or a URL means."""
         if "://" in text:
-            return Edge(USED, text, "")
+            return Edge(USED, public_place(text), "")
         ref, path = split_path(text)
         if path is None:
             raise InvalidInputError(
@@ -332,8 +375,17 @@ def _outcome(error: BaseException | None) -> tuple[str, str | None]:
     """How a run ended, by what left its ``with``."""
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return FINISHED, None
-    told = f"{type(error).__name__}: {error}"
+    told = type(error).__name__
+    with suppress(Exception):  # of an error that cannot say what it is
+        told = f"{told}: {error}"
     return (INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED), told
+
+
+def _public_text(error: str) -> str:
+    """What ended a run, as it can be stored: URLs in it without what may be secret in them."""
+    plain = error.encode("utf-8", "backslashreplace").decode()
+    plain = _URL.sub(lambda url: public_place(url[0]), plain)
+    return _QUERY.sub("", plain)[:_MOST_ERROR]
 
 
 def _taken(run: RunRecord) -> str:

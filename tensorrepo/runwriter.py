@@ -8,6 +8,7 @@ it, or gives it up: so a run that somebody else went on with is not overwritten.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import warnings
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tensorrepo.atend import before_pools_end
 from tensorrepo.formats.run.document import (
     RUNNING,
     Attempt,
@@ -25,7 +27,7 @@ from tensorrepo.formats.run.document import (
 )
 from tensorrepo.formats.run.logbook import Logbook, cut, joined
 from tensorrepo.formats.run.points import CHUNK_POINTS, Points, decode_points, encode_points
-from tensorrepo.repo.errors import ConflictError, Error
+from tensorrepo.repo.errors import ConflictError, Error, StorageError
 from tensorrepo.repo.objects import Kind, encode_object
 from tensorrepo.repo.series import begin_beside, commit_beside
 from tensorrepo.repo.trees import Entry
@@ -82,13 +84,17 @@ class RunWriter:
         self._lock = threading.Lock()
         self._drained = Waiting()
         self._wake, self._ended = threading.Event(), False
-        self._failure: Error | None = None
+        self._failure: Exception | None = None
+        self._process = os.getpid()
+        self._outcome: tuple[str, str | None] = (RUNNING, None)
+        self._is_over = False
         self._thread = threading.Thread(target=self._flush, name="tensorrepo-run", daemon=True)
 
     def start(self) -> None:
-        """Write the run for the first time, and then now and then."""
+        """Write the run for the first time, and then now and then; and when the program ends."""
         self.write()
         self._thread.start()
+        before_pools_end(self._finish)
 
     def log(self, values: dict[str, float], step: int | None) -> None:
         """Log values of one step. Waits only where a million points wait to be stored.
@@ -114,15 +120,29 @@ class RunWriter:
             self._held = joined(self._held, taken)
             try:
                 self._store(status, error, metrics)
+            except ConflictError:
+                self._is_over = True
+                raise
             finally:
                 self._held_points = sum(map(len, self._held.values()))
+        self._say(None)
 
     def end(self, status: str, error: str | None) -> None:
         """Write the run for the last time."""
         self._ended = True
         self._wake.set()
         self._thread.join()
+        self._outcome = (status, error)
         self.write(status, error)
+        self._is_over = True
+
+    def _finish(self) -> None:
+        """The program ends: write what was logged since, of a run that is still going on as such.
+
+        Nothing in a fork, and of a run that has ended or is another's.
+        """
+        if os.getpid() == self._process and not self._is_over:
+            self.write(*self._outcome)
 
     def _store(self, status: str, error: str | None, metrics: tuple[Metric, ...]) -> None:
         ref, name = ref_of_record(self.document.name), self.document.name
@@ -198,28 +218,41 @@ class RunWriter:
 
     def _tried(self) -> bool:
         """Write once; False when it makes no sense to try again."""
-        failure: Error | None = None
         try:
             self.write()
-        except Error as error:
-            failure = error
+        except Exception as error:  # noqa: BLE001 - the thread lives on, and `log` tells of it
             if self._failure is None:
                 warnings.warn(f"run {self.document.name!r} was not stored: {error}", stacklevel=2)
+            self._say(error)
+            return not isinstance(error, ConflictError)
+        return True
+
+    def _say(self, failure: Exception | None) -> None:
+        """To who waits for room: there is some, or why there is none."""
         with self._lock:
             self._failure = failure
             self._drained.wake()
-        return not isinstance(failure, ConflictError)
 
     def _wait_for_room(self) -> None:
         while True:
             with self._lock:
                 if self.logbook.waiting + self._held_points < MOST_WAITING:
                     return
-                if self._failure is not None:
-                    raise self._failure
+                if self._failure is not None or not self._thread.is_alive():
+                    raise self._told_failure()
                 wait = self._drained.add()
             self._wake.set()
             wait(timeout=1)
+
+    def _told_failure(self) -> Error:
+        if isinstance(self._failure, Error):
+            return self._failure
+        why = "its thread has ended" if self._failure is None else repr(self._failure)
+        made = StorageError(
+            f"run {self.document.name!r} is not stored, {why}, and {MOST_WAITING:,} points wait"
+        )
+        made.__cause__ = self._failure
+        return made
 
 
 def new_attempt(

@@ -36,7 +36,7 @@ def code_version(cwd: Path, *, timeout_seconds: float = _GIT_SECONDS) -> Code | 
         return None
     changed = _git(folder, timeout_seconds, "status", "--porcelain", "--untracked-files=no")
     # No answer is no proof that the files are those of the commit.
-    return Code(commit, changed != "", None if script is None else Path(script).name)
+    return Code(commit, changed != "", None if script is None else _stored_text(Path(script).name))
 
 
 def environment() -> dict[str, Any]:
@@ -101,12 +101,18 @@ def _git(folder: Path, timeout_seconds: float, *arguments: str) -> str | None:
 
 def _version(name: str) -> str | None:
     # Not getattr: some packages import more of themselves when an attribute is asked for.
-    version = vars(sys.modules[name]).get("__version__") if name in sys.modules else None
+    # A module may be None, which says that it must not be imported, or any object.
+    version = getattr(sys.modules.get(name), "__dict__", {}).get("__version__")
     if isinstance(version, str):
-        return str(version)  # torch's is a text of a class of its own
+        return _stored_text(version)
     with suppress(metadata.PackageNotFoundError, ValueError, OSError):
         return metadata.version(name)
     return None
+
+
+def _stored_text(text: str) -> str:
+    """`text` as UTF-8 can say it, and no text of a class of its own, as torch's version is one."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
 
 
 def _machine() -> dict[str, Any]:

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -170,6 +172,9 @@ def test_metrics_and_parameters_come_back_as_they_were_logged(repository: tr.Rep
         (lambda run: run.log_metric("", 1.0), "printable"),
         (lambda run: run.log_metric("loss", 1.0, step=1 << 64), "64 bits"),
         (lambda run: run.log_param("p", object()), "not JSON"),
+        (lambda run: run.log_param("file", "\udcff"), "surrogate"),
+        (lambda run: run.log_param("p", {"\udcff": 1}), "surrogate"),
+        (lambda run: run.use("https://example.org/\udcff"), "surrogate"),
         (lambda run: run.end("dreaming"), "finished"),
         (lambda run: run.start(), "begun already"),
     ],
@@ -202,6 +207,232 @@ def test_what_ends_a_run_is_what_its_status_says(
     found = repository.runs()["exp1"]
     assert (found.status, found.document.error, found.state()) == (status, told, status)
     assert found.metrics == {"loss": 1.0}
+
+
+class Mode(StrEnum):
+    FAST = "fast"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Metres(float):
+    pass
+
+
+def test_numbers_and_texts_of_other_classes_are_kept_as_what_they_say(
+    repository: tr.Repository,
+) -> None:
+    given = {
+        "mode": Mode.FAST,
+        "sizes": [Metres(0.5), np.str_("x")],
+        "on": True,
+        "level": Level.HIGH,
+    }
+    with repository.run("exp1") as run:
+        run.log_params(given)
+    kept = {"mode": "fast", "sizes": [0.5, "x"], "on": True, "level": 3}
+    assert repository.runs()["exp1"].params == kept
+
+
+def test_an_end_that_was_not_stored_is_stored_by_another_call(
+    repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise tr.StorageError("the disk is full")
+
+    run = repository.run("exp1").start()
+    run.log_metric("loss", 1.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(runwriter, "commit_beside", broken)
+        with pytest.raises(tr.StorageError):
+            run.end("failed", "too hot")
+    run.end("failed", "too hot")
+    run.end()
+    found = repository.runs()["exp1"]
+    assert (found.status, found.document.error, found.metrics) == ("failed", "too hot", {"loss": 1})
+
+
+def test_another_thread_ends_a_run(repository: tr.Repository) -> None:
+    run = repository.run("exp1").start()
+    run.log_metric("loss", 1.0)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(run.end).result(timeout=60)
+    assert (repr(run), repository.runs()["exp1"].metrics) == ("<run exp1: ended>", {"loss": 1.0})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run: run.log_metric("loss", 1.0),
+        lambda run: run.log_param("lr", 0.1),
+        lambda run: run.use("https://example.org/a.csv"),
+        lambda run: run.flush(),
+    ],
+)
+def test_what_a_run_is_told_after_its_end_is_refused(repository: tr.Repository, call: Any) -> None:
+    with repository.run("exp1") as run:
+        pass
+    with pytest.raises(tr.InvalidInputError, match=r"has ended.*resume=True"):
+        call(run)
+
+
+def test_a_checkpoint_is_kept_when_its_run_has_ended(repository: tr.Repository) -> None:
+    with repository.run("exp1") as run:
+        checkpointer = run.checkpointer()
+    with checkpointer:
+        checkpointer.save(5, {"model": WEIGHTS}, metrics={"loss": 0.25})
+    assert checkpointer.metrics() == {5: {"loss": 0.25}}
+
+
+def test_parameters_given_by_several_threads_are_all_kept(repository: tr.Repository) -> None:
+    def note(thread: int) -> None:
+        for number in range(200):
+            run.log_param(f"{thread}.{number}", number)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with repository.run("exp1") as run, ThreadPoolExecutor(4) as threads:
+            list(threads.map(note, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(repository.runs()["exp1"].params) == 800
+
+
+def test_a_run_that_could_not_begin_begins_later(
+    repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise tr.StorageError("the disk is full")
+
+    run = repository.run("exp1")
+    with monkeypatch.context() as patched:
+        patched.setattr(runwriter, "commit_beside", broken)
+        with pytest.raises(tr.StorageError):
+            run.start()
+    with run:
+        run.log_metric("loss", 1.0)
+    assert repository.runs()["exp1"].metrics == {"loss": 1.0}
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("cannot read \udcff"), r"ValueError: cannot read \udcff"),
+        (Unspeakable(), "Unspeakable"),
+        (
+            OSError("401 for url: https://u:tok3n@host/x?sig=SECRET, and (s3://b/a)"),
+            "OSError: 401 for url: https://host/x and (s3://b/a)",
+        ),
+        (
+            OSError("host='h': url: /d.csv?token=SECRET (refused)"),
+            "OSError: host='h': url: /d.csv (refused)",
+        ),
+        (OSError("really? a=b"), "OSError: really? a=b"),
+        (ValueError("x" * 2000), "ValueError: " + "x" * 988),
+        (ValueError("x" * 995 + " https://u:SECRET@host"), "ValueError: " + "x" * 988),
+    ],
+)
+def test_the_error_of_a_run_is_told_as_it_can_be_stored_and_without_secrets(
+    repository: tr.Repository, error: Exception, told: str
+) -> None:
+    run = repository.run("exp1").start()
+    run.__exit__(type(error), error, None)
+    found = repository.runs()["exp1"]
+    assert (found.status, found.document.error) == ("failed", told)
+
+
+def test_of_a_url_that_was_read_no_secret_is_stored(repository: tr.Repository) -> None:
+    with repository.run("exp1", inputs=["https://user:s3cret@host/d.csv?token=abc"]) as run:
+        run.use("s3://key:s3cret@bucket/raw")
+    paths = [path for _, path in relations(repository.runs()["exp1"].inputs)]
+    assert paths == ["https://host/d.csv", "s3://bucket/raw"]
+
+
+def test_whatever_fails_is_told_to_who_logs_and_storing_goes_on(
+    repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(runwriter, "CHUNK_POINTS", 4)
+    monkeypatch.setattr(runwriter, "MOST_WAITING", 8)
+    with repository.run("exp1") as run, monkeypatch.context() as patched:
+        patched.setattr(runwriter, "commit_beside", broken)
+        with (
+            pytest.warns(UserWarning, match="no room"),
+            pytest.raises(tr.StorageError, match="no room"),
+        ):
+            run.log_metrics(dict.fromkeys(map(str, range(10)), 1.0))
+    assert len(repository.runs()["exp1"].metrics) == 10
+
+
+def test_logging_does_not_wait_for_a_thread_that_is_gone(
+    repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runwriter, "CHUNK_POINTS", 4)
+    monkeypatch.setattr(runwriter, "MOST_WAITING", 8)
+    run = repository.run("exp1").start()
+    with monkeypatch.context() as patched:
+        patched.setattr(runwriter, "commit_beside", lambda *_, **__: {}["never"])
+        with pytest.raises(KeyError):
+            run.end()
+    with pytest.raises(tr.StorageError, match="its thread has ended"):
+        run.log_metrics(dict.fromkeys(map(str, range(10)), 1.0))
+    run.end()
+    assert len(repository.runs()["exp1"].metrics) == 10
+
+
+FORKED = """
+import os, sys
+import tensorrepo as tr
+repo = tr.open(sys.argv[1], author="Ada <ada@example.org>")
+with repo.run("exp1") as run:
+    run.log_metric("loss", 4.0)
+    child = os.fork()
+    if not child:
+        run.flush()
+        sys.exit(0)
+    status = os.waitpid(child, 0)[1]
+    print(status, repo.runs()["exp1"].status, repo.runs()["exp1"].metrics)
+"""
+
+
+def test_a_fork_that_leaves_a_run_does_not_end_it(tmp_path: Path) -> None:
+    repository = tr.init(tmp_path / "repo", author=ADA)
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "repo")]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert told == "0 running {}\n"
+    assert repository.runs()["exp1"].status == "finished"
+
+
+FORGOTTEN = """
+import sys
+import tensorrepo as tr
+repo = tr.open(sys.argv[1], author="Ada <ada@example.org>")
+run = repo.run("exp1").start()
+run.log_metric("loss", 4.0)
+other = repo.run("exp2").start()
+other.log_metric("loss", 3.0)
+other.end()
+"""
+
+
+def test_what_was_logged_is_stored_when_a_program_ends_without_saying_so(tmp_path: Path) -> None:
+    repository = tr.init(tmp_path / "repo", author=ADA)
+    command = [sys.executable, "-c", FORGOTTEN, str(tmp_path / "repo")]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    found = repository.runs()
+    assert (found["exp1"].status, found["exp1"].metrics) == ("running", {"loss": 4.0})
+    assert found["exp1"].state() == "stale"
+    assert (found["exp2"].status, found["exp2"].metrics) == ("finished", {"loss": 3.0})
 
 
 def test_a_name_that_is_taken_is_refused_and_resumed_where_asked(repository: tr.Repository) -> None:
@@ -394,6 +625,22 @@ def test_code_is_known_by_commit_and_whether_files_differ(
 
 def test_a_git_that_does_not_answer_in_time_is_not_waited_for(tmp_path: Path) -> None:
     assert code_version(tmp_path, timeout_seconds=0) is None
+
+
+def test_what_must_not_be_imported_is_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb_", None)
+    monkeypatch.setitem(sys.modules, "odd_", object())
+    assert {"wandb_", "odd_"}.isdisjoint(environment()["packages"])
+
+
+def test_a_script_of_a_name_that_is_no_utf8_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["sh", "-c", COMMIT], cwd=tmp_path, check=True, timeout=60)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "train\udcff.py", raising=False)
+    code = code_version(tmp_path)
+    assert code is not None
+    assert code.script == r"train\udcff.py"
 
 
 def test_surroundings_are_told_and_this_process_is_alive() -> None:
