@@ -270,7 +270,7 @@ def _fitting(words: list[str], pattern: str) -> set[str]:
     return {word for word, fit in zip(words, fits.to_pylist(), strict=True) if fit}
 
 
-def _places(rows: Iterable[Row[Any]], fitting: set[str]) -> dict[str, set[int]]:
+def _places(rows: Iterable[Any], fitting: set[str]) -> dict[str, set[int]]:
     """Graph to the places of its nodes whose name or operation is one of `fitting`."""
     found: dict[str, set[int]] = {}
     for graph, place, name, op in rows:

@@ -183,7 +183,7 @@ def _fetched(result: CursorResult[Any]) -> list[tuple[Any, ...]]:
     """All rows as the driver gives them. Plain tuples of texts are nothing to the garbage
     collector; thousands of SQLAlchemy's rows are.
     """
-    rows: list[tuple[Any, ...]] = result.cursor.fetchall()  # type: ignore[union-attr]  # has rows
+    rows = list(result.cursor.fetchall())
     result.close()
     return rows
 

@@ -75,8 +75,8 @@ class Walk:
         while self._waiting:
             ahead = [self._next() for _ in range(steps) if self._waiting]
             known = self._known([*(digest for digest, _, _ in ahead), *self._waiting])
-            for digest in known:
-                self._waiting.pop(digest, None)
+            for one in self._waiting.keys() & known:
+                del self._waiting[one]
             for digest, commit, before in ahead:
                 if digest not in known:
                     yield NewCommit(digest, commit, self._changes(commit, before))
