@@ -8,15 +8,25 @@ equal to the repository; here it is opened, locked and looked at.
 from __future__ import annotations
 
 import json
+import logging
 import re
+import sqlite3
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import create_engine, event, func, make_url, select
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import StaticPool
 
 from tensorrepo.query import tables
@@ -31,20 +41,24 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.ids import Digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import URL, Connection, Engine
 
 WRITES: Final = "tensorrepo_writes"  # an execution option: this transaction will write
 WAIT_SECONDS: Final = 600  # for another process that is catching up
 _LOCK: Final = 0x74727063  # what our writers agree on in one PostgreSQL database
+_BUSY_MS: Final = 200  # of SQLite's own waiting, which does not hear Ctrl-C
+_PAUSE_SECONDS: Final = 0.02
+TELL_SECONDS: Final = 2.0  # so long nobody is told that a command waits
+_LOGGER: Final = logging.getLogger(__name__)
 _CACHE_KIB: Final = 64 << 10
 _SQLITE_SETTINGS: Final = (
     "journal_mode = WAL",  # readers go on while one writes
     "synchronous = NORMAL",  # a power cut may lose the newest rows: they are made again
     f"cache_size = -{_CACHE_KIB}",
     "temp_store = MEMORY",
-    f"busy_timeout = {WAIT_SECONDS * 1000}",
+    f"busy_timeout = {_BUSY_MS}",
     "foreign_keys = OFF",
 )
 _DAMAGED: Final = (
@@ -75,8 +89,8 @@ class Catalog:
 
     @property
     def url(self) -> str:
-        """Where it is, without a password."""
-        return self.engine.url.render_as_string(hide_password=True)
+        """Where it is, without what may hold a password."""
+        return _shown(self.engine.url)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -160,7 +174,7 @@ def connect(url: str) -> Engine:
         engine = create_engine(parsed, **_options(parsed))
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            f"the catalog {parsed} needs the package {error.name}: {_MISSING_DRIVER}"
+            f"the catalog {_shown(parsed)} needs the package {error.name}: {_MISSING_DRIVER}"
         ) from error
     if engine.dialect.name == SQLITE:
         _prepare_sqlite(engine, parsed)
@@ -210,7 +224,7 @@ def told(engine: Engine) -> Iterator[None]:
         yield
     except DBAPIError as error:
         reason = str(error.orig).strip().split("\n", 1)[0]
-        where = engine.url.render_as_string(hide_password=True)
+        where = _shown(engine.url)
         if "readonly" in reason or "permission denied" in reason:
             raise PermissionDenied(
                 f"the catalog {where} cannot be written: {reason}. Name another one in "
@@ -220,11 +234,16 @@ def told(engine: Engine) -> Iterator[None]:
             raise CorruptError(f"the catalog {where}: {reason}. {_DAMAGED}") from error
         raise StorageError(f"the catalog {where}: {reason}. {_advice(reason)}") from error
     except UnicodeDecodeError as error:  # of the names in SQLite's own tables
-        where = engine.url.render_as_string(hide_password=True)
+        where = _shown(engine.url)
         raise CorruptError(f"the catalog {where}: its text is malformed. {_DAMAGED}") from error
     except SQLAlchemyError as error:
-        where = engine.url.render_as_string(hide_password=True)
+        where = _shown(engine.url)
         raise StorageError(f"the catalog {where}: {error}") from error
+
+
+def _shown(url: URL) -> str:
+    """A URL for people: without the password, and without a query, which may hold it as well."""
+    return url.set(query={}).render_as_string(hide_password=True)
 
 
 def _advice(reason: str) -> str:
@@ -271,7 +290,7 @@ def _options(url: URL) -> dict[str, Any]:
         return {"pool_size": 4, "pool_pre_ping": True}
     if _in_memory(url):
         return {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
-    return {"connect_args": {"timeout": WAIT_SECONDS, "check_same_thread": False}}
+    return {"connect_args": {"timeout": _BUSY_MS / 1000, "check_same_thread": False}}
 
 
 def _in_memory(url: URL) -> bool:
@@ -288,17 +307,48 @@ def _prepare_sqlite(engine: Engine, url: URL) -> None:
                 f"the folder {folder} of the catalog cannot be made: {error.strerror}. Name "
                 "another place in TENSORREPO_CATALOG."
             ) from error
-    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "connect", partial(_set_up, _shown(url)))
     event.listen(engine, "begin", _begin)
 
 
-def _set_up(driver: Any, _: object) -> None:
+def _set_up(where: str, driver: Any, _: object) -> None:
     driver.isolation_level = None  # we say BEGIN ourselves: the driver says it too late
     for setting in _SQLITE_SETTINGS:
-        driver.execute(f"PRAGMA {setting}")
+        _patiently(where, partial(driver.execute, f"PRAGMA {setting}"))
 
 
 def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get(WRITES)
-    # A reader that begins to write after others have is refused, so a writer says so at once.
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    def begin() -> None:
+        # A reader that begins to write after others have is refused, so a writer says so at once.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        # The first read is what may have to wait: for who mends the file after a crash.
+        connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
+
+    _patiently(_shown(connection.engine.url), begin)
+
+
+def _patiently(where: str, ask: Callable[[], object]) -> None:
+    """Ask again while another process has the file, and say so when that takes long."""
+    began, told = time.monotonic(), False
+    while True:
+        try:
+            ask()
+        except (OperationalError, sqlite3.OperationalError) as error:
+            waited = time.monotonic() - began
+            if not _is_busy(error) or waited >= WAIT_SECONDS:
+                raise
+            if waited >= TELL_SECONDS and not told:
+                _LOGGER.warning(
+                    "waiting for another process, which writes to the catalog %s", where
+                )
+                told = True
+        else:
+            return
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _is_busy(error: OperationalError | sqlite3.OperationalError) -> bool:
+    cause = error.orig if isinstance(error, OperationalError) else error
+    return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY  # of its kinds any

@@ -15,9 +15,17 @@ from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
 from tensorrepo.formats.dataset.streaming.checks import whole, wrong
 from tensorrepo.formats.lineage import (
     CHECKPOINT_OF,
+    CONSTRUCTED_FROM,
+    DERIVED_FROM,
+    LOSSY_OF,
     MADE_BY,
+    MERGED_FROM,
+    MERGED_ONTO,
+    QUANTISED_FROM,
     RELATIONS,
+    SLICED_FROM,
     TRAINED_ON,
+    public_place,
     relation_of,
 )
 from tensorrepo.given import listed, text
@@ -35,6 +43,17 @@ if TYPE_CHECKING:
     from tensorrepo.runrecord import RunRecord
 
 _SHOWN: Final = frozenset({"seed", "epoch", "position", "step", "weight", "sql", "function"})
+_UNTRAINED: Final = frozenset(
+    {
+        DERIVED_FROM,
+        MERGED_FROM,
+        MERGED_ONTO,
+        SLICED_FROM,
+        CONSTRUCTED_FROM,
+        QUANTISED_FROM,
+        LOSSY_OF,
+    }
+)  # a model that is one of these learned what its origins did
 _SPACES: Final = ("datasets/", "models/", "views/", "files/", "runs/")
 
 
@@ -107,7 +126,8 @@ class SawDeleted:
     Attributes:
         model: which.
         dataset: the version that it was trained on.
-        deleted: rows of that version that are gone.
+        deleted: rows of that version that are gone; None: that version is not stored any more, so
+            which rows it had is unknown.
         seen: "all" of its rows, when it went through the whole of it at least once; else a "part",
             or "unknown".
         details: the place that the stream had reached.
@@ -115,9 +135,16 @@ class SawDeleted:
 
     model: Node
     dataset: Node
-    deleted: int
+    deleted: int | None
     seen: str
     details: dict[str, Any]
+
+    @property
+    def summary(self) -> str:
+        """How many rows are gone, or why that is not known."""
+        if self.deleted is None:
+            return "unknown: that version is not stored any more"
+        return f"{self.deleted:,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +190,8 @@ class Lineage:
     ) -> Lineage:
         """See `Repository.lineage`."""
         if "://" in text("path", path):
-            return cls(repository, Node("url", path, path), (path,))
+            place = public_place(path)
+            return cls(repository, Node("url", place, place), (place,))
         if path.startswith("runs/"):
             run = repository.runs()[path.removeprefix("runs/")]
             return cls(repository, Node("run", run.id, path, None, True), (run.id,))
@@ -199,13 +227,16 @@ class Lineage:
         return self._walk(core.descendants, depth, relations, up=False)
 
     def saw_deleted(self) -> list[SawDeleted]:
-        """Of a dataset: models that were trained on rows which this version of it has no more."""
+        """Of a dataset: models that were trained on rows which this version of it has no more.
+
+        Also those trained on versions that are not stored any more: they may have been.
+        """
         self._need("dataset")
         with self._repository.catalog.reading() as connection:
             steps = core.trained_on(connection, self.start.path)
         found = [self._saw(step) for step in steps]
         return sorted(
-            (one for one in found if one.deleted),
+            (one for one in found if one.deleted != 0),
             key=lambda one: (one.model.path, one.model.key, one.dataset.key),
         )
 
@@ -222,6 +253,9 @@ class Lineage:
         steps = [step for step in self.ancestors() if step.origin.kind not in {"run", "url"}]
         own = self.ancestors(depth=1)
         found = [_stored_finding(step) for step in steps if step.subject.kind == "model"]
+        made_of = any(step.relation in _UNTRAINED for step in own)
+        if not any(step.relation == TRAINED_ON for step in (steps if made_of else own)):
+            found.append(Finding("data", False, "not known what it was trained on"))
         found += [_order_finding(step) for step in own if step.relation == TRAINED_ON]
         runs = [run for step in own if (run := self._run(step)) is not None]
         found += [_code_finding(run) for run in runs]
@@ -263,13 +297,9 @@ class Lineage:
     def _saw(self, step: Step) -> SawDeleted:
         old = step.origin.key
         diff = self._diff(old, self.start.key) if old != self.start.key else None
-        deleted = 0 if diff is None else diff.rows_removed
-        place, rows = step.details, 0 if diff is None else diff.old_rows
-        seen = "unknown"
-        if isinstance(place.get("position"), int) and isinstance(place.get("epoch"), int):
-            whole = place["epoch"] > 0 or place["position"] >= rows
-            seen = "all" if whole and "selection" not in place else "part"
-        return SawDeleted(step.subject, step.origin, deleted, seen, place)
+        deleted = diff.rows_removed if diff is not None else None if old != self.start.key else 0
+        seen = _seen(step.details, None if diff is None else diff.old_rows)
+        return SawDeleted(step.subject, step.origin, deleted, seen, step.details)
 
     def _run(self, step: Step) -> RunRecord | None:
         """The run that made it, where the edge says so and the repository has it."""
@@ -288,6 +318,18 @@ class Lineage:
             return diff_datasets(self._repository.core.objects, old, new)
         except NotFoundError:
             return None
+
+
+def _seen(place: Mapping[str, Any], rows: int | None) -> str:
+    """How much of a dataset a stream had given; None: how many rows there were is not known."""
+    position, epoch = place.get("position"), place.get("epoch")
+    if not isinstance(position, int) or not isinstance(epoch, int):
+        return "unknown"
+    if "selection" in place:
+        return "part"
+    if epoch > 0:
+        return "all"
+    return "unknown" if rows is None else "all" if position >= rows else "part"
 
 
 def _check_relations(connection: Connection, words: Iterable[str]) -> None:

@@ -109,16 +109,16 @@ def _show(found: dict[str, Kinship], *, dot: bool, as_json: bool) -> None:
 def _show_deleted(lineage: Lineage, *, as_json: bool) -> None:
     found = lineage.saw_deleted()
     if as_json:
-        output.json_value([asdict(one) for one in found])
+        output.json_value([asdict(one) | {"summary": one.summary} for one in found])
     elif found:
         output.table(
-            ("model", "version", "trained on", ">rows gone", "saw of it"),
+            ("model", "version", "trained on", "rows gone", "saw of it"),
             [
                 (
                     one.model.path,
                     one.model.key[:12],
                     one.dataset.key[:12],
-                    f"{one.deleted:,}",
+                    one.summary,
                     one.seen,
                 )
                 for one in found

@@ -73,21 +73,23 @@ def answer(value: Any, *told: str, as_json: bool) -> None:
 
 def json_value(value: Any) -> None:
     """The answer for programs: one JSON document, keys in a fixed order."""
-    sys.stdout.write(_json(value, indent=2) + "\n")
+    sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
 def json_lines(values: Iterable[Any]) -> None:
     """The answer for programs, when it may be long: one JSON document a line."""
     for value in values:
-        sys.stdout.write(_json(value) + "\n")
+        sys.stdout.write(json_text(value) + "\n")
 
 
-def _json(value: Any, indent: int | None = None) -> str:
+def json_text(value: Any, indent: int | None = None, default: Callable[[Any], Any] = str) -> str:
     """JSON, which knows no NaN and no infinity: they are text in it, as in what is stored."""
     try:
-        return json.dumps(value, indent=indent, ensure_ascii=False, default=str, allow_nan=False)
+        return json.dumps(
+            value, indent=indent, ensure_ascii=False, default=default, allow_nan=False
+        )
     except ValueError:
-        return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str)
+        return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=default)
 
 
 def _finite(value: Any) -> Any:

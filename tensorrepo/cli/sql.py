@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -167,7 +168,8 @@ def _write(found: Result, form: str, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    part = path.with_name(path.name + ".part")
+    # A name of its own: the user may have a .part there, and two of us may write at once.
+    part = path.with_name(f".{path.name:.100}.{secrets.token_hex(8)}.part")
     try:
         if form == "parquet":
             with pq.ParquetWriter(part, found.schema) as writer:
@@ -209,7 +211,7 @@ def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
 def _json(found: Result, write: Callable[[bytes], Any]) -> None:
     """One object a line."""
     for row in found:
-        write((json.dumps(row, ensure_ascii=False, default=_plain) + "\n").encode())
+        write(f"{output.json_text(row, default=_plain)}\n".encode())
 
 
 def _plain(value: Any) -> Any:

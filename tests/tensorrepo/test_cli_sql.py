@@ -46,7 +46,20 @@ def test_rows_are_written_in_the_format_of_the_suffix(full: Shell, name: str) ->
     full("sql", "SELECT range AS n FROM range(3)", "-o", name)
     found = _READ[name](full.folder / name)
     assert found == [0, 1, 2]
-    assert not list(full.folder.glob("*.part"))
+    assert not list(full.folder.glob(".*.part"))
+
+
+def test_a_file_of_the_user_beside_the_rows_stays(full: Shell) -> None:
+    (full.folder / "rows.csv.part").write_text("precious")
+    full("sql", "SELECT 1 AS n", "-o", "rows.csv")
+    assert (full.folder / "rows.csv.part").read_text() == "precious"
+    assert not list(full.folder.glob(".*.part"))
+
+
+def test_json_has_no_nan(full: Shell) -> None:
+    query = "SELECT 'nan'::DOUBLE AS a, ['-inf'::DOUBLE] AS b, 1 AS c, 'ab'::BLOB AS d"
+    told = full("sql", query, "--format", "json")
+    assert told == '{"a": "NaN", "b": ["-Infinity"], "c": 1, "d": "6162"}\n'
 
 
 _READ: dict[str, Any] = {

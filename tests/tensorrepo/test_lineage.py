@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.lineage import Kinship
+from tensorrepo.lineage import Kinship, _seen
 from tensorrepo.query.lineage import Node, Step
-
-if TYPE_CHECKING:
-    pass
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +79,57 @@ def test_models_that_saw_rows_that_are_gone_now_are_named(repository: tr.Reposit
     assert repository.lineage("datasets/points", "v1").saw_deleted() == []
 
 
+def test_a_model_of_a_version_that_is_not_stored_is_named_with_what_is_unknown(
+    tmp_path: Path,
+) -> None:
+    made = tr.init(f"memory://gone-{os.getpid()}", author=ADA)
+    made = tr.open(made.url, author=ADA, catalog=f"sqlite:///{tmp_path / 'catalog.db'}")
+    elsewhere = tr.init(f"memory://elsewhere-{os.getpid()}", author=ADA)
+    for one, rows in ((made, 30), (elsewhere, 40)):
+        with one.transaction() as tx:
+            columns = {name: values[:rows] for name, values in COLUMNS.items()}
+            tx.create_dataset("points", {"x": "float32", "label": "int64"}).append(columns)
+    with made.transaction() as tx:
+        tx.save_model("net", WEIGHTS, trained_on=[elsewhere.dataset("points")])
+        tx.save_model("other", WEIGHTS, trained_on=[made.dataset("points")])
+    (found,) = made.lineage("datasets/points").saw_deleted()
+    assert (found.model.path, found.deleted, found.seen) == ("models/net", None, "unknown")
+    assert found.summary == "unknown: that version is not stored any more"
+
+
+@pytest.mark.parametrize(
+    ("place", "rows", "seen"),
+    [
+        ({}, 40, "unknown"),
+        ({"epoch": 1, "position": 0}, None, "all"),
+        ({"epoch": 0, "position": 9}, None, "unknown"),
+        ({"epoch": 0, "position": 9}, 40, "part"),
+        ({"epoch": 0, "position": 40}, 40, "all"),
+        ({"epoch": 9, "position": 0, "selection": 1}, 40, "part"),
+    ],
+)
+def test_how_much_a_training_saw_is_told_by_its_place(
+    place: dict[str, int], rows: int | None, seen: str
+) -> None:
+    assert _seen(place, rows) == seen
+
+
+def test_a_model_of_which_no_data_are_known_cannot_be_made_again(tmp_path: Path) -> None:
+    made = tr.init(f"memory://blind-{os.getpid()}", author=ADA)
+    made = tr.open(made.url, author=ADA, catalog=f"sqlite:///{tmp_path / 'catalog.db'}")
+    with made.run("exp1") as run:
+        run.save_model("blind", WEIGHTS)
+    found = {one.what: one for one in made.lineage("models/blind").reproducible()}
+    assert not found["data"].ok
+
+
+def test_a_url_is_asked_about_without_its_secrets(repository: tr.Repository) -> None:
+    with repository.run("exp2", inputs=["https://ada:s3cret@host/d.csv?token=abc"]):
+        pass
+    found = repository.lineage("https://bob:other@host/d.csv?token=xyz").descendants()
+    assert (found.start.path, found.paths) == ("https://host/d.csv", ["runs/exp2"])
+
+
 def test_what_changed_between_the_data_of_two_models_is_told(repository: tr.Repository) -> None:
     old, new = repository.lineage("models/net"), repository.lineage("models/tuned")
     (change,) = old.data_changes(new)
@@ -97,6 +145,7 @@ def test_whether_a_model_can_be_made_again_is_told_with_reasons(
     assert net["trained-on datasets/points"].ok
     assert net["order of datasets/points"].why == "seed 3, epoch 0, position 40"
     assert "code of runs/exp1" in net
+    assert "data" not in {*net, *tuned}
     assert not tuned["order of datasets/points"].ok
     assert not tuned["run"].ok
 
