@@ -295,15 +295,16 @@ class Directory:
         name = f"{self.name}, member {index}"
         if not 0 <= index < len(self.members):
             raise CorruptError(f"{name}: the pack has {len(self.members)} members")
-        row = _Row._make(_MEMBER_ROW.unpack_from(self.members, index * _MEMBER_ROW.size))
+        row = _Row._make(_MEMBER_ROW.unpack_from(self.members.data, index * _MEMBER_ROW.size))
         if row.codec not in NAMES:
             raise UnsupportedError(f"{name}: codec {row.codec} is unknown here. Update tensorrepo.")
         frame, plane, base, param = (int(first[index]) for first in self._firsts)
         stop = plane + row.frames * row.planes
-        planes = [Plane._make(one) for one in _PLANE_ROW.iter_unpack(self.planes[plane:stop])]
+        planes = [Plane._make(one) for one in _PLANE_ROW.iter_unpack(self.planes[plane:stop].data)]
         _check_layout(row, planes, name)
         bases = tuple(
-            Base._make(one) for one in _BASE_ROW.iter_unpack(self.bases[base : base + row.bases])
+            Base._make(one)
+            for one in _BASE_ROW.iter_unpack(self.bases[base : base + row.bases].data)
         )
         _check_bases(row, bases, index, name)
         return Member(

@@ -94,7 +94,9 @@ def predictions(steps: Iterable[AdamStep]) -> dict[str, tuple[Prediction, ...]]:
 def _predicted(step: AdamStep) -> dict[str, tuple[Prediction, ...]]:
     second = _params(step, "second-moment", 0.0)
     before = step.second, step.first
-    found = {step.second: (Prediction("adam", second, before, (step.first,)),)}
+    found: dict[str, tuple[Prediction, ...]] = {
+        step.second: (Prediction("adam", second, before, (step.first,)),)
+    }
     if step.weight is not None:
         found[step.weight] = tuple(
             Prediction(
@@ -203,5 +205,6 @@ def _tensors_in(node: Json) -> Iterator[str]:
 def _number(node: Json, tensors: Mapping[str, Any]) -> float:
     """A number of an optimizer, which may be a tensor of one."""
     if isinstance(node, dict):
-        node = tensors[node.get("$scalar") or name_of(node)]
+        name = node.get("$scalar") or name_of(node)
+        node = tensors[str(name)]
     return float(node.item() if is_torch(node) else node)
