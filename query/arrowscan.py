@@ -44,6 +44,11 @@ class Scanned:
     stop: Event = field(default_factory=Event)
     failed: BaseException | None = None
 
+    def begin(self) -> None:
+        """The next query: what stopped or failed the last one is none of its concern."""
+        self.stop.clear()
+        self.failed = None
+
 
 class StoppedError(Exception):
     """A scan was told to stop."""
@@ -53,6 +58,8 @@ def noting(scanned: Scanned, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
     """`batches`; what ends them too early is kept for who asked."""
     try:
         yield from batches
+    except GeneratorExit:  # nobody wants more rows: nothing failed
+        raise
     except BaseException as error:
         scanned.failed = scanned.failed or error
         raise

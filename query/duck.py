@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from tensorrepo.query.arrowscan import Scanned, StoppedError, as_arrow_dataset
 from tensorrepo.query.functions import NAMES, add_function
 from tensorrepo.query.results import Result
-from tensorrepo.query.sqlnames import names_of, quoted
+from tensorrepo.query.sqlnames import as_utf8, names_of, quoted
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
 
 if TYPE_CHECKING:
@@ -47,8 +49,9 @@ class Settings:
     Attributes:
         memory: of DuckDB's own tables, as it takes sizes; beyond it, it writes to `spill`.
         threads: of DuckDB; None: one for each core.
-        spill: folder for what does not fit into memory; None: the system's; "": nothing is spilt.
-        external: whether files and extensions may be used.
+        spill: folder for what does not fit into memory; None: one of its own, which goes with the
+            connection; "": nothing is spilt.
+        external: whether files and extensions may be used, and settings changed.
     """
 
     memory: str = MEMORY
@@ -56,17 +59,32 @@ class Settings:
     spill: str | None = None
     external: bool = True
 
-    def options(self) -> dict[str, Any]:
-        """As DuckDB takes them. Nothing is ever fetched from the network to answer a query."""
-        spill = f"{tempfile.gettempdir()}/tensorrepo-sql" if self.spill is None else self.spill
-        found: dict[str, Any] = {
+    def connect(self) -> Any:
+        """A connection. Nothing is ever fetched from the network to answer a query."""
+        import duckdb  # as heavy as the engine: loaded by who asks SQL
+
+        # A name that all users of a machine share would show to all of them what is spilt.
+        own = tempfile.mkdtemp(prefix="tensorrepo-sql-") if self.spill is None else None
+        options: dict[str, Any] = {
             "python_enable_replacements": False,
             "autoinstall_known_extensions": False,
-            "temp_directory": spill,
+            "temp_directory": own or self.spill,
             "memory_limit": self.memory,
-            "enable_external_access": self.external,
         }
-        return found if self.threads is None else found | {"threads": self.threads}
+        if self.threads is not None:
+            options["threads"] = self.threads
+        connection = duckdb.connect(config=options)
+        if own is not None:
+            weakref.finalize(connection, shutil.rmtree, own, ignore_errors=True)
+        if not self.external:  # last: DuckDB takes no folder after it
+            for setting in (
+                "autoload_known_extensions = false",
+                "allow_community_extensions = false",
+                "enable_external_access = false",
+                "lock_configuration = true",
+            ):
+                connection.execute(f"SET {setting}")
+        return connection
 
 
 @dataclass(slots=True)
@@ -83,9 +101,7 @@ class Session:
     def connection(self) -> Any:
         """DuckDB's."""
         if self._connection is None:
-            import duckdb  # as heavy as the engine: loaded by who asks SQL
-
-            self._connection = duckdb.connect(config=self.settings.options())
+            self._connection = self.settings.connect()
         return self._connection
 
     def query(self, text: str, params: Params = None, *, single: bool = False) -> Result:
@@ -96,6 +112,7 @@ class Session:
             NotFoundError: a table that is not there, with near names.
         """
         names = names_of(text)
+        self.scanned.begin()
         with in_our_words(self.scanned, self.tables.known):
             if single and len(self.connection.extract_statements(text)) != 1:
                 raise InvalidInputError(
@@ -113,9 +130,23 @@ class Session:
         Raises:
             InvalidInputError: it is no SQL.
         """
+        as_utf8(text)
         with in_our_words(self.scanned, self.tables.known):
             found = self.connection.extract_statements(text)
         return frozenset().union(*(each.named_parameters for each in found))
+
+    def select(self, text: str) -> Result:
+        """Rows of a query that came with a repository: of one SELECT.
+
+        Raises:
+            InvalidInputError: it is something else, or what DuckDB says about it.
+            NotFoundError: a table that is not there, with near names.
+            PermissionDenied: it asks for what the settings of this session rule out.
+        """
+        as_utf8(text)
+        with in_our_words(self.scanned, self.tables.known):
+            check_select(self.connection, text)
+        return self.query(text)
 
     def _add_functions(self, names: Names) -> None:
         """Those that a query names: each costs milliseconds."""
@@ -131,6 +162,15 @@ class Session:
             self._connection.close()
             self._connection = None
             self._functions.clear()
+
+
+def check_select(connection: Any, text: str) -> None:
+    """Raises InvalidInputError where `text` is anything but one SELECT."""
+    import duckdb
+
+    found = connection.extract_statements(text)
+    if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
+        raise InvalidInputError("SQL: one SELECT is taken, and nothing else")
 
 
 def add_tables(connection: Any, names: Names, tables: Tables, scanned: Scanned) -> None:
@@ -151,7 +191,8 @@ def add_tables(connection: Any, names: Names, tables: Tables, scanned: Scanned) 
 
 
 def _add_view(connection: Any, path: tuple[str, ...], table: Table, names: Names) -> None:
-    hidden = f"tensorrepo:{'.'.join(path)}"
+    called = ".".join(map(quoted, path))
+    hidden = f"tensorrepo:{called}"  # quoted: a name may hold dots, and be another's with its space
     _check_columns(path, table)
     connection.register(hidden, as_arrow_dataset(table))
     shown = [*table.shown]
@@ -160,7 +201,6 @@ def _add_view(connection: Any, path: tuple[str, ...], table: Table, names: Names
     if len(path) > 1:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(path[0])}")
     kind = "VIEW" if len(path) > 1 else "TEMP VIEW"
-    called = ".".join(map(quoted, path))
     selected = f"SELECT {columns} FROM {quoted(hidden)}"  # noqa: S608 - every name is quoted
     connection.execute(f"CREATE OR REPLACE {kind} {called} AS {selected}")
 

@@ -8,32 +8,48 @@ limits are set as well, but did not hold: `repeat` took 1.9 GB under a limit of 
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
-from threading import Timer
+from dataclasses import asdict, dataclass, field, replace
+from threading import TIMEOUT_MAX, Timer
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tensorrepo.formats.wording import printable
 from tensorrepo.query.arrowscan import Scanned
 from tensorrepo.query.duck import reworded
 from tensorrepo.query.frames import Pipe, packed, unpacked
+from tensorrepo.query.pushdown import DatasetTable
 from tensorrepo.query.results import Result
-from tensorrepo.query.sqlnames import names_of
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.query.sqlnames import as_utf8, names_of
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from tensorrepo.query.arrowscan import Table
     from tensorrepo.query.duck import Params, Tables
     from tensorrepo.query.sqlnames import Names
 
-CHILD = "tensorrepo.query.sandboxed"
-MOST_QUERY_BYTES = 256 << 10
+# Isolated, the child looks for modules where Python is installed, and not where its environment,
+# the folder it stands in or a script says. What this process found elsewhere comes last.
+CHILD = """
+import json, sys
+sys.path += json.loads(sys.argv[1])
+from tensorrepo.query.sandboxed import main
+main()
+"""
+MOST_QUERY_BYTES = 64 << 10
+MOST_NAMES = 200  # each is looked up, which costs about a millisecond
+MOST_SCANS = 16  # open at once: each holds some megabytes
+MOST_TOLD_BYTES = 2 << 10  # of what a process says before it goes
 START_SECONDS = 120.0  # what a busy machine may take to start a process: no part of the query
 SLACK_BYTES = 16 << 20  # of a frame beyond the result's limit: one batch
 _PLAIN = str | int | float | bool | None
@@ -44,7 +60,8 @@ class Limits:
     """What a query that nobody vouches for may take.
 
     Attributes:
-        seconds: from when its process is ready until its last row is taken; then it is killed.
+        seconds: of looking its names up, and from when its process is ready until its last row is
+            taken; then it is killed.
         memory_bytes: of the process that answers it, beyond what it takes to begin.
         rows: of the result.
         bytes: of the result.
@@ -57,8 +74,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value <= 0:
-                raise InvalidInputError(f"Limits need {name} above 0, got {value}")
+            is_number = isinstance(value, int | float) and math.isfinite(value)
+            if not is_number or value <= 0:
+                raise InvalidInputError(f"Limits need {name} above 0, got {value!r:.80}")
 
 
 def query_sandboxed(tables: Tables, query: str, limits: Limits, params: Params = None) -> Result:
@@ -69,19 +87,36 @@ def query_sandboxed(tables: Tables, query: str, limits: Limits, params: Params =
         NotFoundError: a table that is not there.
         PermissionDenied: it asks for files, extensions or settings.
     """
-    if len(query.encode()) > MOST_QUERY_BYTES:
+    begun = monotonic()
+    if len(as_utf8(query)) > MOST_QUERY_BYTES:
         raise InvalidInputError(f"a query of more than {MOST_QUERY_BYTES:,} bytes is not taken")
+    given = _plain(params)
     scanned = Scanned()
     names = names_of(query)
-    found = _found(names, tables, scanned)
-    child = _Child(found, limits, scanned, tables.known)
-    child.begin({"query": query, "params": _plain(params), "words": sorted(names.words)})
+    found = list(_found(names, tables, scanned, begun + limits.seconds))
+    left = replace(limits, seconds=max(limits.seconds - (monotonic() - begun), 1e-3))
+    child = _Child(found, left, scanned, tables.known, limits.seconds)
+    child.begin({"query": query, "params": given, "words": sorted(names.words)})
     return Result(child, child, scanned, child.reworded)
 
 
-def _found(names: Names, tables: Tables, scanned: Scanned) -> list[tuple[tuple[str, ...], Table]]:
-    each = ((path, tables.find(path, scanned)) for path in names.paths)
-    return [(path, table) for path, table in each if table is not None]
+def _found(
+    names: Names, tables: Tables, scanned: Scanned, until: float
+) -> Iterator[tuple[tuple[str, ...], Table]]:
+    if len(names.paths) > MOST_NAMES:
+        raise InvalidInputError(
+            f"a query of {len(names.paths):,} different names is not taken: at most {MOST_NAMES}"
+        )
+    for path in names.paths:
+        if monotonic() > until:
+            raise InvalidInputError(
+                "the query took too long: its names could not all be looked up in time"
+            )
+        table = tables.find(path, scanned)
+        if isinstance(table, DatasetTable):
+            table = replace(table, threads=1)  # the child may open many scans, and not end them
+        if table is not None:
+            yield path, table
 
 
 def _plain(params: Params) -> Any:
@@ -92,6 +127,8 @@ def _plain(params: Params) -> Any:
                 "parameters of an untrusted query are text, numbers, bools and null, got "
                 f"{value!r:.80}"
             )
+        if isinstance(value, str):
+            as_utf8(value)
     return dict(params) if isinstance(params, Mapping) else list(params or ())
 
 
@@ -103,11 +140,13 @@ class _Child:
     limits: Limits
     scanned: Scanned
     known: Callable[[], Iterable[str]]
+    seconds: float  # of the whole query; `limits` has what is left of them
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
     _scans: dict[int, tuple[pa.Schema, Iterator[pa.RecordBatch]]] = field(default_factory=dict)
     _process: Any = None
     _pipe: Any = None
     _timer: Any = None
+    _is_ready: bool = False
     _is_late: bool = False
 
     @property
@@ -116,9 +155,10 @@ class _Child:
 
     def begin(self, request: dict[str, Any]) -> None:
         """Start it, and wait until it has understood the query."""
-        command = [sys.executable, "-I", "-m", CHILD]
-        self._process = subprocess.Popen(  # noqa: S603 - nothing of it is the caller's
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        places = [each for each in sys.path if os.path.isabs(each)]
+        command = [sys.executable, "-I", "-c", CHILD, json.dumps(places)]
+        self._process = subprocess.Popen(  # noqa: S603 - nothing of it is the query's
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={}, cwd="/", start_new_session=True, close_fds=True,
         )  # fmt: skip
         self._stop_after(START_SECONDS)
@@ -132,9 +172,11 @@ class _Child:
                 self._pipe.send({}, packed([], table.schema))
             self._until("ready")
             self._timer.cancel()
-            self._stop_after(self.limits.seconds)
+            self._is_ready = True
+            self._stop_after(min(self.limits.seconds, TIMEOUT_MAX))
             self._pipe.send({})
             self.schema, _ = unpacked(self._until("begun"))
+            _check_size_is_told(self.schema)
 
     def to_arrow_reader(self, _: int) -> pa.RecordBatchReader:
         """The rows, while this process serves what the child reads."""
@@ -152,7 +194,9 @@ class _Child:
         while True:
             with self._watched():
                 body = self._until("rows", "done")
-                batches = unpacked(body)[1] if body else []
+                schema, batches = unpacked(body) if body else (self.schema, [])
+                if schema != self.schema:
+                    raise InvalidInputError("the process of the query changed what its columns are")
             if not body:
                 self._end()
                 return
@@ -182,8 +226,14 @@ class _Child:
         return frame
 
     def _serve(self, head: dict[str, Any], body: bytes) -> None:
+        for ended in head.get("ended", ()):
+            self._scans.pop(int(ended), None)
         number = int(head["scan"])
         if head["kind"] == "scan":
+            if len(self._scans) >= MOST_SCANS:
+                raise InvalidInputError(
+                    f"a query that reads more than {MOST_SCANS} tables at once is not taken"
+                )
             table = self.tables[int(head["table"])][1]
             where = pc.Expression._deserialize(pa.py_buffer(body)) if body else None  # noqa: SLF001
             reader = table.reader([str(each) for each in head["columns"]], where)
@@ -212,16 +262,29 @@ class _Child:
             self._end()
             return error
         status = self._process.wait()
+        told = self._told()
         self._end()
+        if not self._is_ready:
+            why = f"nothing within {START_SECONDS:g} s" if self._is_late else f"status {status}"
+            return UnsupportedError(
+                f"the process for untrusted queries did not start: {why}. {told}".rstrip()
+            )
         if self._is_late or status == -signal.SIGXCPU:
             return InvalidInputError(
-                f"the query took longer than {self.limits.seconds:g} s and was stopped: ask for "
-                "less"
+                f"the query took longer than {self.seconds:g} s and was stopped: ask for less"
             )
         return InvalidInputError(
             f"the query was stopped (status {status}): it took more than "
-            f"{self.limits.memory_bytes:,} bytes of memory, or broke DuckDB. Ask for less."
+            f"{self.limits.memory_bytes:,} bytes of memory, or broke DuckDB. Ask for less. "
+            f"{told}".rstrip()
         )
+
+    def _told(self) -> str:
+        """The last that the process wrote to its standard error, which is gone now."""
+        said = b""
+        while part := os.read(self._process.stderr.fileno(), 1 << 16):
+            said = (said + part)[-MOST_TOLD_BYTES:]
+        return printable(said.decode(errors="replace").strip(), keep="\n")
 
     def _stop_after(self, seconds: float) -> None:
         self._timer = Timer(seconds, self._at_deadline)
@@ -238,5 +301,26 @@ class _Child:
         self.scanned.stop.set()
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
+        self._scans.clear()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             stream.close()
+
+
+def _check_size_is_told(schema: pa.Schema) -> None:
+    """Rows of some types take far more than the bytes that they come in: they are not taken.
+
+    Raises:
+        InvalidInputError: the process sends such a type, where it should have sent plain values.
+    """
+    kinds = list(schema.types)
+    while kinds:
+        kind = kinds.pop()
+        if any(is_shared(kind) for is_shared in _SHARED):
+            raise InvalidInputError(f"rows of type {kind} of an untrusted query are not taken")
+        kinds += [kind.field(at).type for at in range(kind.num_fields)]
+
+
+_SHARED = (
+    pa.types.is_dictionary, pa.types.is_run_end_encoded, pa.types.is_list_view,
+    pa.types.is_large_list_view, pa.types.is_string_view, pa.types.is_binary_view,
+)  # fmt: skip

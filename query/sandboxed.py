@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorrepo.query.arrowscan import Scanned
-from tensorrepo.query.duck import add_tables, is_of_duckdb
+from tensorrepo.query.duck import add_tables, check_select, is_of_duckdb
 from tensorrepo.query.frames import Pipe, packed, unpacked
 from tensorrepo.query.functions import NAMES, add_function
 from tensorrepo.query.sqlnames import Names
@@ -49,31 +49,44 @@ class _Served:
     ) -> Iterator[pa.RecordBatch]:
         body = b"" if where is None else where.__reduce__()[1][0]
         scan = self.ask.scan({"table": self.number, "columns": list(columns)}, body)
-        while found := self.ask.batches(scan):
-            yield from found
+        try:
+            while found := self.ask.batches(scan):
+                yield from found
+        finally:
+            self.ask.ended.append(scan)
 
 
 class _Asking:
-    """Asks the other process for rows, one question at a time."""
+    """Asks the other process for rows, one question at a time.
+
+    Scans of `ended` are told with the next question: a scan may end wherever Python drops it, which
+    is no place to wait for the lock.
+    """
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self._lock = Lock()
         self._numbers = count()
+        self.ended: list[int] = []
 
     def scan(self, head: dict[str, Any], body: Any) -> int:
         number = next(self._numbers)
         with self._lock:
-            self._pipe.send({"kind": "scan", "scan": number} | head, body)
+            told = {"kind": "scan", "scan": number, "ended": self._newly_ended()}
+            self._pipe.send(told | head, body)
         return number
 
     def batches(self, scan: int) -> list[pa.RecordBatch]:
         with self._lock:
-            self._pipe.send({"kind": "next", "scan": scan})
+            self._pipe.send({"kind": "next", "scan": scan, "ended": self._newly_ended()})
             head, body = self._pipe.receive()
         if head.get("failed"):
             raise InvalidInputError("the rows cannot be read")
         return unpacked(body)[1] if body else []
+
+    def _newly_ended(self) -> list[int]:
+        """Each once."""
+        return [self.ended.pop() for _ in range(len(self.ended))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +104,7 @@ def bound_process(memory_bytes: int, seconds: float) -> None:
     """Take away from this process what a query must not use. It cannot be undone."""
     ceiling = _taken_bytes() + memory_bytes
     bounds = {
-        resource.RLIMIT_DATA: ceiling,
+        resource.RLIMIT_DATA: min(ceiling, (1 << 63) - 1),
         resource.RLIMIT_CPU: int(resource.getrusage(resource.RUSAGE_SELF).ru_utime + seconds) + 2,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
@@ -139,7 +152,7 @@ def answer(pipe: Pipe) -> None:
         served = _Served(number, schema, tuple(table["shown"]), asking)
         found[tuple(table["path"])] = served
     connection = connect(limits["memory_bytes"])
-    names = Names(request["query"], tuple(found) + tuple((each,) for each in request["words"]))
+    names = Names(request["query"], tuple(found), frozenset(request["words"]))
     for name in sorted({word.lower() for word in request["words"]} & NAMES):
         add_function(connection, name)
     add_tables(connection, names, _Tables(found), Scanned())
@@ -151,15 +164,36 @@ def answer(pipe: Pipe) -> None:
 
 
 def _answer(pipe: Pipe, connection: duckdb.DuckDBPyConnection, query: str, params: Any) -> None:
-    statements = connection.extract_statements(query)
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise InvalidInputError("one SELECT is taken, and nothing else")
+    check_select(connection, query)
     relation = connection.sql(query, params=params or None)
     reader = relation.to_arrow_reader(BATCH_ROWS)
-    pipe.send({"kind": "begun"}, packed([], reader.schema))
+    schema = pa.schema([_field_of_values(field) for field in reader.schema])
+    pipe.send({"kind": "begun"}, packed([], schema))
     for batch in reader:
-        pipe.send({"kind": "rows"}, packed([batch], reader.schema))
+        plain = batch if schema == reader.schema else batch.cast(schema)
+        pipe.send({"kind": "rows"}, packed([plain], schema))
     pipe.send({"kind": "done"})
+
+
+def _of_values(kind: pa.DataType) -> pa.DataType:
+    """The type of what stands in the dictionaries of `kind`, an ENUM: one text of a dictionary
+    may be in all rows, and a result is bounded by its bytes.
+    """
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_struct(kind):
+        return pa.struct([_field_of_values(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_field_of_values(kind.key_field), _field_of_values(kind.item_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_field_of_values(kind.value_field), kind.list_size)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_field_of_values(kind.value_field))
+    return pa.list_(_field_of_values(kind.value_field)) if pa.types.is_list(kind) else kind
+
+
+def _field_of_values(field: pa.Field) -> pa.Field:
+    return field.with_type(_of_values(field.type))
 
 
 def main() -> None:

@@ -8,7 +8,10 @@ DuckDB, which may know it as a column, an alias or a function.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+
+from tensorrepo.repo.errors import InvalidInputError
+
+MOST_PARTS = 2  # of the name of a table: its space, and what it is called there
 
 
 @dataclass(frozen=True)
@@ -17,28 +20,30 @@ class Names:
 
     Attributes:
         query: its text.
-        paths: names joined by dots, each once, in their order: ``("catalog", "models")``. Parts
-            are as they are meant: quotes are taken off.
+        paths: names that may be tables, joined by dots, each once, in their order:
+            ``("catalog", "models")``. Parts are as they are meant: quotes are taken off.
+        words: all single names.
     """
 
     query: str
     paths: tuple[tuple[str, ...], ...]
-
-    @cached_property
-    def words(self) -> frozenset[str]:
-        """All single names."""
-        return frozenset(part for path in self.paths for part in path)
+    words: frozenset[str]
 
 
 def names_of(query: str) -> Names:
-    """The names that a query uses; of text that is no SQL those that are readable."""
+    """The names that a query uses; of text that is no SQL those that are readable.
+
+    Raises:
+        InvalidInputError: it holds what no text may hold.
+    """
     import duckdb  # as heavy as the engine: loaded by who asks SQL
 
-    text = query.encode()
+    text = as_utf8(query)
     kinds = duckdb.token_type
     tokens = duckdb.tokenize(query)
     ends = [*(start for start, _ in tokens), len(text)][1:]
     paths: dict[tuple[str, ...], None] = {}
+    words: set[str] = set()
     path: list[str] = []
     is_open = False  # behind a dot
     for (start, kind), end in zip(tokens, ends, strict=True):
@@ -47,12 +52,27 @@ def names_of(query: str) -> Names:
             is_open = bool(path)
             continue
         if kind in (kinds.identifier, kinds.keyword) and _is_name(word):
-            path = [*path, _plain(word)] if is_open else [_plain(word)]
-            paths[tuple(path)] = None
+            name = _plain(word)
+            words.add(name)
+            # Never longer than what is looked up: a chain of dots would cost its square.
+            path = [*path, name][: MOST_PARTS + 1] if is_open else [name]
+            if len(path) <= MOST_PARTS:
+                paths[tuple(path)] = None
         else:
             path = []
         is_open = False
-    return Names(query, tuple(paths))
+    return Names(query, tuple(paths), frozenset(words))
+
+
+def as_utf8(query: str) -> bytes:
+    """The bytes of a query. Raises InvalidInputError where a character of it has none."""
+    try:
+        return query.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"SQL: the query is no text in UTF-8: character {error.start} is "
+            f"{query[error.start]!r}, which stands for bytes that could not be read"
+        ) from error
 
 
 def _is_name(word: str) -> bool:

@@ -23,12 +23,12 @@ from tensorrepo.formats.view import (
     write_view,
 )
 from tensorrepo.given import text
-from tensorrepo.query.duck import Session
+from tensorrepo.query.duck import Session, Settings
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.sql import RepositoryTables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -117,6 +117,9 @@ def check_free(path: str, is_taken: Callable[[str], bool]) -> None:
 def store_view(repository: Repository, objects: ObjectSink, commit: Digest, query: str) -> Link:
     """Ask for rows, and store which they are.
 
+    The query may have come with the repository, from whoever wrote it: it is one SELECT, and reads
+    the tables of the repository alone.
+
     Args:
         repository: that is asked.
         objects: where to store.
@@ -124,21 +127,23 @@ def store_view(repository: Repository, objects: ObjectSink, commit: Digest, quer
         query: one whose column ``row_id`` says which rows are meant.
 
     Raises:
-        InvalidInputError: it gives no row ids, or ids of no dataset, or of several.
+        InvalidInputError: it is no single SELECT, or gives no row ids, or ids of no dataset, or of
+            several.
+        PermissionDenied: it asks for files, extensions or settings.
     """
     tables = RepositoryTables(repository, commit)
     text("a query", query)
-    session = Session(tables)
+    session = Session(tables, Settings(external=False))
     try:
         ids = _ids_of(session, query)
     finally:
         session.close()
-    source = _source(tables.used, ids)
+    source = _source(tables.used, ids, commit)
     return write_view(objects, make_view(source.stored, ids, query, source.path, source.commit))
 
 
 def _ids_of(session: Session, query: str) -> NDArray[Any]:
-    found = session.query(query)
+    found = session.select(query)
     if "row_id" not in found.columns:
         raise InvalidInputError(
             "a view needs to know its rows: expected a column row_id in what its query gives, "
@@ -148,16 +153,31 @@ def _ids_of(session: Session, query: str) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, ROW_ID), *pieces])
 
 
-def _source(used: list[Used], ids: NDArray[Any]) -> Used:
-    """The dataset whose rows have all of these ids."""
-    unique = list({each.stored.digest: each for each in used}.values())
+def _source(used: list[Used], ids: NDArray[Any], commit: Digest) -> Used:
+    """The dataset whose rows have all of these ids: as it is in `commit`, where it is there."""
+    unique: dict[Digest, Used] = {}
+    for each in sorted(used, key=lambda each: each.commit != commit):
+        unique.setdefault(each.stored.digest, each)
     if not unique:
         raise InvalidInputError("a view is of rows of a dataset, and the query names none")
-    for each in unique:
-        if (rows_of_ids(each.stored, ids) >= 0).all():
-            return each
-    paths = ", ".join(each.path for each in unique)
-    raise InvalidInputError(f"a view is of rows of one dataset: no one of {paths} has all of these")
+    fitting = [each for each in unique.values() if (rows_of_ids(each.stored, ids) >= 0).all()]
+    if not fitting:
+        raise InvalidInputError(
+            f"a view is of rows of one dataset: no one of {_places(unique.values())} has all of "
+            "these"
+        )
+    # Versions of a dataset share ids, and the query does not say whose it gave.
+    fitting = [each for each in fitting if each.commit == commit] or fitting
+    if len(fitting) > 1 and len(ids):
+        raise InvalidInputError(
+            f"a view is of rows of one dataset: all of {_places(fitting)} have these. Name one of "
+            "them in the query"
+        )
+    return fitting[0]
+
+
+def _places(found: Iterable[Used]) -> str:
+    return ", ".join(f"{each.path}@{each.commit:.12}" for each in found)
 
 
 def parse_ids(texts: pa.Array) -> NDArray[Any]:

@@ -103,7 +103,7 @@ def _show(found: dict[str, Kinship], *, dot: bool, as_json: bool) -> None:
     for name, kinship in found.items():
         if len(found) > 1:
             output.line(f"{name}:")
-        output.lines(kinship.lines())
+        output.lines(output.printable(text, keep="\n") for text in kinship.lines())
 
 
 def _show_deleted(lineage: Lineage, *, as_json: bool) -> None:

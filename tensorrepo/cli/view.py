@@ -107,11 +107,12 @@ def view_show_command(
     if entry.kind is not Kind.VIEW:
         raise InvalidInputError(f"{path} is a {entry.kind.label}, not a view")
     view = open_view(session.repository.objects, entry.digest)
+    query = output.printable(view.sql, keep="\n")
     output.answer(
         _described(path, view),
         f"{path}  {view.rows:,} rows in {len(view.runs):,} runs",
-        f"of      {view.path} ({view.dataset:.12}) at commit {view.commit:.12}",
-        f"query   {view.sql}",
+        f"of      {output.printable(view.path)} ({view.dataset:.12}) at commit {view.commit:.12}",
+        f"query   {query}",
         as_json=as_json,
     )
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.query import sandboxed
+from tensorrepo.query import sandbox, sandboxed
 from tensorrepo.query.frames import SIZES, Pipe, packed, unpacked
 from tensorrepo.query.sandbox import Limits
 
@@ -59,6 +59,67 @@ def test_time_is_bounded_whatever_takes_it(repo: tr.Repository) -> None:
 def test_rows_are_bounded(repo: tr.Repository) -> None:
     with pytest.raises(tr.InvalidInputError, match="more than 100 rows"):
         _ask(repo, "SELECT n FROM numbers", rows=100)
+
+
+def test_names_are_bounded_before_one_is_looked_up(repo: tr.Repository) -> None:
+    names = ", ".join(f"a{at}" for at in range(300))
+    with pytest.raises(tr.InvalidInputError, match="different names is not taken"):
+        _ask(repo, f"SELECT {names}")
+
+
+def test_looking_names_up_counts_as_time(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="too long"):
+        _ask(repo, "SELECT n FROM numbers", seconds=1e-6)
+
+
+def test_open_scans_are_bounded(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="more than 16 tables at once"):
+        _ask(repo, _union("(SELECT n FROM numbers WHERE n <> 7 LIMIT 1)", 20))
+
+
+def test_scans_that_ended_are_not_open(repo: tr.Repository) -> None:
+    assert len(_ask(repo, _union("SELECT max(n) FROM numbers", 20))) == 20
+
+
+def _union(query: str, times: int) -> str:
+    return " UNION ALL ".join([query] * times)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("'a'::ENUM('a', 'b')", "a"),
+        ("['a'::ENUM('a', 'b'), NULL]", ["a", None]),
+        ("{'x': ['a'::ENUM('a', 'b')]}", {"x": ["a"]}),
+        ("MAP {'a'::ENUM('a', 'b'): 1}", [("a", 1)]),
+        ("['a', 'b']::ENUM('a', 'b')[2]", ["a", "b"]),
+    ],
+)
+def test_values_of_enums_are_sent_as_often_as_they_are_there(
+    repo: tr.Repository, expression: str, value: object
+) -> None:
+    found = _ask(repo, f"SELECT {expression} AS x")
+    assert found["x"].to_pylist() == [value]
+    assert "dictionary" not in str(found.schema.field("x").type)
+
+
+def test_long_values_of_enums_are_bounded(repo: tr.Repository) -> None:
+    query = f"SELECT enum_first(NULL::ENUM('{'a' * 50_000}')) AS x FROM range(30)"
+    with pytest.raises(tr.InvalidInputError, match="more than 100,000 rows or 1,048,576 bytes"):
+        _ask(repo, query, bytes=MEGABYTE)
+
+
+def test_types_whose_rows_share_bytes_are_refused(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="type dictionary"):
+        _ask(repo, "SELECT union_value(x := 'a'::ENUM('a', 'b')) AS x")
+
+
+def test_a_process_that_does_not_start_says_why(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "CHILD", "import sys; sys.exit('no module \x1b[31m')")
+    with pytest.raises(tr.UnsupportedError, match=r"did not start: status 1\. no module .x1b"):
+        _ask(repo, "SELECT 1")
 
 
 # ------------------------------------------------------------- what the process lets DuckDB do
@@ -129,10 +190,16 @@ def test_a_select_is_answered(locked: Any) -> None:
     assert [head["kind"] for head in heard.heads] == ["begun", "rows", "done"]
 
 
-@pytest.mark.parametrize("limits", [{"seconds": 0}, {"rows": -1}, {"bytes": 0}])
-def test_limits_that_allow_nothing_are_refused(limits: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"seconds": 0}, {"rows": -1}, {"bytes": 0}, {"seconds": float("nan")},
+        {"seconds": float("inf")},
+    ],
+)  # fmt: skip
+def test_limits_that_allow_nothing_are_refused(limits: dict[str, float]) -> None:
     with pytest.raises(tr.InvalidInputError, match="above 0"):
-        Limits(**limits)
+        Limits(**limits)  # type: ignore[arg-type]
 
 
 def test_params_are_plain_values(repo: tr.Repository) -> None:

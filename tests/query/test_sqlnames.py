@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensorrepo.query.sqlnames import names_of, quoted
+from tensorrepo.repo.errors import InvalidInputError
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,17 @@ def test_a_name_is_read_as_it_is_meant(query: str, expected: tuple[str, ...]) ->
 )
 def test_text_and_comments_hold_no_names(query: str) -> None:
     assert "secret" not in names_of(query).words
+
+
+def test_chains_of_names_are_cut_where_no_table_is_called_so() -> None:
+    found = names_of("SELECT a" + ".b" * 5_000 + '."c.d"')
+    assert found.paths == (("SELECT",), ("a",), ("a", "b"))
+    assert found.words == {"SELECT", "a", "b", "c.d"}
+
+
+def test_text_that_utf8_lacks_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="no text in UTF-8: character 8"):
+        names_of("SELECT '\udcff'")
 
 
 def test_any_name_is_quoted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,9 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.formats.view import write_view
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,3 +172,52 @@ def test_tables_of_the_catalog_are_joined_with_data(
     assert list(again.sql(query)) == [{"name": "label", "rows": 40, "most": 4}]
     with pytest.raises(tr.NotFoundError, match=r"catalog\.commit"):
         again.sql("SELECT * FROM catalog.comit")
+
+
+# ------------------------------------------------------------------------------ who wrote the query
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "COPY (SELECT 1) TO '{0}'; SELECT row_id FROM fashion",
+        "SELECT row_id FROM fashion WHERE (SELECT count(*) FROM read_text('{0}')) > 0",
+        "SELECT row_id FROM fashion; SELECT row_id FROM fashion",
+        "SET threads = 1",
+    ],
+)
+def test_a_query_that_came_with_the_repository_reaches_for_nothing_outside(
+    repo: tr.Repository, tmp_path: Path, query: str
+) -> None:
+    target = tmp_path / "written"
+    stored = dataclasses.replace(repo.view("rare", sql=RARE).chosen, sql=query.format(target))
+    with repo.transaction("main") as tx:
+        link = write_view(tx.core.objects, stored)
+        tx.core.stage("views/rare", Entry(Kind.VIEW, link.digest))
+    with (
+        pytest.raises((tr.InvalidInputError, tr.PermissionDenied)),
+        repo.transaction("main") as tx,
+    ):
+        tx.refresh_view("rare")
+    assert not target.exists()
+
+
+def test_a_view_is_of_the_version_that_was_asked(repo: tr.Repository) -> None:
+    repo.create_tag("old")
+    with repo.transaction("main") as tx:
+        tx.dataset("fashion").update([0], {"label": 99})
+    query = """SELECT new.row_id FROM "fashion@old" AS old JOIN fashion AS new USING (row_id)
+               WHERE new.label = 99"""
+    assert repo.view("changed", sql=query)["label"][:].tolist() == [99]
+
+
+def test_a_view_whose_version_cannot_be_told_is_refused(repo: tr.Repository) -> None:
+    repo.create_tag("one")
+    with repo.transaction("main") as tx:
+        tx.dataset("fashion").update([0], {"label": 99})
+    repo.create_tag("two")
+    with repo.transaction("main") as tx:
+        tx.dataset("fashion").update([0], {"label": 100})
+    query = 'SELECT a.row_id FROM "fashion@one" AS a JOIN "fashion@two" AS b USING (row_id)'
+    with pytest.raises(tr.InvalidInputError, match=r"all of datasets/fashion@.*Name one"):
+        repo.view("which", sql=query)
