@@ -69,14 +69,39 @@ def tensor_shapes(tensors: pa.ChunkedArray) -> pa.Array:
         dims = []
         if is_list(kept.type):
             dims.append(pc.list_value_length(kept).to_numpy(zero_copy_only=False))
-        kind = kept.type.value_type if dims else kept.type
-        while pa.types.is_fixed_size_list(kind):
-            dims.append(np.full(int(pc.sum(valid).as_py() or 0), kind.list_size))
-            kind = kind.value_type
-        rows = int(pc.sum(valid).as_py() or 0)
+        dims, rows = _dims(kept), len(kept)
         shapes = np.stack(dims, axis=1) if dims else np.zeros((rows, 0))
     lists = [each.tolist() for each in shapes.astype(np.int64)]
     return _spread(pa.array(lists, pa.list_(pa.int64())), valid)
+
+
+def _dims(tensors: pa.Array) -> list[NDArray[np.int64]]:
+    """Every dimension of all tensors, none of which is null."""
+    dims: list[NDArray[np.int64]] = []
+    owner = np.arange(len(tensors))  # the row that each list of this depth stands in
+    while is_list(tensors.type) or pa.types.is_fixed_size_list(tensors.type):
+        if not is_list(tensors.type):
+            dims.append(np.full(len(dims[0]) if dims else len(tensors), tensors.type.list_size))
+            if _has_lists(tensors.type):
+                owner = np.repeat(owner, tensors.type.list_size)
+            tensors = tensors.flatten()
+            continue
+        lengths = pc.fill_null(pc.list_value_length(tensors), 0)
+        found = lengths.to_numpy(zero_copy_only=False)
+        dim = np.zeros(len(dims[0]) if dims else len(tensors), np.int64)
+        dim[owner] = found
+        if not np.array_equal(dim[owner], found):
+            raise InvalidInputError("tensor_shape takes tensors, got lists of different lengths")
+        dims.append(dim)
+        owner, tensors = np.repeat(owner, found), tensors.flatten()
+    return dims
+
+
+def _has_lists(kind: pa.DataType) -> bool:
+    """Whether there are lists of any length in lists of one."""
+    while pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return is_list(kind)
 
 
 def _measured(name: str, measure: Callable[[_Pairs], NDArray[Any]], one: Any, two: Any) -> pa.Array:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.columns.values import ColumnValues
 
-MOST_FIXED = 100_000  # elements of an ARRAY of DuckDB: a longer dimension is a LIST
+# Bytes of a value that is an ARRAY of DuckDB, which reserves 2,048 of them before it reads the
+# first: larger ones are LISTs, of ARRAYs where those are small.
+MOST_ARRAY_BYTES = 16 << 10
 
 
 def sql_field(column: Column) -> pa.Field:
@@ -41,7 +43,7 @@ def sql_array(column: Column, values: ColumnValues) -> pa.Array:
         array = to_arrow_array(column.type, values)
         return array.storage if isinstance(array, pa.ExtensionArray) else array
     shape = column.storage.row_shape if None not in column.storage.shape else None
-    if shape is None or 0 in shape or max(shape, default=1) > MOST_FIXED:
+    if shape is None or 0 in shape:
         return _lists(
             as_ragged(values, column.storage) if isinstance(values, FixedValues) else values
         )
@@ -60,11 +62,16 @@ def _arrays(values: Any) -> pa.Array:
 def _nested(
     flat: NDArray[Any], shape: tuple[int, ...], rows: int, valid: NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """`rows` lists of `shape`, one in the other."""
+    """`rows` lists of `shape`, one in the other: of fixed size as long as they are small."""
     array = pa.array(flat)
     for at in range(len(shape) - 1, -1, -1):
-        kind, count = pa.list_(array.type, shape[at]), rows * prod(shape[:at])
-        bits = None
+        count = rows * prod(shape[:at])
+        if prod(shape[at:]) * flat.itemsize > MOST_ARRAY_BYTES:
+            mask = None if at or valid is None else pa.array(~valid)
+            offsets = pa.array(np.arange(count + 1) * shape[at])
+            array = pa.LargeListArray.from_arrays(offsets, array, mask=mask)
+            continue
+        kind, bits = pa.list_(array.type, shape[at]), None
         if at == 0 and valid is not None:
             bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
         # Not from_arrays: it finds no validity where every row has as many elements.
@@ -81,7 +88,7 @@ def _lists(values: Any) -> pa.Array:
     mask = None if values.valid is None else pa.array(~values.valid)
     inner = values.shape[1:]
     numbers = _plain(values.elements)
-    if None not in inner and all(0 < dim <= MOST_FIXED for dim in inner):
+    if None not in inner and 0 not in inner:
         inner += numbers.shape[1:]  # a complex number is two
         each = prod(values.shape[1:])
         elements = _nested(numbers.reshape(-1), inner, len(values.elements) // each)

@@ -221,8 +221,8 @@ class DatasetDraft:
             ``draft.add_column("embedding", Embedding("float32", 768), embed, columns=["image"])``
         """
         if sql is not None:
-            found, values = expression_values(self.stored, sql)
-            type = found if type is None else type  # noqa: A001
+            given = None if type is None else as_type(type)
+            type, values = expression_values(self.stored, sql, given)  # noqa: A001
         if type is None:
             raise InvalidInputError(f"column {name!r} needs a type, or sql to take it from")
         if nullable is None:

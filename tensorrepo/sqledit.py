@@ -36,15 +36,22 @@ class _Self:
         return (SELF,)
 
 
-def expression_values(dataset: Dataset, sql: str) -> tuple[ColumnType, Iterator[pa.Array]]:
+def expression_values(
+    dataset: Dataset, sql: str, given: ColumnType | None = None
+) -> tuple[ColumnType, Iterator[pa.Array]]:
     """What an expression gives for every row: the type of it, and the values in order.
+
+    The type is the `given` one. SQL does not say the shapes of large tensors: without it those
+    raise UnsupportedError.
 
     Raises:
         InvalidInputError: what DuckDB says about it.
     """
     found = _one(dataset, f"SELECT (\n{sql}\n) AS value FROM {SELF}")  # noqa: S608
-    column_type = infer_type(_kept(found.schema.field(0).type), sql)
-    return column_type, (_floats(batch.column(0)) for batch in found.batches())
+    values = (_floats(batch.column(0)) for batch in found.batches())
+    if given is not None:
+        return given, values
+    return infer_type(_kept(found.schema.field(0).type), sql), values
 
 
 def expression_updates(

@@ -296,8 +296,9 @@ def _column_verb(
 
 def _sql_column(column: str, new: str | None, sql: str) -> ColumnVerb:
     def verb(objects: ObjectWriter, dataset: Dataset, progress: Progress) -> Link:
-        kind, values = expression_values(dataset, sql)
-        wanted = Column(column, kind if new is None else parse_type(new), nullable=True)
+        given = None if new is None else parse_type(new)
+        kind, values = expression_values(dataset, sql, given)
+        wanted = Column(column, kind, nullable=True)
         return evolve.add_column(
             objects, dataset, wanted, values, progress=lambda done, _: progress(done, len(dataset))
         )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import tensorrepo as tr
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tensorrepo.query.arrowscan import Scanned, noting
+from tensorrepo.query.duck import Session, Settings
+from tensorrepo.sql import RepositoryTables
 
 NAMES = ("shirt", "shoe", "hat")
 
@@ -226,3 +227,77 @@ def test_errors_of_the_catalog_come_as_they_are(monkeypatch: pytest.MonkeyPatch)
     made = tr.init("memory://sql-catalog", author="Ada <ada@example.org>")
     with pytest.raises(tr.InvalidInputError, match=r"^a catalog cannot be in mysql"):
         made.sql("SELECT * FROM catalog.ref").arrow()
+
+
+# ------------------------------------------------------------------------------ sessions
+
+
+def test_a_query_that_was_stopped_does_not_stop_the_next(repo: tr.Repository) -> None:
+    session = Session(RepositoryTables(repo, "main"))
+    session.scanned.stop.set()  # as Ctrl-C does
+    session.scanned.failed = tr.CorruptError("of the last query")
+    assert len(session.query("SELECT * FROM fashion").arrow()) == 20
+    with pytest.raises(tr.InvalidInputError, match="Could not convert"):
+        session.query("SELECT 'a'::INT").arrow()
+
+
+def test_rows_that_nobody_takes_fail_nothing() -> None:
+    scanned = Scanned()
+    batches = noting(scanned, iter([pa.record_batch({"a": [1]})] * 2))
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert scanned.failed is None
+
+
+def test_what_is_spilt_is_for_its_owner_and_goes_with_the_connection() -> None:
+    connection = Settings(memory="64MB").connect()
+    folder = Path(connection.execute("SELECT current_setting('temp_directory')").fetchall()[0][0])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    del connection
+    assert not folder.exists()
+
+
+def test_a_name_with_a_dot_is_not_that_of_a_space() -> None:
+    repo = tr.init("memory://dots", author="Ada <ada@example.org>")
+    with repo.transaction("main") as tx:
+        tx.create_dataset("t", {"a": "int64"}).append({"a": [1, 2]})
+        tx.create_dataset("datasets.t", {"a": "int64"}).append({"a": [1, 2, 3]})
+    query = 'SELECT (SELECT count(*) FROM datasets.t) a, (SELECT count(*) FROM "datasets.t") b'
+    assert list(repo.sql(query)) == [{"a": 2, "b": 3}]
+
+
+# ------------------------------------------------------------------------------ large tensors
+
+
+@pytest.fixture(scope="module")
+def large() -> tr.Repository:
+    made = tr.init("memory://large", author="Ada <ada@example.org>")
+    rng = np.random.default_rng(0)
+    columns = {"a": tr.Tensor("uint8", (512, 512, 3)), "b": tr.Tensor("float32", (4, 96, 96))}
+    rows = {
+        "a": rng.integers(0, 255, (2, 512, 512, 3), dtype="u1"),
+        "b": rng.random((2, 4, 96, 96), dtype="f4"),
+    }
+    with made.transaction("main") as tx:
+        tx.create_dataset("images", columns).append(rows)
+    return made
+
+
+def test_one_large_image_takes_little_memory(large: tr.Repository) -> None:
+    found = large.sql("SELECT a FROM images LIMIT 1", memory="256MB").arrow()["a"][0].as_py()
+    assert np.array_equal(np.array(found, "u1"), large.dataset("images")["a"][0])
+
+
+def test_functions_take_large_tensors(large: tr.Repository) -> None:
+    query = """SELECT tensor_shape(a) AS a, tensor_shape(b) AS b, element(b, 3, 4, 5) AS x,
+               l2(b, b) AS none FROM images WHERE row_number = 1"""
+    at = float(large.dataset("images")["b"][1][3, 4, 5])
+    expected = {"a": [512, 512, 3], "b": [4, 96, 96], "x": at, "none": 0.0}
+    assert list(large.sql(query)) == [expected]
+
+
+def test_large_tensors_are_values_of_columns(large: tr.Repository) -> None:
+    with large.transaction("main") as tx:
+        tx.dataset("images").add_column("c", tr.Tensor("float32", (4, 96, 96)), sql="b")
+    changed = large.dataset("images")
+    assert np.array_equal(changed["c"][:], changed["b"][:])
