@@ -169,7 +169,7 @@ def _text(value: str, where: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"{where[:200]!r}: text {value!r:.80} cannot be stored: {error.reason}"
+            f"{where[:200] or 'the state'!r}: text {value!r:.80} cannot be stored: {error.reason}"
         ) from error
     return str.__str__(value)
 
