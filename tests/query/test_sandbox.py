@@ -122,6 +122,17 @@ def test_a_process_that_does_not_start_says_why(
         _ask(repo, "SELECT 1")
 
 
+def test_a_process_finds_what_this_one_found_in_its_environment(
+    repo: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_the_environment.py").write_text("")
+    (tmp_path / "json.py").write_text("raise ImportError('not the one of Python')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    looks = sandbox.CHILD.replace("main()", "import of_the_environment\nmain()")
+    monkeypatch.setattr(sandbox, "CHILD", looks)
+    assert len(_ask(repo, "SELECT 1")) == 1
+
+
 # ------------------------------------------------------------- what the process lets DuckDB do
 
 

@@ -237,3 +237,9 @@ def test_control_characters_are_shown_and_not_obeyed(full: Shell) -> None:
     assert "\x1b" not in shown
     assert shown.count("\\x1b[2Jgone\\x07") == 2
     assert shown.count("日本　語") == 2
+
+
+def test_what_a_terminal_would_obey_is_shown_escaped(full: Shell) -> None:
+    full("view", "create", "other", "SELECT row_id FROM points -- \x1b]0;title\x07")
+    full("commit", "-m", "A view")
+    assert r"-- \x1b]0;title\x07" in full("view", "show", "other")
