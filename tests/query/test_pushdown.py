@@ -130,4 +130,5 @@ def test_after_any_changes_rows_are_those_of_the_dataset(
     where = pc.field(names[0]).is_valid() & (pc.field(names[0]) >= low)
     found, _ = _read(dataset, names, where)
     expected, _ = _read(dataset, names)
-    assert found.equals(expected.filter(where))
+    # As text: to Arrow a row with NaN, which random bits may be, is not equal to itself.
+    assert str(found.to_pylist()) == str(expected.filter(where).to_pylist())
