@@ -32,6 +32,8 @@ class Origin(Protocol):
 class Notes(Protocol):
     """What a run is told."""
 
+    ended: bool  # another thread cannot leave what this one is in
+
     def opened(self, origin: Origin) -> None:
         """Something was opened for reading."""
 
@@ -56,9 +58,14 @@ OriginT = TypeVar("OriginT", bound=Origin)
 CURRENT: ContextVar[Notes | None] = ContextVar("tensorrepo_run", default=None)
 
 
+def _current() -> Notes | None:
+    notes = CURRENT.get()
+    return None if notes is None or notes.ended else notes
+
+
 def noted(origin: OriginT) -> OriginT:
     """What was opened for reading, of which the run around it now knows."""
-    if (notes := CURRENT.get()) is not None:
+    if (notes := _current()) is not None:
         notes.opened(origin)
     return origin
 
@@ -66,23 +73,23 @@ def noted(origin: OriginT) -> OriginT:
 def note_streamed(
     origin: Origin, place: Callable[[], dict[str, Any]] | None = None, *, evaluated: bool = False
 ) -> None:
-    if (notes := CURRENT.get()) is not None:
+    if (notes := _current()) is not None:
         notes.streamed(origin, place, evaluated=evaluated)
 
 
 def note_committed(commit: Digest, staged: Mapping[str, Entry | None]) -> None:
-    if (notes := CURRENT.get()) is not None:
+    if (notes := _current()) is not None:
         notes.committed(commit, staged)
 
 
 def note_checkpoint(run: str, step: int, metrics: Mapping[str, float]) -> list[Edge]:
-    notes = CURRENT.get()
+    notes = _current()
     return [] if notes is None else notes.checkpoint(run, step, metrics)
 
 
 def noted_edges(given: Iterable[Edge]) -> list[Edge]:
     """What a model came from: what is given, and what the run around it knows more."""
-    found, notes = [*given], CURRENT.get()
+    found, notes = [*given], _current()
     said = {(edge.relation, edge.path, edge.digest) for edge in found}
     more = [] if notes is None else notes.edges()
     return found + [edge for edge in more if (edge.relation, edge.path, edge.digest) not in said]

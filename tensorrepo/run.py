@@ -134,9 +134,10 @@ class Run:
         """
         if status not in STATUSES or status == RUNNING:
             raise InvalidInputError(f"status {status!r}: expected one of {', '.join(STATUSES[1:])}")
-        self._begun()
+        notes = self._begun()
         if self._is_fork():
             return
+        notes.ended = True
         if self._token is not None:
             with suppress(ValueError):  # it belongs to the thread that began the run
                 CURRENT.reset(self._token)

@@ -46,7 +46,7 @@ class RunNotes:
         outputs: Iterable[Made] = (),
     ) -> None:
         """Go on from what an earlier attempt noted. `log` is told the metrics of checkpoints."""
-        self.id = run_id
+        self.id, self.ended = run_id, False
         self._run, self._log = name, log
         self._edges: dict[_Key, Edge] = {}
         self._places: dict[_Key, Callable[[], dict[str, Any]]] = {}

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tensorrepo.noting import CURRENT
 from tests.support.shell import Shell, write_points
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _no_run_around_tests() -> Iterator[None]:
+    """What one test leaves going on is told nothing of the next."""
+    token = CURRENT.set(None)
+    yield
+    CURRENT.reset(token)
 
 
 def workplace(place: Path) -> Shell:

@@ -260,6 +260,9 @@ def test_another_thread_ends_a_run(repository: tr.Repository) -> None:
     with ThreadPoolExecutor(1) as other:
         other.submit(run.end).result(timeout=60)
     assert (repr(run), repository.runs()["exp1"].metrics) == ("<run exp1: ended>", {"loss": 1.0})
+    with repository.transaction("main", message="not in the run") as tx:
+        tx.save_model("later", WEIGHTS)
+    assert list(repository.model("later").lineage()) == []
 
 
 @pytest.mark.parametrize(
