@@ -35,6 +35,9 @@ _MISSING = re.compile(r'Table with name "?(.+?)"? does not exist')
 class Tables(Protocol):
     """Which tables there are."""
 
+    def begin(self) -> None:
+        """A query begins: all tables that it names are of one moment."""
+
     def find(self, path: tuple[str, ...], scanned: Scanned) -> Table | None:
         """The table of this name, which dots join; None: there is none."""
 
@@ -113,6 +116,7 @@ class Session:
         """
         names = names_of(text)
         self.scanned.begin()
+        self.tables.begin()
         with in_our_words(self.scanned, self.tables.known):
             if single and len(self.connection.extract_statements(text)) != 1:
                 raise InvalidInputError(

@@ -93,6 +93,7 @@ def query_sandboxed(tables: Tables, query: str, limits: Limits, params: Params =
     given = _plain(params)
     scanned = Scanned()
     names = names_of(query)
+    tables.begin()
     found = list(_found(names, tables, scanned, begun + limits.seconds))
     left = replace(limits, seconds=max(limits.seconds - (monotonic() - begun), 1e-3))
     child = _Child(found, left, scanned, tables.known, limits.seconds)

@@ -96,6 +96,9 @@ class _Tables:
     def find(self, path: tuple[str, ...], _: Scanned) -> _Served | None:
         return self.found.get(path)
 
+    def begin(self) -> None:
+        """They were found before this process began."""
+
     def known(self) -> tuple[str, ...]:
         return ()
 

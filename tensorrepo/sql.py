@@ -56,6 +56,10 @@ class RepositoryTables:
     ref: str
     this: StoredDataset | None = None  # what a query calls ``self``
     used: list[Used] = field(default_factory=list)  # as they are found
+    _revisions: dict[str, Revision | None] = field(default_factory=dict)  # of one query
+
+    def begin(self) -> None:
+        self._revisions.clear()
 
     def find(self, path: tuple[str, ...], scanned: Scanned) -> Table | None:
         if path == (SELF,) and self.this is not None:
@@ -126,12 +130,14 @@ class RepositoryTables:
 
     def _revision(self, ref: str) -> Revision | None:
         """None where there is no commit yet: SQL without tables is SQL, too."""
-        try:
-            return self.repository.resolve(ref)
-        except NotFoundError:
-            if ref != "main" or self.repository.branches():
-                raise
-            return None
+        if ref not in self._revisions:  # each word of a query may be a table
+            try:
+                self._revisions[ref] = self.repository.resolve(ref)
+            except NotFoundError:
+                if ref != "main" or self.repository.branches():
+                    raise
+                self._revisions[ref] = None
+        return self._revisions[ref]
 
 
 def sql(

@@ -32,6 +32,9 @@ class _Self:
     def find(self, path: tuple[str, ...], scanned: Scanned) -> Table | None:
         return DatasetTable(self.dataset, scanned) if path == (SELF,) else None
 
+    def begin(self) -> None:
+        """Its one table does not change."""
+
     def known(self) -> Iterable[str]:
         return (SELF,)
 
