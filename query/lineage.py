@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from sqlalchemy import bindparam, select, text
 
 from tensorrepo.formats.lineage import relation_of
@@ -70,8 +70,7 @@ AND e.origin IS NOT NULL
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True, gc=False):
     """Something that came from something, or that something came from.
 
     Attributes:
@@ -89,8 +88,7 @@ class Node:
     stored: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, gc=False):
     """``subject`` was <relation> ``origin``; `depth` edges away from what was asked about."""
 
     depth: int

@@ -7,9 +7,11 @@ about, its methods ask.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
 from tensorrepo.formats.dataset.streaming.checks import whole, wrong
@@ -93,7 +95,8 @@ class Kinship:
         return replace(self, steps=(*self.steps, *other.steps))
 
     def to_json(self) -> dict[str, Any]:
-        return {"start": asdict(self.start), "steps": [asdict(step) for step in self.steps]}
+        found: dict[str, Any] = msgspec.to_builtins({"start": self.start, "steps": self.steps})
+        return found
 
     def dot(self) -> str:
         """For Graphviz: an arrow from each thing to what it came from."""

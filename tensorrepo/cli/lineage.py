@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from tensorrepo.cli import output
@@ -109,7 +109,7 @@ def _show(found: dict[str, Kinship], *, dot: bool, as_json: bool) -> None:
 def _show_deleted(lineage: Lineage, *, as_json: bool) -> None:
     found = lineage.saw_deleted()
     if as_json:
-        output.json_value([asdict(one) | {"summary": one.summary} for one in found])
+        output.json_value([msgspec.to_builtins(one) | {"summary": one.summary} for one in found])
     elif found:
         output.table(
             ("model", "version", "trained on", "rows gone", "saw of it"),
@@ -131,7 +131,7 @@ def _show_deleted(lineage: Lineage, *, as_json: bool) -> None:
 def _show_changes(old: Lineage, new: Lineage, *, as_json: bool) -> None:
     changes = old.data_changes(new)
     if as_json:
-        output.json_value([asdict(one) | {"summary": one.summary} for one in changes])
+        output.json_value([msgspec.to_builtins(one) | {"summary": one.summary} for one in changes])
     elif changes:
         rows = [
             (one.path, (one.old or "-")[:12], (one.new or "-")[:12], one.summary) for one in changes
@@ -144,7 +144,7 @@ def _show_changes(old: Lineage, new: Lineage, *, as_json: bool) -> None:
 def _show_findings(lineage: Lineage, *, as_json: bool) -> None:
     findings = lineage.reproducible()
     if as_json:
-        output.json_value([asdict(one) for one in findings])
+        output.json_value([msgspec.to_builtins(one) for one in findings])
     else:
         rows = [("yes" if one.ok else "NO", one.what, one.why) for one in findings]
         output.table(("", "needed", "why"), rows)
