@@ -8,6 +8,7 @@ is lent, and whoever lent it waits until they have let go of it: then nobody can
 from __future__ import annotations
 
 import time
+import traceback
 import weakref
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -71,12 +72,11 @@ class LentReader:
     """
 
     def __init__(self, stream: IO[bytes], opener: Open, handler: Handler | None = None) -> None:
-        self._gone: list[Any] = []
         self._stream: LentStream | None = LentStream(stream)
         self._handler = None if handler is None else _LentHandler(handler)
-        # Appending to a list is one step: no thread is seen between that and letting go of Python.
         lent = (self._stream, self._handler)
-        self._watched = [weakref.ref(each, self._gone.append) for each in lent if each is not None]
+        # Without callbacks: those of a reader that the garbage collector closes are never called.
+        self._watched = [weakref.ref(each) for each in lent if each is not None]
         self._reader: pc.CSVStreamingReader | None = None
         self._opener = opener
 
@@ -90,7 +90,9 @@ class LentReader:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
+        if problem is not None:
+            traceback.clear_frames(problem.__traceback__)  # that of `read` holds the stream
         self._take_back()
 
     @property
@@ -114,7 +116,7 @@ class LentReader:
         self._reader = self._handler = None
         self._opener = _opened
         until = time.monotonic() + _PATIENCE_SECONDS
-        while len(self._gone) < len(self._watched) and time.monotonic() < until:
+        while any(each() is not None for each in self._watched) and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
 
 

@@ -11,9 +11,12 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pytest
 
+from tensorrepo.formats.exchange.tabular import lent
 from tensorrepo.formats.exchange.tabular.lent import LentReader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tensorrepo.formats.exchange.tabular.lent import Handler, LentStream
 
 BLOCK = 1 << 10
@@ -100,3 +103,26 @@ def test_an_error_of_the_stream_itself_comes_through() -> None:
     ):
         list(reader)
     assert lender.held == 0
+
+
+@pytest.mark.parametrize("rows", [b"a,b\n1,2\n", ROWS])
+@pytest.mark.parametrize("handler", [None, skipped])
+def test_a_reader_in_garbage_is_given_back_without_waiting(
+    rows: bytes, handler: Handler | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lent, "_PATIENCE_SECONDS", 1e9)  # else it ends, too, only late
+    lender = Lender()
+
+    def batches() -> Iterator[Any]:
+        with LentReader(io.BytesIO(rows), lender, handler) as reader:
+            yield from reader
+            yield None
+
+    for read in (1, 2):
+        garbage: list[Any] = [batches()]
+        garbage.append(garbage)
+        for _ in range(read):
+            next(garbage[0])
+        del garbage
+        gc.collect()
+        assert lender.held == 0
