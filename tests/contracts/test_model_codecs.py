@@ -153,7 +153,7 @@ def test_no_flipped_byte_of_a_pack_or_a_base_gives_a_wrong_tensor(codec: str) ->
         flip(damaged, *place)
         return open_model(damaged, model.entry).load()["x"].tobytes()
 
-    # Every byte of a pack; but of raw bytes, which nothing decodes, one in three, and in a base seven.
+    # Every byte of a pack; but of raw bytes, which nothing decodes, one in three, in a base seven.
     places = [
         (pack, at)
         for pack, step in ((own, 3 if codec == "raw" else 1), (base, 7))
