@@ -66,11 +66,8 @@ def tensor_shapes(tensors: pa.ChunkedArray) -> pa.Array:
     if pa.types.is_struct(array.type):
         shapes: Any = _rows(kept.field("shape"))
     else:
-        dims = []
-        if is_list(kept.type):
-            dims.append(pc.list_value_length(kept).to_numpy(zero_copy_only=False))
-        dims, rows = _dims(kept), len(kept)
-        shapes = np.stack(dims, axis=1) if dims else np.zeros((rows, 0))
+        dims = _dims(kept)
+        shapes = np.stack(dims, axis=1) if dims else np.zeros((len(kept), 0))
     lists = [each.tolist() for each in shapes.astype(np.int64)]
     return _spread(pa.array(lists, pa.list_(pa.int64())), valid)
 
