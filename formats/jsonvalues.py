@@ -42,7 +42,7 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise InvalidInputError(f"{where:.200}: key {key!r:.40} is not text")
-            _check_text(key, where)
+            check_text(key, where)
             check_json(item, f"{where}.{key}", depth + 1)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
@@ -51,12 +51,13 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
         bits = value.bit_length()
         raise InvalidInputError(f"{where:.200}: an integer of {bits} bits, at most 64 are kept")
     elif isinstance(value, str):
-        _check_text(value, where)
+        check_text(value, where)
     elif value is not None and not isinstance(value, (bool, int, float)):
         raise InvalidInputError(f"{where:.200}: {type(value).__name__} is not JSON")
 
 
-def _check_text(value: str, where: str) -> None:
+def check_text(value: str, where: str) -> None:
+    """Whether text can be stored as UTF-8. Raises InvalidInputError."""
     try:
         value.encode()
     except UnicodeEncodeError as error:

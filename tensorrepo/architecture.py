@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorrepo.blueprint import Blueprint, graph_of
-from tensorrepo.formats.dataset.streaming.checks import wrong
+from tensorrepo.formats.arguments import wrong
 from tensorrepo.model import Model
 from tensorrepo.query import architecture
 from tensorrepo.query.architecture import Donor, Owner, PathFound, Ranking

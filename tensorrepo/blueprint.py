@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from tensorrepo.formats.dataset.streaming.checks import wrong
+from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.combine.construct import Wanted, graph_wanted, wanted_of
 from tensorrepo.formats.model.graph.derived import derived_graph

@@ -22,7 +22,7 @@ from tensorrepo.architecture import (
     find_models,
     find_owners,
 )
-from tensorrepo.formats.dataset.streaming.checks import whole
+from tensorrepo.formats.arguments import whole
 from tensorrepo.migrations import revisions
 from tensorrepo.migrations.revisions import Fit, Standing
 from tensorrepo.query import catalog as core

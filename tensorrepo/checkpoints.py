@@ -11,9 +11,9 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.formats.arguments import whole
 from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.placement import decode_placement
 from tensorrepo.formats.model.training.chains import next_step
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RUNS: Final = "runs/"
 STATE_PATH: Final = "models/state"
-_STEPS: Final = 1 << 63
+_MOST_STEP: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +197,7 @@ def commit_checkpoint(
 
 def checked_step(step: Any) -> int:
     """The step of a training. Raises InvalidInputError when it is none."""
-    try:
-        found = -1 if isinstance(step, bool) else index(step)
-    except TypeError:
-        found = -1
-    if not 0 <= found < _STEPS:
-        raise InvalidInputError(f"step {step!r:.80}: expected a whole number, 0 to 2^63 - 1")
-    return found
+    return whole("step", step, 0, _MOST_STEP)
 
 
 def numbers_of(metrics: Mapping[str, Any] | None) -> dict[str, float]:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tensorrepo.formats import arguments
 from tensorrepo.formats.dataset.elsewhere.outside import parse_address
 from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
-from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.model.merge import ModelMergeDriver
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.cache import DiskCache
@@ -50,6 +50,7 @@ CONFIG_KEYS = {
 DEFAULT_CACHE_LIMIT = "20GB"
 _AUTHOR = re.compile(r"[^<>\n]+ <[^<>\s]+>")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::)")
+_SIZES = "bytes, or a text such as '512MB' or '2GiB'"
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*", re.IGNORECASE)
 
 
@@ -120,7 +121,7 @@ def page_cache(
         limit = read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT)
     size_bytes = parse_size(limit, "cache_limit")
     if folder is not None and not isinstance(folder, str | PathLike):
-        raise checks.wrong("cache_dir", "the path of a folder", folder)
+        raise arguments.wrong("cache_dir", "the path of a folder", folder)
     named = None if folder is None else machine.cwd / _expanded(Path(folder), machine)
     root = machine.cache_folder / "pages" if named is None else named
     if not size_bytes:
@@ -147,7 +148,7 @@ def catalog_url(machine: Machine, repository_id: str, given: str | None = None) 
     told = told or read_config(machine.config_file).get("catalog.url")
     if told:
         if not isinstance(told, str):
-            raise checks.wrong("catalog", "the URL of a database", told)
+            raise arguments.wrong("catalog", "the URL of a database", told)
         told = str(_expanded(Path(told), machine)) if told.startswith("~") else told
         return told.replace("{id}", repository_id)
     return f"sqlite:///{machine.cache_folder / 'catalog' / repository_id}.db"
@@ -315,7 +316,7 @@ def _told(
 ) -> tuple[int | None, str]:
     """A number as it was given or set, None where it was not, and how people know it."""
     if given is not None:
-        found = checks.whole(name, given, least)
+        found = arguments.whole(name, given, least)
         return found, f"{name}={found}"
     text = environment.get(name.upper())
     if text is None:
@@ -341,14 +342,16 @@ def parse_size(text: str | int, name: str = "", least: int = 0) -> int:
     """
     if not isinstance(text, str):
         if isinstance(text, bool) or not hasattr(text, "__index__"):
-            raise checks.wrong(name or "a size", "bytes, or a text such as '512MB' or '2GiB'", text)
-        return checks.whole(name or "a size", text, least)
+            raise arguments.wrong(
+                name or "a size", "bytes, or a text such as '512MB' or '2GiB'", text
+            )
+        return arguments.whole(name or "a size", text, least)
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise checks.wrong(name or "a size", "bytes, or a text such as '512MB' or '2GiB'", text)
+        raise arguments.wrong(name or "a size", _SIZES, text)
     unit = 1024 if match[3] else 1000
     found = int(float(match[1]) * unit ** " kmgtp".index(match[2].lower() or " "))
-    return checks.whole(name or "a size", found, least)
+    return arguments.whole(name or "a size", found, least)
 
 
 def _checked_author(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tensorrepo.formats.dataset.streaming.checks import wrong
+from tensorrepo.formats.arguments import wrong
 
 
 def text(what: str, value: Any) -> str:

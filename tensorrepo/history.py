@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tensorrepo.formats.dataset.streaming.checks import whole
+from tensorrepo.formats.arguments import whole
 from tensorrepo.given import ref_text, text
 from tensorrepo.repo import append, combine, pick, refs
 from tensorrepo.repo.errors import NotFoundError

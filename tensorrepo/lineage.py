@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tensorrepo.formats.arguments import whole, wrong
 from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
-from tensorrepo.formats.dataset.streaming.checks import whole, wrong
 from tensorrepo.formats.lineage import (
     CHECKPOINT_OF,
     CONSTRUCTED_FROM,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats import arguments
 from tensorrepo.formats.dataset.mix import Mix as StoredMix
 from tensorrepo.formats.dataset.profile import SECONDS, Profile
-from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.stream import Stream, check_data
 from tensorrepo.torch_stream import Loading
@@ -121,8 +121,8 @@ class Mix(Stream):
 
 def _check_streams(streams: Sequence[Stream]) -> None:
     if not isinstance(streams, list | tuple):
-        raise checks.wrong("a mix", "made of a list of streams", streams)
+        raise arguments.wrong("a mix", "made of a list of streams", streams)
     for number, stream in enumerate(streams):
         if not isinstance(stream, Stream):
             name = f"source {number} of the mix"
-            raise checks.wrong(name, "a stream, as ds.stream(...) gives it", stream)
+            raise arguments.wrong(name, "a stream, as ds.stream(...) gives it", stream)

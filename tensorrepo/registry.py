@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tensorrepo.formats.dataset.streaming.checks import wrong
+from tensorrepo.formats.arguments import wrong
 from tensorrepo.model import Model
 from tensorrepo.repo import registering, registry
 from tensorrepo.repo.about import BRANCH, About, Words, about_at, described, edit_about

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from tensorrepo.checkpoints import number
 from tensorrepo.dataset import Dataset
-from tensorrepo.formats.dataset.streaming.checks import wrong
+from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.jsonvalues import as_plain, check_json
 from tensorrepo.formats.lineage import USED, Edge, public_place
 from tensorrepo.formats.run.document import (

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorrepo.connect import parse_size
+from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.streaming.checks import wrong
 from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.view import open_rows, open_view
 from tensorrepo.given import text

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tensorrepo.adopt import Wish, adopt_files
 from tensorrepo.dataset import Dataset
 from tensorrepo.draft import DatasetDraft
+from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.streaming.checks import wrong
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.lineage import DERIVED_FROM, FINE_TUNED_FROM, TRAINED_ON, Edge

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats import arguments
 from tensorrepo.formats.dataset.stream import Stream
-from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.fetching.mix_loader import MixLoader
 from tensorrepo.formats.dataset.streaming.fetching.run_loader import remote_bytes
@@ -146,7 +146,7 @@ class Mix(Stream):
                 prefetches batches of this mix; None for the last batch handed out.
         """
         if position is not None:
-            position = checks.whole("position", position, 0, self.rows)
+            position = arguments.whole("position", position, 0, self.rows)
         state = MixState(
             wish=self.wish,
             sources=tuple(source.state_dict(position=0) for source in self.sources),
@@ -291,7 +291,7 @@ def _remade(
 
 def _check_streams(streams: Sequence[Stream]) -> None:
     if not isinstance(streams, list | tuple):
-        raise checks.wrong("a mix", "made of a list of streams", streams)
+        raise arguments.wrong("a mix", "made of a list of streams", streams)
     if not streams:
         raise InvalidInputError("a mix needs at least one stream")
     for number, stream in enumerate(streams):
@@ -310,7 +310,7 @@ def _check_stream(stream: Stream, number: int) -> None:
             "weights that say how often each of them comes"
         )
     if not isinstance(stream, Stream):
-        raise checks.wrong(f"source {number} of the mix", "a stream", stream)
+        raise arguments.wrong(f"source {number} of the mix", "a stream", stream)
 
 
 def _check_options(first: Stream, stream: Stream, number: int) -> None:

@@ -21,6 +21,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
+from tensorrepo.formats import arguments
 from tensorrepo.formats.dataset.columns.types import Layout
 from tensorrepo.formats.dataset.pages.pool import Pool
 from tensorrepo.formats.dataset.read import Dataset, live_rows, row_id_table
@@ -152,13 +153,13 @@ def stream(  # noqa: PLR0913  the one call by which people set a stream up
     wanted = chosen.names
     if pad is not None:
         checks.padding(pad, _ragged(dataset, wanted))
-    batch_size = checks.whole("batch_size", batch_size, 1)
-    window_bytes = checks.whole("window_bytes", window_bytes, 1)
+    batch_size = arguments.whole("batch_size", batch_size, 1)
+    window_bytes = arguments.whole("window_bytes", window_bytes, 1)
     options = StreamOptions(
         batch_size=batch_size,
-        rank=checks.whole("rank", rank),
-        world=checks.whole("world", world, 1),
-        replicate=checks.whole("replicate", replicate, 1),
+        rank=arguments.whole("rank", rank),
+        world=arguments.whole("world", world, 1),
+        replicate=arguments.whole("replicate", replicate, 1),
         last=last,
         output=output,
         pad=pad,
@@ -216,8 +217,8 @@ class Stream:
         self.options = options
         self.plan = plan
         self.columns = names
-        self._seed = checks.word("seed", seed)
-        self._epoch = checks.word("epoch", epoch)
+        self._seed = arguments.word("seed", seed)
+        self._epoch = arguments.word("epoch", epoch)
         self._start = 0  # where the next iteration begins
         self._position = 0  # where the newest one is
         self._newest: object = None
@@ -300,7 +301,7 @@ class Stream:
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch is iterated next. Another one than before begins at its start."""
-        epoch = checks.word("epoch", epoch)
+        epoch = arguments.word("epoch", epoch)
         if epoch != self._epoch:
             self.rewind()
         self._epoch = epoch
@@ -314,7 +315,7 @@ class Stream:
         """
         chosen = self.plan.arrangement
         if position:
-            position = checks.whole("position", position, 0, self.rows)
+            position = arguments.whole("position", position, 0, self.rows)
         state = StreamState(
             dataset=self.dataset.digest,
             columns=self.columns,

@@ -215,5 +215,5 @@ def test_tensors_in_tuples_and_numbers_of_numpy_are_loaded_too(repository: tr.Re
 def test_what_is_no_step_is_refused(repository: tr.Repository, step: Any) -> None:
     from tensorrepo.dcp import Writer
 
-    with pytest.raises(tr.InvalidInputError, match="expected a whole number"):
+    with pytest.raises(tr.InvalidInputError, match="step is a whole number, at least 0"):
         Writer(repository, "exp1", step)

@@ -435,7 +435,7 @@ def test_a_metric_without_a_name_is_refused_before_anything_waits(
 def test_what_is_no_step_is_refused(repository: tr.Repository, step: Any) -> None:
     with (
         repository.checkpointer("exp1") as checkpointer,
-        pytest.raises(tr.InvalidInputError, match="expected a whole number"),
+        pytest.raises(tr.InvalidInputError, match="step is a whole number, at least 0"),
     ):
         checkpointer.save(step, state_of(1))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats import arguments
 from tensorrepo.formats.dataset.columns.types import Layout
 from tensorrepo.formats.dataset.read import (
     Dataset,
@@ -22,7 +23,6 @@ from tensorrepo.formats.dataset.read import (
     page_reader,
 )
 from tensorrepo.formats.dataset.rows.pageread import READ_THREADS
-from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.choosing import choose
 from tensorrepo.formats.dataset.streaming.groupedplan import plan_groups
 from tensorrepo.formats.dataset.streaming.lengths import page_elements, row_lengths
@@ -57,16 +57,16 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.pack is not None:
-            object.__setattr__(self, "pack", checks.whole("pack", self.pack, 1))
+            object.__setattr__(self, "pack", arguments.whole("pack", self.pack, 1))
         if self.epoch_rows is not None:
-            found = checks.whole("epoch_rows", self.epoch_rows, 1, (1 << 31) - 1)
+            found = arguments.whole("epoch_rows", self.epoch_rows, 1, (1 << 31) - 1)
             object.__setattr__(self, "epoch_rows", found)
         if self.pack is not None and self.bucket is not None:
             raise InvalidInputError(
                 "packed items are all of one length, so there is nothing for bucket= to sort: "
                 "give pack= or bucket="
             )
-        found = checks.whole("bucket_steps", self.bucket_steps, 2)
+        found = arguments.whole("bucket_steps", self.bucket_steps, 2)
         object.__setattr__(self, "bucket_steps", found)
 
     @property

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorrepo.formats.jsonvalues import MAX_JSON_NESTING
+from tensorrepo.formats.jsonvalues import MAX_JSON_NESTING, check_text
 from tensorrepo.formats.model.manifest import check_tensor_name
 from tensorrepo.formats.tensors import is_torch
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
@@ -165,12 +165,7 @@ def _plain(value: Any, where: str, depth: int, stored: int) -> Json:
 
 def _text(value: str, where: str) -> str:
     """Text as it is, of whatever class it was."""
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(
-            f"{where[:200] or 'the state'!r}: text {value!r:.80} cannot be stored: {error.reason}"
-        ) from error
+    check_text(value, where or "the state")
     return str.__str__(value)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from tensorrepo.formats import arguments
 from tensorrepo.formats.dataset.columns.types import Bytes, Image
 from tensorrepo.formats.dataset.columns.values import BinaryValues, valid_rows
 from tensorrepo.formats.dataset.pages.pool import Pool
@@ -101,7 +102,7 @@ class Decode:
         checks.range_of("Decode: ratio", self.ratio)
         for name in ("flip", "exact", "orient"):
             checks.truth(f"Decode: {name}", getattr(self, name))
-        checks.whole("Decode: max_pixels", self.max_pixels, 1)
+        arguments.whole("Decode: max_pixels", self.max_pixels, 1)
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -158,7 +159,7 @@ def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict
             )
         return found
     if not isinstance(images, Mapping):
-        raise checks.wrong(
+        raise arguments.wrong(
             "images", "True, a Decode(...), or a mapping {'name': Decode(...)}", images
         )
     found = {name: Decode() if how is True else how for name, how in images.items() if how}
@@ -168,7 +169,7 @@ def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict
         if not isinstance(schema.column(name).type, Image | Bytes):
             raise InvalidInputError(f"images: column {name!r} holds neither images nor bytes")
         if not isinstance(how, Decode):
-            raise checks.wrong(f"images[{name!r}]", "True or a Decode(...)", how)
+            raise arguments.wrong(f"images[{name!r}]", "True or a Decode(...)", how)
     return found
 
 

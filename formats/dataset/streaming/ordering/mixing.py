@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tensorrepo.formats.dataset.streaming.checks import numbers, whole, whole_numbers
+from tensorrepo.formats.arguments import whole
+from tensorrepo.formats.dataset.streaming.checks import numbers, whole_numbers
 from tensorrepo.formats.dataset.streaming.ordering.keyed import (
     Purpose,
     epoch_key,

@@ -10,7 +10,6 @@ import pytest
 from tensorrepo.formats.dataset.columns.schema import Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.read import Dataset
 from tensorrepo.formats.dataset.stream import stream
-from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.planning import Sampling
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.datasets import stored
@@ -38,18 +37,6 @@ ROWS = [
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
     return stored(MemoryObjects(), SCHEMA, [ROWS])
-
-
-@pytest.mark.parametrize("value", [7, np.int64(7), np.uint8(7), np.array(7)])
-def test_whole_numbers_of_any_kind_come_out_as_pythons(value: Any) -> None:
-    assert type(checks.whole("n", value)) is int
-    assert checks.whole("n", value) == 7
-
-
-@pytest.mark.parametrize("value", [True, np.True_, 1.0, "1", None, -1, 1 << 62, [1], np.float32(1)])
-def test_what_is_no_such_number_is_refused_by_name(value: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"^n is a whole number, at least 0"):
-        checks.whole("n", value)
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,9 @@ def test_a_state_is_a_dict_with_names() -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ("a\ud800", "text .* cannot be stored"),
-        ({"\udc00": 1}, "text .* cannot be stored"),
-        ({1: {"\udc00": 1}}, "text .* cannot be stored"),
+        ("a\ud800", "half a surrogate pair"),
+        ({"\udc00": 1}, "half a surrogate pair"),
+        ({1: {"\udc00": 1}}, "half a surrogate pair"),
         ({"x" * 5000: np.zeros(1)}, "5002 bytes, expected 1 to 4096"),
         (10**4096, "an integer of 13,607 bits"),
         (-(10**4095), "an integer of 13,604 bits"),
