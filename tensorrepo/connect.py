@@ -342,9 +342,7 @@ def parse_size(text: str | int, name: str = "", least: int = 0) -> int:
     """
     if not isinstance(text, str):
         if isinstance(text, bool) or not hasattr(text, "__index__"):
-            raise arguments.wrong(
-                name or "a size", "bytes, or a text such as '512MB' or '2GiB'", text
-            )
+            raise arguments.wrong(name or "a size", _SIZES, text)
         return arguments.whole(name or "a size", text, least)
     match = _SIZE.fullmatch(text)
     if match is None:
