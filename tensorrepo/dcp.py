@@ -28,7 +28,7 @@ import numpy as np
 
 try:
     import torch
-    from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
     from torch.distributed.checkpoint.metadata import (
@@ -64,7 +64,8 @@ from tensorrepo.formats.model.training.adamsteps import adam_steps, predictions
 from tensorrepo.formats.model.training.statetree import put_together, take_apart
 from tensorrepo.formats.run.document import check_run_name
 from tensorrepo.formats.tensors import TORCH_NAMES, tensor_of
-from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
+from tensorrepo.jobstate import Path, Untold, join_state, replace_at, untold
+from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.refs import BRANCHES
 from tensorrepo.repo.series import begin_beside
 from tensorrepo.repo.writer import ObjectWriter
@@ -83,9 +84,9 @@ if TYPE_CHECKING:
     from tensorrepo.repo.trees import Entry
     from tensorrepo.repository import Repository
 
-Path = tuple[str | int, ...]
 _KEY: Final = "dcp"  # of a checkpoint's metadata
 _MOST_JSON_BYTES: Final = 64 << 20
+_SHOWN: Final = 5
 
 
 class SavePlanner(DefaultSavePlanner):
@@ -100,7 +101,13 @@ class SavePlanner(DefaultSavePlanner):
         is_coordinator: bool = False,
     ) -> None:
         self.given = state_dict
-        super().set_up_planner(state_dict, storage_meta, is_coordinator)
+        try:
+            super().set_up_planner(state_dict, storage_meta, is_coordinator)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"torch cannot flatten this state: {error}. Keys along two paths, joined by dots, "
+                "are alike: rename one"
+            ) from error
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002  torch's
         if write_item.type != WriteItemType.BYTE_IO:
@@ -118,6 +125,19 @@ class SavePlanner(DefaultSavePlanner):
 class LoadPlanner(DefaultLoadPlanner):
     """Torch's planner, but what is no tensor comes from JSON: nothing is unpickled."""
 
+    def create_local_plan(self) -> LoadPlan:
+        """What this rank asks for.
+
+        Raises:
+            NotFoundError: the checkpoint lacks some of it, and `allow_partial_load` is not set.
+            InvalidInputError: a tensor has another shape there, or is none here.
+        """
+        if self.metadata is not None:
+            _check_fits(
+                self.state_dict, self.metadata.state_dict_metadata, partly=self.allow_partial_load
+            )
+        return super().create_local_plan()
+
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         self.load_value(read_item, put_together(json.loads(value.getvalue()), {}))
 
@@ -125,11 +145,7 @@ class LoadPlanner(DefaultLoadPlanner):
         """Put what is no tensor where it belongs."""
         name = read_item.dest_index.fqn
         if self.flatten_state_dict:
-            path = self.mappings[name]
-            parent: Any = self.original_state_dict
-            for key in path[:-1]:
-                parent = parent[key]
-            parent[path[-1]] = found
+            replace_at(self.original_state_dict, self.mappings[name], found)
         else:
             self.state_dict[name] = found
 
@@ -141,6 +157,7 @@ class _Rank:
     told: bytes
     generation: int
     texts: dict[str, Any]
+    untold: Untold
 
 
 class Writer(StorageWriter):
@@ -207,7 +224,7 @@ class Writer(StorageWriter):
             writer, shards, known=[] if before is None else [before], against=against
         )
         writer.flush()
-        rank = _Rank(told, view.generation, texts)
+        rank = _Rank(told, view.generation, texts, untold(planner.given))
         # Said once, with the first item.
         said = [rank, *[None] * len(plan.items)]
         results = [
@@ -245,6 +262,7 @@ class Writer(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Join what all ranks stored, and commit it."""
         ranks = [one.storage_data for told in results for one in told if one.storage_data]
+        names = list(metadata.state_dict_metadata)
         paths = {name: list(path) for name, path in (metadata.planner_data or {}).items()}
         texts = {name: text for rank in ranks for name, text in rank.texts.items()}
         view = self._repository.core.log.refresh()
@@ -258,7 +276,12 @@ class Writer(StorageWriter):
                 metadata={
                     "run": self._run,
                     "step": self._step,
-                    "state": _skeleton(metadata, texts),
+                    "state": join_state(
+                        {name: tuple(paths.get(name, (name,))) for name in names},
+                        texts,
+                        (rank.untold for rank in ranks),
+                        lambda: torch.empty(0),
+                    ),
                     _KEY: {"paths": paths, "texts": texts},
                 },
                 metrics=self._metrics,
@@ -429,6 +452,28 @@ def plain_errors() -> Iterator[None]:
         raise first from wrapped
 
 
+def _check_fits(state: Mapping[str, Any], stored: Mapping[str, Any], *, partly: bool) -> None:
+    missing = [name for name in state if name not in stored]
+    if missing and not partly:
+        shown = ", ".join(map(repr, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
+        raise NotFoundError(
+            f"the checkpoint lacks {len(missing)} of the {len(state)} values of this state: "
+            f"{shown}. Leave them out of the state that you load, or use "
+            "LoadPlanner(allow_partial_load=True)"
+        )
+    for name, value in state.items():
+        about = stored.get(name)
+        if not isinstance(about, TensorStorageMetadata):
+            continue
+        shape = getattr(value, "shape", None)
+        if shape is None or tuple(shape) != tuple(about.size):
+            here = type(value).__name__ if shape is None else f"shape {list(shape)}"
+            raise InvalidInputError(
+                f"{name!r:.200}: the checkpoint has a tensor of shape {list(about.size)}, this "
+                f"state {here}. Was it saved by another model?"
+            )
+
+
 def _alone() -> bool:
     return not (torch.distributed.is_available() and torch.distributed.is_initialized())
 
@@ -484,12 +529,6 @@ def _resolved(plan: SavePlan, planner: AnySavePlanner) -> tuple[list[Shard], dic
         offset = tuple(item.tensor_data.chunk.offsets)
         shards.append(Shard(name, shape, offset, tensor_of(name, data.detach().cpu())))
     return shards, texts
-
-
-def _skeleton(metadata: Metadata, texts: Mapping[str, Any]) -> Any:
-    """The state as the checkpointer describes it, so that one process can load all of it."""
-    flat = {name: texts.get(name, {"$tensor": name}) for name in metadata.state_dict_metadata}
-    return unflatten_state_dict(flat, metadata.planner_data) if metadata.planner_data else flat
 
 
 def _about(model: Model, name: str) -> TensorStorageMetadata:

@@ -217,3 +217,74 @@ def test_what_is_no_step_is_refused(repository: tr.Repository, step: Any) -> Non
 
     with pytest.raises(tr.InvalidInputError, match="step is a whole number, at least 0"):
         Writer(repository, "exp1", step)
+
+
+def test_one_process_loads_the_keys_and_empty_dicts_that_ranks_saved(
+    repository: tr.Repository,
+) -> None:
+    import torch
+
+    from tensorrepo.dcp import save
+
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    state = {
+        "fresh": optimizer.state_dict(),  # its "state" is empty
+        "counts": {0: 1.5, 1: {"last": 2}, None: [{}, {"x": 3}]},
+        "$tensor": {"$tensor": 3},
+        "": {"a": torch.ones(1)},
+    }
+    save(state, repository, "exp1", 1)
+    found = repository.checkpointer("exp1").load()
+    assert found["fresh"] == optimizer.state_dict()
+    assert found["counts"] == state["counts"]
+    assert found["$tensor"] == {"$tensor": 3}
+    assert torch.equal(found[""]["a"], torch.ones(1))
+
+
+def test_ranks_load_plain_values_below_keys_that_are_no_text(repository: tr.Repository) -> None:
+    import torch
+
+    from tensorrepo.dcp import load
+
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(1, {"state": {0: {"w": torch.ones(2), "last": None}, 1: 2.5}})
+    state: dict[str, Any] = {"state": {0: {"w": torch.zeros(2), "last": 7}, 1: 0.0}}
+    load(state, repository, "exp1")
+    assert torch.equal(state["state"][0].pop("w"), torch.ones(2))
+    assert state == {"state": {0: {"last": None}, 1: 2.5}}
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "told"),
+    [
+        ({"w": 3, "more": 0, "v": 0}, tr.NotFoundError, "lacks 2 of the 3 .*'more', 'v'"),
+        ({"w": (2,)}, tr.InvalidInputError, r"'w': .*shape \[3\], this state shape \[2\]"),
+        ({"w": None}, tr.InvalidInputError, r"'w': .*shape \[3\], this state NoneType"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_by_name(
+    repository: tr.Repository, state: dict[str, Any], kind: type[Exception], told: str
+) -> None:
+    import torch
+
+    from tensorrepo.dcp import load, save
+
+    save({"w": torch.ones(3)}, repository, "exp1", 1)
+    asked = {
+        name: torch.zeros(shape) if isinstance(shape, tuple) else shape
+        for name, shape in state.items()
+    }
+    with pytest.raises(kind, match=told):
+        load(asked, repository, "exp1")
+
+
+def test_paths_that_torch_cannot_tell_apart_are_refused_in_our_words(
+    repository: tr.Repository,
+) -> None:
+    import torch
+
+    from tensorrepo.dcp import save
+
+    with pytest.raises(tr.InvalidInputError, match=r"duplicated .*a\.b.*: rename one"):
+        save({"a.b": torch.ones(1), "a": {"b": torch.ones(1)}}, repository, "exp1", 1)
