@@ -8,10 +8,7 @@ equal to the repository; here it is opened, locked and looked at.
 from __future__ import annotations
 
 import json
-import logging
 import re
-import sqlite3
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,13 +21,13 @@ from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
     NoSuchModuleError,
-    OperationalError,
     SQLAlchemyError,
 )
 from sqlalchemy.pool import StaticPool
 
 from tensorrepo.query import tables
 from tensorrepo.query.dialects import POSTGRESQL, SQLITE
+from tensorrepo.query.waiting import ask_sqlite, bound_waits, lock_postgresql, name_session
 from tensorrepo.repo.errors import (
     CorruptError,
     InvalidInputError,
@@ -41,17 +38,13 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.ids import Digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from sqlalchemy import URL, Connection, Engine
 
 WRITES: Final = "tensorrepo_writes"  # an execution option: this transaction will write
-WAIT_SECONDS: Final = 600  # for another process that is catching up
-_LOCK: Final = 0x74727063  # what our writers agree on in one PostgreSQL database
+_SPARE: Final = -1  # any number: a query holds a connection for each table that it reads
 _BUSY_MS: Final = 200  # of SQLite's own waiting, which does not hear Ctrl-C
-_PAUSE_SECONDS: Final = 0.02
-TELL_SECONDS: Final = 2.0  # so long nobody is told that a command waits
-_LOGGER: Final = logging.getLogger(__name__)
 _CACHE_KIB: Final = 64 << 10
 _SQLITE_SETTINGS: Final = (
     "journal_mode = WAL",  # readers go on while one writes
@@ -110,7 +103,7 @@ class Catalog:
             connection.execution_options(**{WRITES: True})
             with connection.begin():
                 if self.engine.dialect.name == POSTGRESQL:
-                    lock(connection)
+                    lock_postgresql(self.url, connection)
                 yield connection
 
     def is_damaged(self) -> bool:
@@ -178,6 +171,8 @@ def connect(url: str) -> Engine:
         ) from error
     if engine.dialect.name == SQLITE:
         _prepare_sqlite(engine, parsed)
+    else:
+        _prepare_postgresql(engine)
     return engine
 
 
@@ -208,13 +203,6 @@ def relations(connection: Connection) -> list[str]:
     """The words by which edges of lineage say what something came from."""
     word = tables.lineage_edge.c.relation
     return sorted(connection.execute(select(word).distinct()).scalars())
-
-
-def lock(connection: Connection) -> None:
-    """Let no other process write to this catalog in PostgreSQL until the transaction ends."""
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{WAIT_SECONDS}s'")
-    # Not the cursor's row: before the first catch-up there is none, nor a table to lock.
-    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
 
 
 @contextmanager
@@ -248,7 +236,7 @@ def _shown(url: URL) -> str:
 
 def _advice(reason: str) -> str:
     if "locked" in reason or "lock timeout" in reason:
-        return "Another process has been writing to it for ten minutes: wait, or end that process."
+        return "Another process has been changing it for long: wait, or end that process."
     if "no such table" in reason or "does not exist" in reason:
         return "`tensorrepo catalog status` says what is wrong with its tables."
     return "It is only a cache: nothing of the repository is lost. Look at that database."
@@ -287,10 +275,13 @@ def _is_path(text: str) -> bool:
 
 def _options(url: URL) -> dict[str, Any]:
     if url.get_backend_name() == POSTGRESQL:
-        return {"pool_size": 4, "pool_pre_ping": True}
+        return {"pool_size": 4, "max_overflow": _SPARE, "pool_pre_ping": True}
     if _in_memory(url):
         return {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
-    return {"connect_args": {"timeout": _BUSY_MS / 1000, "check_same_thread": False}}
+    return {
+        "max_overflow": _SPARE,
+        "connect_args": {"timeout": _BUSY_MS / 1000, "check_same_thread": False},
+    }
 
 
 def _in_memory(url: URL) -> bool:
@@ -298,8 +289,9 @@ def _in_memory(url: URL) -> bool:
 
 
 def _prepare_sqlite(engine: Engine, url: URL) -> None:
-    if not _in_memory(url):
-        folder = Path(str(url.database)).parent
+    file = None if _in_memory(url) else Path(str(url.database))
+    if file is not None:
+        folder = file.parent
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -307,17 +299,17 @@ def _prepare_sqlite(engine: Engine, url: URL) -> None:
                 f"the folder {folder} of the catalog cannot be made: {error.strerror}. Name "
                 "another place in TENSORREPO_CATALOG."
             ) from error
-    event.listen(engine, "connect", partial(_set_up, _shown(url)))
-    event.listen(engine, "begin", _begin)
+    event.listen(engine, "connect", partial(_set_up, _shown(url), file))
+    event.listen(engine, "begin", partial(_begin, file))
 
 
-def _set_up(where: str, driver: Any, _: object) -> None:
+def _set_up(where: str, file: Path | None, driver: Any, _: object) -> None:
     driver.isolation_level = None  # we say BEGIN ourselves: the driver says it too late
     for setting in _SQLITE_SETTINGS:
-        _patiently(where, partial(driver.execute, f"PRAGMA {setting}"))
+        ask_sqlite(where, file, partial(driver.execute, f"PRAGMA {setting}"))
 
 
-def _begin(connection: Connection) -> None:
+def _begin(file: Path | None, connection: Connection) -> None:
     writes = connection.get_execution_options().get(WRITES)
 
     def begin() -> None:
@@ -326,29 +318,9 @@ def _begin(connection: Connection) -> None:
         # The first read is what may have to wait: for who mends the file after a crash.
         connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
 
-    _patiently(_shown(connection.engine.url), begin)
+    ask_sqlite(_shown(connection.engine.url), file, begin)
 
 
-def _patiently(where: str, ask: Callable[[], object]) -> None:
-    """Ask again while another process has the file, and say so when that takes long."""
-    began, told = time.monotonic(), False
-    while True:
-        try:
-            ask()
-        except (OperationalError, sqlite3.OperationalError) as error:
-            waited = time.monotonic() - began
-            if not _is_busy(error) or waited >= WAIT_SECONDS:
-                raise
-            if waited >= TELL_SECONDS and not told:
-                _LOGGER.warning(
-                    "waiting for another process, which writes to the catalog %s", where
-                )
-                told = True
-        else:
-            return
-        time.sleep(_PAUSE_SECONDS)
-
-
-def _is_busy(error: OperationalError | sqlite3.OperationalError) -> bool:
-    cause = error.orig if isinstance(error, OperationalError) else error
-    return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY  # of its kinds any
+def _prepare_postgresql(engine: Engine) -> None:
+    event.listen(engine, "do_connect", lambda _1, _2, _3, parameters: name_session(parameters))
+    event.listen(engine, "connect", lambda driver, _: bound_waits(driver))

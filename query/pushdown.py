@@ -83,7 +83,8 @@ class DatasetTable:
         )
 
     def _batches(self, part: _Part) -> Iterator[pa.RecordBatch]:
-        for found in _in_order(part.read, part.parts(), self.threads):
+        read = part.read if self.threads > 1 else part.batches  # alone: nothing ahead
+        for found in _in_order(read, part.parts(), self.threads):
             yield from found
 
 
@@ -114,9 +115,11 @@ class _Part:
 
     def read(self, part: tuple[int, int]) -> list[pa.RecordBatch]:
         """The rows that are wanted of one part."""
-        if self.where is None:
-            return list(self._all(*part))
-        return list(self._filtered(*part))
+        return list(self.batches(part))
+
+    def batches(self, part: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        """The same, as they are asked for."""
+        return self._all(*part) if self.where is None else self._filtered(*part)
 
     def _all(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         for rows, values in self._scanned(self.columns, start, stop):

@@ -11,25 +11,38 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from threading import TIMEOUT_MAX, Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tensorrepo.formats.wording import printable
 from tensorrepo.query.arrowscan import Scanned
+from tensorrepo.query.asked import (
+    Begun,
+    Done,
+    Failed,
+    Next,
+    Ready,
+    Rows,
+    Said,
+    Scan,
+    misbehaved,
+    said_in,
+)
 from tensorrepo.query.duck import reworded
 from tensorrepo.query.frames import Pipe, packed, unpacked
 from tensorrepo.query.pushdown import DatasetTable
 from tensorrepo.query.results import Result
+from tensorrepo.query.serving import Serving
 from tensorrepo.query.sqlnames import as_utf8, names_of
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
@@ -48,10 +61,12 @@ main()
 """
 MOST_QUERY_BYTES = 64 << 10
 MOST_NAMES = 200  # each is looked up, which costs about a millisecond
-MOST_SCANS = 16  # open at once: each holds some megabytes
 MOST_TOLD_BYTES = 2 << 10  # of what a process says before it goes
 START_SECONDS = 120.0  # what a busy machine may take to start a process: no part of the query
+MOST_ERROR_CHARACTERS = 10_000
+MOST_FRAME_BYTES = 256 << 20  # the rows that a process sends at once, or one row
 SLACK_BYTES = 16 << 20  # of a frame beyond the result's limit: one batch
+_PIECE_MS = 100  # of waiting for what a process said before it went
 _PLAIN = str | int | float | bool | None
 
 
@@ -64,7 +79,7 @@ class Limits:
             taken; then it is killed.
         memory_bytes: of the process that answers it, beyond what it takes to begin.
         rows: of the result.
-        bytes: of the result.
+        bytes: of the result; a value counts as one at least, null too.
     """
 
     seconds: float = 10.0
@@ -143,7 +158,7 @@ class _Child:
     known: Callable[[], Iterable[str]]
     seconds: float  # of the whole query; `limits` has what is left of them
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
-    _scans: dict[int, tuple[pa.Schema, Iterator[pa.RecordBatch]]] = field(default_factory=dict)
+    _serving: Any = None
     _process: Any = None
     _pipe: Any = None
     _timer: Any = None
@@ -164,20 +179,23 @@ class _Child:
         )  # fmt: skip
         self._stop_after(START_SECONDS)
         incoming, outgoing = self._process.stdout.fileno(), self._process.stdin.fileno()
-        self._pipe = Pipe(incoming, outgoing, self.limits.bytes + SLACK_BYTES)
+        most_bytes = min(int(self.limits.bytes), MOST_FRAME_BYTES) + SLACK_BYTES
+        self._pipe = Pipe(incoming, outgoing, most_bytes, lambda: self._is_late)
+        self._serving = Serving([table for _, table in self.tables], self.scanned)
         tables = [{"path": path, "shown": list(table.shown)} for path, table in self.tables]
         head = request | {"limits": asdict(self.limits), "tables": tables}
         with self._watched():
             self._pipe.send(head)
             for _, table in self.tables:
                 self._pipe.send({}, packed([], table.schema))
-            self._until("ready")
+            self._until(Ready)
             self._timer.cancel()
             self._is_ready = True
             self._stop_after(min(self.limits.seconds, TIMEOUT_MAX))
             self._pipe.send({})
-            self.schema, _ = unpacked(self._until("begun"))
-            _check_size_is_told(self.schema)
+            _, body = self._until(Begun)
+            self.schema = unpacked(body).schema.remove_metadata()
+            _check_types(self.schema)
 
     def to_arrow_reader(self, _: int) -> pa.RecordBatchReader:
         """The rows, while this process serves what the child reads."""
@@ -194,60 +212,39 @@ class _Child:
         rows = size = 0
         while True:
             with self._watched():
-                body = self._until("rows", "done")
-                schema, batches = unpacked(body) if body else (self.schema, [])
-                if schema != self.schema:
-                    raise InvalidInputError("the process of the query changed what its columns are")
-            if not body:
-                self._end()
-                return
-            rows, size = rows + sum(map(len, batches)), size + len(body)
+                said, body = self._until(Rows, Done)
+                if isinstance(said, Done):
+                    self._end()
+                    return
+                found = unpacked(body, self.schema)
+            rows += sum(map(len, found.batches))
+            size += max(len(body), found.values)
             if rows > self.limits.rows or size > self.limits.bytes:
                 self._end()
                 raise InvalidInputError(
                     f"the result has more than {self.limits.rows:,} rows or {self.limits.bytes:,} "
                     "bytes: ask for less, or add LIMIT"
                 )
-            yield from batches
+            yield from found.batches
 
-    def _until(self, *kinds: str) -> bytes:
+    def _until(self, *wanted: type) -> tuple[Said, bytes]:
         """Serve the child's reads until it says one of these."""
         while True:
-            head, body = self._next_frame()
-            kind = head.get("kind")
-            if kind in kinds:
-                return body
-            if kind == "error":
-                failed, self.scanned.failed = self.scanned.failed, None
-                raise failed or reworded(str(head["type"]), str(head["text"]), self.known)
-            self._serve(head, body)
-
-    def _next_frame(self) -> tuple[dict[str, Any], bytes]:
-        frame: tuple[dict[str, Any], bytes] = self._pipe.receive()
-        return frame
-
-    def _serve(self, head: dict[str, Any], body: bytes) -> None:
-        for ended in head.get("ended", ()):
-            self._scans.pop(int(ended), None)
-        number = int(head["scan"])
-        if head["kind"] == "scan":
-            if len(self._scans) >= MOST_SCANS:
-                raise InvalidInputError(
-                    f"a query that reads more than {MOST_SCANS} tables at once is not taken"
-                )
-            table = self.tables[int(head["table"])][1]
-            where = pc.Expression._deserialize(pa.py_buffer(body)) if body else None  # noqa: SLF001
-            reader = table.reader([str(each) for each in head["columns"]], where)
-            self._scans[number] = reader.schema, iter(reader)
-            return
-        schema, batches = self._scans[number]
-        try:
-            batch = next(batches, None)
-        except Exception as error:  # noqa: BLE001 - the child is told, and the caller gets it
-            self.scanned.failed = self.scanned.failed or error
-            self._pipe.send({"failed": True})
-            return
-        self._pipe.send({}, b"" if batch is None else packed([batch], schema))
+            head, body = self._pipe.receive()
+            said = said_in(head)
+            match said:
+                case Failed(kind, text):
+                    failed, self.scanned.failed = self.scanned.failed, None
+                    shown = printable(text[:MOST_ERROR_CHARACTERS], keep="\n")
+                    raise failed or reworded(kind, shown, self.known)
+                case Scan() if self._is_ready:
+                    self._serving.begin(said, body)
+                case Next() if self._is_ready:
+                    self._pipe.send(*self._serving.next(said))
+                case _ if isinstance(said, wanted):
+                    return said, body
+                case _:
+                    raise misbehaved(f"it said {type(said).__name__} where that has no meaning")
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -282,8 +279,11 @@ class _Child:
 
     def _told(self) -> str:
         """The last that the process wrote to its standard error, which is gone now."""
-        said = b""
-        while part := os.read(self._process.stderr.fileno(), 1 << 16):
+        said, errors = b"", self._process.stderr.fileno()
+        ready = select.poll()
+        ready.register(errors, select.POLLIN)
+        # What the process began itself may hold the other end, and never close it.
+        while ready.poll(_PIECE_MS) and (part := os.read(errors, 1 << 16)):
             said = (said + part)[-MOST_TOLD_BYTES:]
         return printable(said.decode(errors="replace").strip(), keep="\n")
 
@@ -295,19 +295,25 @@ class _Child:
     def _at_deadline(self) -> None:
         self._is_late = True
         self.scanned.stop.set()
-        self._process.kill()
+        self._kill()
+
+    def _kill(self) -> None:
+        """It, and what it began: it leads a group of its own."""
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _end(self) -> None:
         self._timer.cancel()
         self.scanned.stop.set()
-        self._process.kill()
+        self._kill()
         self._process.wait()
-        self._scans.clear()
+        self._serving.close()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             stream.close()
 
 
-def _check_size_is_told(schema: pa.Schema) -> None:
+def _check_types(schema: pa.Schema) -> None:
     """Rows of some types take far more than the bytes that they come in: they are not taken.
 
     Raises:
@@ -316,9 +322,22 @@ def _check_size_is_told(schema: pa.Schema) -> None:
     kinds = list(schema.types)
     while kinds:
         kind = kinds.pop()
-        if any(is_shared(kind) for is_shared in _SHARED):
+        if any(is_shared(kind) for is_shared in _SHARED) or _is_dense(kind):
             raise InvalidInputError(f"rows of type {kind} of an untrusted query are not taken")
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            _check_zone(kind)
         kinds += [kind.field(at).type for at in range(kind.num_fields)]
+
+
+def _is_dense(kind: pa.DataType) -> bool:
+    return pa.types.is_union(kind) and kind.mode == "dense"
+
+
+def _check_zone(kind: pa.DataType) -> None:
+    try:
+        pa.scalar(0, kind).as_py()
+    except Exception as error:  # of the several libraries that Arrow asks
+        raise misbehaved(f"it names a time zone that is none: {kind.tz!r:.80}") from error
 
 
 _SHARED = (

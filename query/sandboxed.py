@@ -19,7 +19,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tensorrepo.formats.dataset.rows.expression import expression_tree, field_names
 from tensorrepo.query.arrowscan import Scanned
+from tensorrepo.query.asked import packed_filter
 from tensorrepo.query.duck import add_tables, check_select, is_of_duckdb
 from tensorrepo.query.frames import Pipe, packed, unpacked
 from tensorrepo.query.functions import NAMES, add_function
@@ -27,6 +29,7 @@ from tensorrepo.query.sqlnames import Names
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 BATCH_ROWS = 1 << 13
+FRAME_BYTES = 4 << 20  # of rows sent at once
 MOST_FILES = 16
 
 
@@ -42,12 +45,18 @@ class _Served:
     def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
         """Rows of some columns for which `where` is true, fetched as they are asked for."""
         schema = pa.schema([self.schema.field(name) for name in columns])
-        return pa.RecordBatchReader.from_batches(schema, self._batches(columns, where))
+        body = b"" if where is None else packed_filter(where)
+        found = self._filtered(columns, where) if body is None else self._batches(columns, body)
+        return pa.RecordBatchReader.from_batches(schema, found)
 
-    def _batches(
-        self, columns: Sequence[str], where: pc.Expression | None
-    ) -> Iterator[pa.RecordBatch]:
-        body = b"" if where is None else where.__reduce__()[1][0]
+    def _filtered(self, columns: Sequence[str], where: Any) -> Iterator[pa.RecordBatch]:
+        """Rows for which a filter that cannot be sent is true: it is applied here."""
+        compared = field_names(expression_tree(where))
+        read = self.schema.names if compared is None else list({*columns, *compared})
+        for batch in self._batches(read, b""):
+            yield batch.filter(where).select(list(columns))
+
+    def _batches(self, columns: Sequence[str], body: Any) -> Iterator[pa.RecordBatch]:
         scan = self.ask.scan({"table": self.number, "columns": list(columns)}, body)
         try:
             while found := self.ask.batches(scan):
@@ -70,8 +79,8 @@ class _Asking:
         self.ended: list[int] = []
 
     def scan(self, head: dict[str, Any], body: Any) -> int:
-        number = next(self._numbers)
         with self._lock:
+            number = next(self._numbers)
             told = {"kind": "scan", "scan": number, "ended": self._newly_ended()}
             self._pipe.send(told | head, body)
         return number
@@ -82,7 +91,7 @@ class _Asking:
             head, body = self._pipe.receive()
         if head.get("failed"):
             raise InvalidInputError("the rows cannot be read")
-        return unpacked(body)[1] if body else []
+        return unpacked(body).batches if body else []
 
     def _newly_ended(self) -> list[int]:
         """Each once."""
@@ -151,7 +160,7 @@ def answer(pipe: Pipe) -> None:
     asking = _Asking(pipe)
     found = {}
     for number, table in enumerate(request["tables"]):
-        schema, _ = unpacked(pipe.receive()[1])
+        schema = unpacked(pipe.receive()[1]).schema
         served = _Served(number, schema, tuple(table["shown"]), asking)
         found[tuple(table["path"])] = served
     connection = connect(limits["memory_bytes"])
@@ -174,14 +183,24 @@ def _answer(pipe: Pipe, connection: duckdb.DuckDBPyConnection, query: str, param
     pipe.send({"kind": "begun"}, packed([], schema))
     for batch in reader:
         plain = batch if schema == reader.schema else batch.cast(schema)
-        pipe.send({"kind": "rows"}, packed([plain], schema))
+        for piece in _pieces(plain):
+            pipe.send({"kind": "rows"}, packed([piece], schema))
     pipe.send({"kind": "done"})
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch cut so that none holds many bytes, unless one row does."""
+    step = max(1, int(batch.num_rows * FRAME_BYTES / max(batch.nbytes, 1)))
+    for at in range(0, batch.num_rows, step):
+        yield batch.slice(at, step)
 
 
 def _of_values(kind: pa.DataType) -> pa.DataType:
     """The type of what stands in the dictionaries of `kind`, an ENUM: one text of a dictionary
-    may be in all rows, and a result is bounded by its bytes.
+    may be in all rows, and a result is bounded by its bytes. Of extensions what they are stored as.
     """
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
     if pa.types.is_dictionary(kind):
         return kind.value_type
     if pa.types.is_struct(kind):
@@ -196,7 +215,7 @@ def _of_values(kind: pa.DataType) -> pa.DataType:
 
 
 def _field_of_values(field: pa.Field) -> pa.Field:
-    return field.with_type(_of_values(field.type))
+    return field.with_type(_of_values(field.type)).remove_metadata()
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from tensorrepo.repo.commits import read_commit
 from tensorrepo.repo.errors import ConflictError, CorruptError, InvalidInputError
-from tensorrepo.repo.names import check_text
+from tensorrepo.repo.names import check_path, check_text
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.transaction import begin
 from tensorrepo.repo.trees import Entry, iterate, lookup
@@ -72,6 +72,24 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def about_path(model: str) -> str:
     return f"{FOLDER}{model}{SUFFIX}"
+
+
+def check_model(model: str) -> str:
+    """A name that a registered model may have: of a path, and its description has a file.
+
+    Raises:
+        InvalidInputError: it can have none.
+    """
+    check_path(f"models/{model}")
+    folders = model.split("/")[:-1]
+    taken = next((each for each in folders if each.endswith(SUFFIX)), None)
+    if taken is not None:
+        raise InvalidInputError(
+            f"a model cannot be registered as {model!r:.100}: its folder {taken!r:.80} has the name "
+            f"of the file that describes {taken.removesuffix(SUFFIX)!r:.80}. Choose a name whose "
+            f"folders do not end in {SUFFIX}."
+        )
+    return model
 
 
 def about_at(repository: Repository, view: View, model: str) -> About | None:

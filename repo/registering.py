@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tensorrepo.repo.about import About, about_at, edit_about
+from tensorrepo.repo.about import About, about_at, check_model, edit_about
 from tensorrepo.repo.attempt import Attempt
 from tensorrepo.repo.commits import read_commit
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
-from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.records import MAX_RECORD_BYTES, LogEntry, Update
 from tensorrepo.repo.refs import refuse_taken
@@ -82,7 +81,7 @@ def register(
         InvalidInputError: what stands there is no model, or `model` cannot be a name.
         ConflictError: the alias is protected. Nothing changed.
     """
-    check_path(f"models/{model}")
+    check_model(model)
     if alias is not None:
         alias_ref(model, alias)
     entry = repository.entry(read_commit(repository.objects, source).tree, path)

@@ -10,7 +10,15 @@ import msgspec
 from tensorrepo.formats.arguments import wrong
 from tensorrepo.model import Model
 from tensorrepo.repo import registering, registry
-from tensorrepo.repo.about import BRANCH, About, Words, about_at, described, edit_about
+from tensorrepo.repo.about import (
+    BRANCH,
+    About,
+    Words,
+    about_at,
+    check_model,
+    described,
+    edit_about,
+)
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.registry import SPACE, Version
 from tensorrepo.repo.revisions import split_path
@@ -85,7 +93,7 @@ class Registry:
         self, name: str, *, description: str = "", labels: Mapping[str, str | None] | None = None
     ) -> RegisteredModel:
         """Name a model and say what it is, before its first version."""
-        return self._describe(name, None, description, labels or {})
+        return self._describe(check_model(name), None, description, labels or {})
 
     def register(
         self,

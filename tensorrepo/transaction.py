@@ -36,7 +36,7 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.repo.trees import Entry
 from tensorrepo.stream import Stream
-from tensorrepo.view import check_free, store_view
+from tensorrepo.view import REFRESH_LIMITS, check_free, checked_limits, store_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.types import TypeLike
     from tensorrepo.formats.model.graph.graph import Graph
     from tensorrepo.formats.model.report import WriteReport
+    from tensorrepo.query.sandbox import Limits
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.transaction import Transaction as CoreTransaction
     from tensorrepo.repository import Repository
@@ -119,19 +120,35 @@ class Transaction:
         if self.core.entry(path) is not None and not replace:
             raise ConflictError(f"{path} exists: refresh_view({name!r}) asks its query again")
         check_free(path, lambda other: self.core.entry(other) is not None)
+        self._stage_view(path, sql, None)
+
+    def _stage_view(self, path: str, sql: str, limits: Limits | None) -> None:
         if self.core.base is None:
             raise NotFoundError(f"branch {self.core.branch!r} has no commit to choose rows from")
-        link = store_view(self.repository, self.core.objects, self.core.base, sql)
+        link = store_view(self.repository, self.core.objects, self.core.base, sql, limits)
         # Its dataset may be of a commit that no ref leads to.
         self.core.stage(path, Entry(Kind.VIEW, link.digest), since=0)
 
-    def refresh_view(self, name: str) -> None:
-        """Ask the query of a view again, of what the branch has now."""
+    def refresh_view(self, name: str, *, limits: Limits = REFRESH_LIMITS) -> None:
+        """Ask the query of a view again, of what the branch has now.
+
+        Somebody else may have written it, so a process of its own answers it, within limits.
+
+        Args:
+            name: of the view.
+            limits: what the query may take. One that needs more, or temporary files, is asked by
+                `create_view` with ``replace=True``.
+
+        Raises:
+            InvalidInputError: it went beyond a limit, or chooses no rows of one dataset now.
+            PermissionDenied: it asks for files, extensions or settings.
+        """
         path = path_in("views", name)
         entry = self.core.entry(path)
         if entry is None or entry.kind is not Kind.VIEW:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
-        self.create_view(name, open_view(self.core.objects, entry.digest).sql, replace=True)
+        sql = open_view(self.core.objects, entry.digest).sql
+        self._stage_view(path, sql, checked_limits(limits))
 
     def adopt(
         self,

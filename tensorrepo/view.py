@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorrepo.dataset import Dataset
+from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.dataset.editing.where import rows_of_ids
 from tensorrepo.formats.dataset.read import resolve_rows
 from tensorrepo.formats.dataset.tree.rowruns import ROW_ID
@@ -24,6 +25,7 @@ from tensorrepo.formats.view import (
 )
 from tensorrepo.given import text
 from tensorrepo.query.duck import Session, Settings
+from tensorrepo.query.sandbox import Limits, query_sandboxed
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.sql import RepositoryTables
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.view import View as StoredView
+    from tensorrepo.query.results import Result
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import Link, ObjectSink
     from tensorrepo.repository import Repository
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from tensorrepo.stream import Stream
 
 ID_DIGITS = 16
+KEPT_IDS = 1 << 20  # so many of them are not looked at before there are more
+REFRESH_LIMITS = Limits(seconds=600.0, memory_bytes=1 << 30, rows=1 << 40, bytes=1 << 40)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -114,43 +119,68 @@ def check_free(path: str, is_taken: Callable[[str], bool]) -> None:
         )
 
 
-def store_view(repository: Repository, objects: ObjectSink, commit: Digest, query: str) -> Link:
+def store_view(
+    repository: Repository,
+    objects: ObjectSink,
+    commit: Digest,
+    query: str,
+    limits: Limits | None = None,
+) -> Link:
     """Ask for rows, and store which they are.
-
-    The query may have come with the repository, from whoever wrote it: it is one SELECT, and reads
-    the tables of the repository alone.
 
     Args:
         repository: that is asked.
         objects: where to store.
         commit: whose data is asked, where the query names no other.
-        query: one whose column ``row_id`` says which rows are meant.
+        query: one SELECT over the tables of the repository, whose column ``row_id`` says which rows
+            are meant.
+        limits: of a query that came with the repository, from whoever wrote it: a process of its
+            own answers it. None: whoever asks wrote it.
 
     Raises:
         InvalidInputError: it is no single SELECT, or gives no row ids, or ids of no dataset, or of
-            several.
+            several; or it went beyond `limits`.
         PermissionDenied: it asks for files, extensions or settings.
     """
     tables = RepositoryTables(repository, commit)
     text("a query", query)
-    session = Session(tables, Settings(external=False))
-    try:
-        ids = _ids_of(session, query)
-    finally:
-        session.close()
+    if limits is not None:
+        ids = _ids_of(query_sandboxed(tables, query, limits), tables)
+    else:
+        session = Session(tables, Settings(external=False))
+        try:
+            ids = _ids_of(session.select(query), tables)
+        finally:
+            session.close()
     source = _source(tables.used, ids, commit)
     return write_view(objects, make_view(source.stored, ids, query, source.path, source.commit))
 
 
-def _ids_of(session: Session, query: str) -> NDArray[Any]:
-    found = session.select(query)
+def checked_limits(limits: Limits) -> Limits:
+    """Raises InvalidInputError for what is no `Limits`."""
+    if not isinstance(limits, Limits):
+        raise wrong("limits", "tr.Limits(seconds=..., ...)", limits)
+    return limits
+
+
+def _ids_of(found: Result, tables: RepositoryTables) -> NDArray[Any]:
+    """The row ids of a result, each at least once."""
     if "row_id" not in found.columns:
         raise InvalidInputError(
             "a view needs to know its rows: expected a column row_id in what its query gives, "
             f"found {', '.join(found.columns)}"
         )
-    pieces = [parse_ids(batch.column("row_id")) for batch in found.batches()]
-    return np.concatenate([np.zeros(0, ROW_ID), *pieces])
+    most = max((each.stored.root.rows for each in tables.used), default=0)
+    held, pieces = 0, [np.zeros(0, ROW_ID)]
+    for batch in found.batches():
+        pieces.append(parse_ids(batch.column("row_id")))
+        held += batch.num_rows
+        if held > 2 * most + KEPT_IDS:  # a query may give each id as often as it likes
+            pieces = [np.unique(np.concatenate(pieces))]
+            held = len(pieces[0])
+            if held > most:
+                raise InvalidInputError(_OF_ONE.format(_places(tables.used) or "nothing"))
+    return np.concatenate(pieces)
 
 
 def _source(used: list[Used], ids: NDArray[Any], commit: Digest) -> Used:
@@ -162,10 +192,7 @@ def _source(used: list[Used], ids: NDArray[Any], commit: Digest) -> Used:
         raise InvalidInputError("a view is of rows of a dataset, and the query names none")
     fitting = [each for each in unique.values() if (rows_of_ids(each.stored, ids) >= 0).all()]
     if not fitting:
-        raise InvalidInputError(
-            f"a view is of rows of one dataset: no one of {_places(unique.values())} has all of "
-            "these"
-        )
+        raise InvalidInputError(_OF_ONE.format(_places(unique.values())))
     # Versions of a dataset share ids, and the query does not say whose it gave.
     fitting = [each for each in fitting if each.commit == commit] or fitting
     if len(fitting) > 1 and len(ids):
@@ -174,6 +201,9 @@ def _source(used: list[Used], ids: NDArray[Any], commit: Digest) -> Used:
             "them in the query"
         )
     return fitting[0]
+
+
+_OF_ONE = "a view is of rows of one dataset: no one of {} has all of these"
 
 
 def _places(found: Iterable[Used]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,9 +10,12 @@ import typer
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, handle_of, session_of
 from tensorrepo.cli.complete import complete_place
+from tensorrepo.connect import parse_size
 from tensorrepo.formats.view import diff_views, open_view
+from tensorrepo.query.duck import MEMORY
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
+from tensorrepo.view import REFRESH_LIMITS
 from tensorrepo.workspace.views import stage_view, staged_view, view_path
 
 if TYPE_CHECKING:
@@ -44,16 +48,28 @@ def view_create_command(
 
 
 def view_refresh_command(
-    context: typer.Context, name: NameArgument, as_json: JsonOption = False
+    context: typer.Context,
+    name: NameArgument,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, help="Stop the query after so long.")
+    ] = REFRESH_LIMITS.seconds,
+    memory: Annotated[str, typer.Option(help="Bytes that the query may take.")] = MEMORY,
+    as_json: JsonOption = False,
 ) -> None:
     """Ask the query of a view again, of what HEAD has now, and stage the answer.
 
+    Somebody else may have written it, so a process that can reach nothing answers it. A query that
+    needs more, or temporary files, is asked by `view create --replace`.
+
     Examples:
         tensorrepo view refresh rare
+        tensorrepo view refresh rare --seconds 3600
     """
+    size = parse_size(memory, "--memory", 1)
+    limits = replace(REFRESH_LIMITS, seconds=seconds, memory_bytes=size)
     session, handle = session_of(context), handle_of(context)
     before = staged_view(session, name)
-    after = stage_view(session, handle, name, before.sql, replace=True)
+    after = stage_view(session, handle, name, before.sql, replace=True, limits=limits)
     found = diff_views(before, after)
     value = _described(view_path(name), after) | {
         "added": len(found.added), "removed": len(found.removed),

@@ -17,6 +17,7 @@ from tensorrepo.workspace.staging import change, stage
 
 if TYPE_CHECKING:
     from tensorrepo.formats.view import View
+    from tensorrepo.query.sandbox import Limits
     from tensorrepo.repository import Repository
     from tensorrepo.workspace.session import Session
 
@@ -26,8 +27,16 @@ def view_path(name: str) -> str:
     return check_path(name if name.startswith("views/") else f"views/{name}")
 
 
-def stage_view(session: Session, handle: Repository, name: str, sql: str, *, replace: bool) -> View:
-    """Ask for rows of what HEAD has, and stage which they are.
+def stage_view(
+    session: Session,
+    handle: Repository,
+    name: str,
+    sql: str,
+    *,
+    replace: bool,
+    limits: Limits | None = None,
+) -> View:
+    """Ask for rows of what HEAD has, and stage which they are; `limits` as for `store_view`.
 
     Raises:
         ConflictError: the name is taken, and not `replace`. Nothing was staged.
@@ -42,7 +51,7 @@ def stage_view(session: Session, handle: Repository, name: str, sql: str, *, rep
     check_free(path, lambda other: entry_at(session, other) is not None)
     writer, since = new_writer(session)
     try:
-        link = store_view(handle, writer, tip, sql)
+        link = store_view(handle, writer, tip, sql, limits)
         view = open_view(writer, link.digest)
         writer.flush()
     except BaseException:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorrepo.query import catalog as core
 from tensorrepo.query.catalog import Catalog, connect
 from tensorrepo.repo.errors import (
     CorruptError,
@@ -73,59 +67,6 @@ def test_a_password_in_the_query_of_a_url_is_not_shown() -> None:
         pass
     assert "secret" not in catalog.url + str(caught.value)
     assert "127.0.0.1:1/x" in catalog.url
-
-
-def test_who_writes_beside_another_waits_says_so_and_hears_an_interrupt(tmp_path: Path) -> None:
-    url = str(tmp_path / "catalog.db")
-    other = Catalog(connect(url))
-    with other.writing() as connection:
-        connection.exec_driver_sql("CREATE TABLE t (a)")
-        command = [sys.executable, "-c", WRITER, url]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as writer:
-            assert writer.stderr is not None
-            told = writer.stderr.readline()
-            began = time.monotonic()
-            writer.send_signal(signal.SIGINT)
-            rest = writer.stderr.read()
-            took = time.monotonic() - began
-    other.dispose()
-    assert "waiting for another process" in told
-    assert "KeyboardInterrupt" in rest
-    assert took < 30  # and not the ten minutes that it waits for the other
-
-
-def test_who_waited_for_another_writer_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(core, "TELL_SECONDS", 0)
-    url = str(tmp_path / "catalog.db")
-    first, second = Catalog(connect(url)), Catalog(connect(url))
-
-    def write() -> None:
-        with second.writing() as connection:
-            connection.exec_driver_sql("INSERT INTO t VALUES (1)")
-
-    with ThreadPoolExecutor(1) as threads:
-        with first.writing() as connection:
-            connection.exec_driver_sql("CREATE TABLE t (a)")
-            written = threads.submit(write)
-            with pytest.raises(TimeoutError):
-                written.result(timeout=1)
-        written.result(timeout=60)
-    with first.reading() as connection:
-        assert connection.exec_driver_sql("SELECT a FROM t").scalars().all() == [1]
-    assert "waiting for another process" in caplog.text
-    first.dispose()
-    second.dispose()
-
-
-WRITER = """
-import signal, sys
-from tensorrepo.query.catalog import Catalog, connect
-signal.signal(signal.SIGINT, signal.default_int_handler)
-with Catalog(connect(sys.argv[1])).writing():
-    pass
-"""
 
 
 def test_a_server_that_does_not_answer_is_told_without_its_password() -> None:

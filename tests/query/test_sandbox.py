@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 import tensorrepo as tr
 from tensorrepo.query import sandbox, sandboxed
-from tensorrepo.query.frames import SIZES, Pipe, packed, unpacked
+from tensorrepo.query.frames import SIZES, Pipe, packed
 from tensorrepo.query.sandbox import Limits
 
 MEGABYTE = 1 << 20
@@ -72,9 +69,12 @@ def test_looking_names_up_counts_as_time(repo: tr.Repository) -> None:
         _ask(repo, "SELECT n FROM numbers", seconds=1e-6)
 
 
-def test_open_scans_are_bounded(repo: tr.Repository) -> None:
-    with pytest.raises(tr.InvalidInputError, match="more than 16 tables at once"):
-        _ask(repo, _union("(SELECT n FROM numbers WHERE n <> 7 LIMIT 1)", 20))
+def test_scans_that_end_by_limit_are_any_number(repo: tr.Repository) -> None:
+    assert len(_ask(repo, _union("(SELECT n FROM numbers WHERE n <> 7 LIMIT 1)", 100))) == 100
+
+
+def test_tables_of_the_catalog_are_left_by_limit_any_number_of_times(repo: tr.Repository) -> None:
+    assert len(_ask(repo, _union('(SELECT digest FROM catalog."commit" LIMIT 1)', 30))) == 30
 
 
 def test_scans_that_ended_are_not_open(repo: tr.Repository) -> None:
@@ -101,6 +101,25 @@ def test_values_of_enums_are_sent_as_often_as_they_are_there(
     found = _ask(repo, f"SELECT {expression} AS x")
     assert found["x"].to_pylist() == [value]
     assert "dictionary" not in str(found.schema.field("x").type)
+
+
+def test_filters_that_cannot_be_sent_are_applied_all_the_same(repo: tr.Repository) -> None:
+    query = "SELECT n FROM numbers WHERE n = 5 OR " + " OR ".join(
+        f"(n > {at} AND n < {at})" for at in range(200)
+    )
+    assert _ask(repo, query)["n"].to_pylist() == [5]
+
+
+def test_types_that_arrow_does_not_know_come_as_what_they_are_stored_as(
+    repo: tr.Repository,
+) -> None:
+    found = _ask(repo, "SELECT 5::BIGNUM AS x")
+    assert found.schema.field("x").type == pa.binary()
+
+
+def test_nulls_in_lists_count_as_bytes(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="more than 100,000 rows or 1,000 bytes"):
+        _ask(repo, "SELECT [NULL for _ in range(2000)]", bytes=1000)
 
 
 def test_long_values_of_enums_are_bounded(repo: tr.Repository) -> None:
@@ -131,6 +150,58 @@ def test_a_process_finds_what_this_one_found_in_its_environment(
     looks = sandbox.CHILD.replace("main()", "import of_the_environment\nmain()")
     monkeypatch.setattr(sandbox, "CHILD", looks)
     assert len(_ask(repo, "SELECT 1")) == 1
+
+
+# ------------------------------------------------------- a process that somebody took over
+
+
+def _frame(head: bytes, body: bytes = b"") -> bytes:
+    return SIZES.pack(len(head), len(body)) + head + body
+
+
+READY = _frame(b'{"kind": "ready"}')
+BEGUN = _frame(b'{"kind": "begun"}', packed([], pa.schema([("x", pa.int64())])).to_pybytes())
+
+
+def _taken_over(monkeypatch: pytest.MonkeyPatch, frames: bytes, then: str = "") -> None:
+    code = f"import os, time\nos.write(1, bytes.fromhex({frames.hex()!r}))\n{then}\ntime.sleep(60)"
+    monkeypatch.setattr(sandbox, "CHILD", code)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        _frame(b"{}"),
+        _frame(b"[]"),
+        _frame(b"\xff"),
+        _frame(b"[" * 20_000),
+        _frame(b'{"kind": "rows"}'),
+        _frame(b'{"kind": "scan", "scan": 0, "table": 0, "columns": ["n"], "ended": []}'),
+        READY + _frame(b'{"kind": "scan"}'),
+        READY + _frame(b'{"kind": "next", "scan": 7, "ended": []}'),
+        READY + _frame(b'{"kind": "scan", "scan": 0, "table": 9, "columns": ["n"], "ended": []}'),
+        READY + _frame(b'{"kind": "scan", "scan": 0, "table": -1, "columns": ["n"], "ended": []}'),
+        READY + _frame(b'{"kind": "scan", "scan": 0, "table": 0, "columns": ["x"], "ended": []}'),
+        READY + _frame(b'{"kind": "error"}'),
+        READY + _frame(b'{"kind": "begun"}', b"no Arrow"),
+        READY + BEGUN + _frame(b'{"kind": "rows"}', b""),
+        READY + BEGUN + BEGUN,
+    ],
+)
+def test_what_has_no_meaning_is_an_error_of_ours(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch, frames: bytes
+) -> None:
+    _taken_over(monkeypatch, frames)
+    with pytest.raises(tr.InvalidInputError, match=r"process of the untrusted query|frame|body"):
+        _ask(repo, "SELECT n AS x FROM numbers")
+
+
+def test_a_process_that_left_another_one_behind_is_ended_at_the_deadline(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _taken_over(monkeypatch, READY, "if os.fork(): os._exit(0)\nos.setsid()")
+    with pytest.raises(tr.InvalidInputError, match=r"longer than 0\.5 s"):
+        _ask(repo, "SELECT n FROM numbers", seconds=0.5)
 
 
 # ------------------------------------------------------------- what the process lets DuckDB do
@@ -216,50 +287,3 @@ def test_limits_that_allow_nothing_are_refused(limits: dict[str, float]) -> None
 def test_params_are_plain_values(repo: tr.Repository) -> None:
     with pytest.raises(tr.InvalidInputError, match="text, numbers, bools and null"):
         repo.sql("SELECT $x", params={"x": Path("/")}, untrusted=Limits())
-
-
-# ------------------------------------------------------------------------------ frames
-
-
-def _pipes() -> tuple[Pipe, Pipe]:
-    (here_in, there_out), (there_in, here_out) = os.pipe(), os.pipe()
-    return Pipe(here_in, here_out, 1000), Pipe(there_in, there_out)
-
-
-def test_frames_arrive_as_they_were_sent() -> None:
-    here, there = _pipes()
-    there.send({"kind": "scan"}, b"body")
-    assert here.receive() == ({"kind": "scan"}, b"body")
-    sender = Thread(target=there.send, args=({}, bytes(900)))
-    sender.start()
-    assert here.receive() == ({}, bytes(900))
-    sender.join()
-
-
-def test_frames_beyond_the_bound_are_refused_before_they_are_read() -> None:
-    incoming, outgoing = os.pipe()
-    os.write(outgoing, SIZES.pack(2, 1 << 60))
-    with pytest.raises(tr.InvalidInputError, match="at most"):
-        Pipe(incoming, outgoing).receive()
-
-
-def test_a_pipe_that_ends_says_so() -> None:
-    incoming, outgoing = os.pipe()
-    os.write(outgoing, b"\0\0")
-    os.close(outgoing)
-    with pytest.raises(EOFError):
-        Pipe(incoming, incoming).receive()
-
-
-def test_bodies_are_validated() -> None:
-    batch = pa.record_batch({"a": ["x", "y"]})
-    body = packed([batch], batch.schema).to_pybytes()
-    assert unpacked(body)[1][0].equals(batch)
-    with pytest.raises(tr.InvalidInputError, match="no Arrow stream"):
-        unpacked(body[:40])
-
-
-def test_filters_travel_as_they_are() -> None:
-    where = (pc.field("n") > 3) & pc.field("t").isin(["a"])
-    stored = where.__reduce__()[1][0]
-    assert pc.Expression._deserialize(stored).equals(where)

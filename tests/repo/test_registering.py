@@ -100,6 +100,16 @@ def test_a_name_that_breaks_the_grammar_is_refused(name: str) -> None:
         register(repository, name, source, "models/net", author=ADA)
 
 
+def test_a_name_in_a_folder_that_may_be_a_description_is_refused() -> None:
+    """What is said about `a` would lie where the folder has to be, and could not be forgotten."""
+    repository = new_repository()
+    source = commit_model(repository, b"weights")
+    with pytest.raises(InvalidInputError, match=r"folder 'a\.json' .* describes 'a'"):
+        register(repository, "team/a.json/b", source, "models/net", author=ADA)
+    assert register(repository, "team/a.json", source, "models/net", author=ADA).number == 1
+    assert delete_model(repository, "team/a.json", actor=ADA) == 1
+
+
 def test_who_registers_at_once_gets_different_numbers() -> None:
     repository = new_repository()
     source = commit_model(repository, b"weights")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import signal
+import subprocess
+import sys
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -190,16 +194,97 @@ def test_a_query_that_came_with_the_repository_reaches_for_nothing_outside(
     repo: tr.Repository, tmp_path: Path, query: str
 ) -> None:
     target = tmp_path / "written"
-    stored = dataclasses.replace(repo.view("rare", sql=RARE).chosen, sql=query.format(target))
-    with repo.transaction("main") as tx:
-        link = write_view(tx.core.objects, stored)
-        tx.core.stage("views/rare", Entry(Kind.VIEW, link.digest))
+    _came(repo, query.format(target))
     with (
         pytest.raises((tr.InvalidInputError, tr.PermissionDenied)),
         repo.transaction("main") as tx,
     ):
         tx.refresh_view("rare")
     assert not target.exists()
+
+
+def _came(repo: tr.Repository, query: str) -> None:
+    """A view with this query, as somebody else may have committed it."""
+    stored = dataclasses.replace(repo.view("rare", sql=RARE).chosen, sql=query)
+    with repo.transaction("main") as tx:
+        link = write_view(tx.core.objects, stored)
+        tx.core.stage("views/rare", Entry(Kind.VIEW, link.digest))
+
+
+ENDLESS = "levenshtein(repeat('ab', 400000), repeat('ba', 400000))"
+
+
+def test_a_query_that_came_with_the_repository_takes_no_longer_than_it_may(
+    repo: tr.Repository,
+) -> None:
+    _came(repo, f"SELECT row_id FROM fashion WHERE label > {ENDLESS}")
+    with (
+        pytest.raises(tr.InvalidInputError, match=r"longer than 0\.5 s"),
+        repo.transaction("main") as tx,
+    ):
+        tx.refresh_view("rare", limits=tr.Limits(seconds=0.5))
+
+
+def test_a_query_that_came_with_the_repository_takes_no_more_memory_than_it_may(
+    repo: tr.Repository,
+) -> None:
+    _came(repo, "SELECT row_id FROM fashion WHERE length(repeat(row_id, 20000000)) > 0")
+    with (
+        pytest.raises(tr.InvalidInputError, match=r"[Mm]emory"),
+        repo.transaction("main") as tx,
+    ):
+        tx.refresh_view("rare", limits=tr.Limits(memory_bytes=64 << 20))
+
+
+def test_ids_that_are_given_again_and_again_are_kept_once(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorrepo.view.KEPT_IDS", 100)
+    repo.view("rare", sql="SELECT row_id FROM fashion, range(1000) WHERE label = 3")
+    with repo.transaction("main") as tx:
+        tx.refresh_view("rare")
+    assert len(repo.view("rare")) == 8
+
+
+def test_more_ids_than_there_are_rows_are_refused_when_they_come(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorrepo.view.KEPT_IDS", 100)
+    many = "SELECT printf('%016x:%d', range, 0) AS row_id FROM range(1000000), fashion LIMIT 300000"
+    with pytest.raises(tr.InvalidInputError, match="rows of one dataset"):
+        repo.view("rare", sql=many)
+
+
+@pytest.mark.parametrize("limits", [None, 5, {"seconds": 1}])
+def test_limits_of_a_refresh_are_limits(repo: tr.Repository, limits: object) -> None:
+    repo.view("rare", sql=RARE)
+    with (
+        pytest.raises(tr.InvalidInputError, match=r"limits is tr\.Limits"),
+        repo.transaction("main") as tx,
+    ):
+        tx.refresh_view("rare", limits=limits)  # type: ignore[arg-type]
+
+
+def test_an_interrupt_ends_a_query_that_came_with_the_repository(repo: tr.Repository) -> None:
+    _came(repo, f"SELECT row_id FROM fashion WHERE label > {ENDLESS}")
+    command = [sys.executable, "-c", REFRESH, repo.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as refresh:
+        assert refresh.stdout is not None
+        assert refresh.stdout.readline() == b"asks\n"
+        time.sleep(1)
+        refresh.send_signal(signal.SIGINT)
+        _, said = refresh.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in said
+
+
+REFRESH = """
+import signal, sys
+import tensorrepo as tr
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with tr.open(sys.argv[1], author="Ada <ada@example.org>").transaction("main") as tx:
+    print("asks", flush=True)
+    tx.refresh_view("rare")
+"""
 
 
 def test_a_view_is_of_the_version_that_was_asked(repo: tr.Repository) -> None:

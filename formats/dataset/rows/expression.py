@@ -62,9 +62,22 @@ def expression_tree(expression: pc.Expression) -> Node:
     try:
         _, (stored,) = expression.__reduce__()
         batch = pa.ipc.open_file(stored).get_batch(0)
-        return _Walk(batch).node()
+        return stored_tree(batch)
     except (pa.ArrowException, ValueError, TypeError, StopIteration, LookupError):
         return Unknown()  # another version of Arrow may store it in another way
+
+
+def stored_tree(batch: pa.RecordBatch, most_depth: int | None = None) -> Node:
+    """The tree in the batch as which Arrow stores an expression.
+
+    Args:
+        batch: of one row, the literals.
+        most_depth: of calls in one another; None: as many as Python's stack takes.
+
+    Raises:
+        ValueError, TypeError, StopIteration, LookupError: it is no such batch.
+    """
+    return _Walk(batch, most_depth).node()
 
 
 def field_names(node: Node) -> frozenset[str] | None:
@@ -83,8 +96,10 @@ def field_names(node: Node) -> frozenset[str] | None:
 
 
 class _Walk:
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, most_depth: int | None = None) -> None:
         self._batch = batch
+        self._most_depth = most_depth
+        self._depth = 0
         self._steps: Iterator[tuple[str, str]] = iter(_metadata(batch.schema))
 
     def node(self) -> Node:
@@ -104,10 +119,14 @@ class _Walk:
         raise ValueError(f"an expression with a {kind}")
 
     def _call(self, function: str) -> Node:
+        self._depth += 1
+        if self._most_depth is not None and self._depth > self._most_depth:
+            raise ValueError(f"an expression of more than {self._most_depth} calls in one another")
         arguments: list[Node] = []
         options: dict[str, pa.Scalar] = {}
         for kind, value in self._steps:
             if kind == "end":
+                self._depth -= 1
                 return Call(function, tuple(arguments), options)
             if kind == "options":
                 options = dict(self._batch.column(int(value))[0].items())
