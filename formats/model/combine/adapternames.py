@@ -38,8 +38,10 @@ _ALPHA = re.compile(r"(?P<module>.+)\.alpha")
 _FIRST = {"A", "down", "embedding_A"}
 # Of kinds that are kept, and cannot be added to a base here.
 _OTHER = re.compile(
-    r".*\.(?:lora_magnitude_vector|dora_scale|hada_|lokr_|b?oft_|vera_lambda|lora_[AB]\S*\.bias).*"
+    r".*\.(?:lora_magnitude_vector|dora_scale|hada_|lokr_|b?oft_|vera_lambda|lora_[AB]\S*\.bias"
+    r"|lora_E|ranknum|trainable_tokens_delta).*"
 )
+_METHODS = ("lora", "ia3")  # of PEFT: another one may give the same names another meaning
 _PREFIXES = ("base_model.model.", "lora_unet_", "lora_te_", "lora_transformer_")
 _SHOWN: Final = 4
 
@@ -87,8 +89,10 @@ def find_changes(
     Raises:
         InvalidInputError: it does not fit the base, or nobody says its scale.
     """
-    found = _Finder(base, tensors, config or {}, scale)
-    changes = found.changes()
+    method = str((config or {}).get("peft_type") or "").lower()
+    if method not in ("", *_METHODS):
+        return Adapter(method, {}, tuple(sorted(tensors)))
+    changes = _Finder(base, tensors, config or {}, scale).changes()
     other = tuple(sorted(name for name in tensors if _OTHER.fullmatch(name)))
     if not other and all(change.kind == ADD for change in changes.values()):
         raise InvalidInputError(
@@ -97,7 +101,6 @@ def find_changes(
             f"{_listed(base)}"
         )
     kinds = {change.kind for change in changes.values()}
-    method = str((config or {}).get("peft_type", "")).lower()
     return Adapter(method or (LORA if LORA in kinds else IA3 if IA3 in kinds else "other"),
                    changes, other)  # fmt: skip
 
@@ -247,10 +250,32 @@ class _Finder:
             return None if value is None or value.size != 1 else float(value.reshape(-1)[0].real)
         patterns = self._config.get("alpha_pattern") or {}
         for pattern, value in patterns.items() if isinstance(patterns, dict) else ():
-            if _plain(module) == pattern or _plain(module).endswith(f".{pattern}"):
-                return float(value)
+            if _is_meant(_plain(module), pattern):
+                return _number(value, f"alpha_pattern of {pattern!r:.80}")
         alpha = self._config.get("lora_alpha")
         return float(alpha) if isinstance(alpha, int | float) else None
+
+
+def _is_meant(module: str, pattern: str) -> bool:
+    """Whether a module is one that PEFT's `alpha_pattern` means: by its end, or an expression."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        # Arrow's takes time in proportion to the text, which the one of Python may not.
+        found = pc.match_substring_regex(pa.array([module]), rf"^(.*\.)?({pattern})$")
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"alpha_pattern {pattern!r:.80}: no expression that is known here: {error!s:.200}. "
+            "Give the adapter's scale, or a config that names modules"
+        ) from error
+    return bool(found[0].as_py())
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, int | float) and isfinite(value):
+        return float(value)
+    raise InvalidInputError(f"{CONFIG_FILE}, {where}: expected a finite number, got {value!r:.40}")
 
 
 def _plain(name: str) -> str:

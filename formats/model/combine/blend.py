@@ -9,7 +9,7 @@ own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import fsum, sqrt
+from math import fsum, nan, sqrt
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -167,9 +167,12 @@ class BlendedTensor:
             assert self.base is not None, "a recipe of this method has a base"
             base = _stretch(self.base, start, size)
             if recipe.method == "ties":
-                return arithmetic.ties(
-                    base, sides, recipe.weights, recipe.scale, self._whole(self._thresholds)
+                thresholds = self._whole(self._thresholds)
+                parts = [_parts(side) for side in sides]
+                joined = arithmetic.ties(
+                    _parts(base), parts, recipe.weights, recipe.scale, thresholds
                 )
+                return joined.view(base.dtype)
             return arithmetic.task_arithmetic(base, sides, recipe.weights, recipe.scale)
 
     def _whole(self, find: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
@@ -187,7 +190,7 @@ class BlendedTensor:
             ones.append(float(np.add.reduce((left * left.conj()).real)))
             twos.append(float(np.add.reduce((right * right.conj()).real)))
         place = self.recipe.weights[1] / sum(self.recipe.weights)
-        return arithmetic.arc_shares(fsum(dots), sqrt(fsum(ones)), sqrt(fsum(twos)), place)
+        return arithmetic.arc_shares(_total(dots), sqrt(_total(ones)), sqrt(_total(twos)), place)
 
     def _thresholds(self) -> tuple[float, ...]:
         base = self.base
@@ -195,12 +198,25 @@ class BlendedTensor:
 
         def changes(side: TensorReader) -> Iterator[Values]:
             for left, right in zip(_stretches(side), _stretches(base), strict=True):
-                yield np.abs(left - right)
+                yield np.abs(_parts(left) - _parts(right))
 
         return tuple(
             kept_from(lambda side=side: changes(side), self.recipe.density)  # type: ignore[misc]
             for side in self.parents
         )
+
+
+def _parts(values: Values) -> Values:
+    """Complex numbers as two each, side by side: only real ones have a sign to agree in."""
+    return values.view(np.float64)
+
+
+def _total(parts: Sequence[float]) -> float:
+    """Their sum; NaN where it has none: both infinities, or more than a float holds."""
+    try:
+        return fsum(parts)
+    except (OverflowError, ValueError):
+        return nan
 
 
 def _stretches(tensor: TensorReader) -> Iterator[Values]:

@@ -132,6 +132,8 @@ def _faults(recipe: Recipe) -> Any:
         yield f"{recipe.method} {needs}: the model that the others were trained from"
     if len(recipe.weights) != count or not all(isfinite(one) for one in recipe.weights):
         yield f"{count} models take as many finite weights, got {list(recipe.weights)}"
+    if not isfinite(sum(recipe.weights)):
+        yield f"the sum of the weights is too large: {list(recipe.weights)}"
     shares = recipe.method in {"average", "slerp"}
     if shares and (sum(recipe.weights) <= 0 or min(recipe.weights, default=0) < 0):
         yield f"weights of {recipe.method} are not negative, and not all 0: {list(recipe.weights)}"

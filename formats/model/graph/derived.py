@@ -26,7 +26,7 @@ BEHAVIOUR: Final = (
     "layer_norm_epsilon", "model_type", "n_head", "num_attention_heads", "num_key_value_heads",
     "position_embedding_type", "rms_norm_eps", "rope_scaling", "rope_theta", "sliding_window",
 )  # fmt: skip
-_NUMBER = re.compile(r"\d+")
+_ROOT: Final = "(root)"  # the node of tensors without a module
 _FIRST = re.compile(r"emb|^w[tp]e$|^stem|^patch|^tok")
 _LATE = re.compile(r"^ln_f|^norm$|^final|^post")
 _LAST = re.compile(r"head$|^pooler|^classifier|^fc$|^score$|^qa_outputs|^cls$")
@@ -44,12 +44,11 @@ def derived_graph(specs: Iterable[NamedShape], config: Mapping[str, Any] | None 
     for spec in specs:
         modules.setdefault(module_of(spec.name), []).append(spec)
     settings = dict(config or {})
-    start = _free_name(modules)
+    start, root = _free_name(INPUT, modules), _free_name(_ROOT, modules)
     known = {key: settings[key] for key in BEHAVIOUR if settings.get(key) is not None}
     nodes = [Node(start, INPUT, {"index": 0, **known})]
     for module in sorted(modules, key=_place):
-        name = module or "(root)"
-        nodes.append(_node(name, modules[module], nodes[-1].name))
+        nodes.append(_node(module or root, module, modules[module], nodes[-1].name))
     return make_graph("names", nodes, [Input("0", nodes[-1].name)], settings)
 
 
@@ -74,16 +73,16 @@ def _rank(word: str) -> int:
     return next((rank for pattern, rank in ranks if pattern.search(word)), 1)
 
 
-def _free_name(taken: Mapping[str, object]) -> str:
-    name = INPUT
+def _free_name(name: str, taken: Mapping[str, object]) -> str:
     while name in taken or any(one.startswith(f"{name}.") for one in taken):
         name += "_"
     return name
 
 
-def _node(name: str, specs: list[NamedShape], before: str) -> Node:
+def _node(name: str, module: str, specs: list[NamedShape], before: str) -> Node:
+    inside = f"{module}." if module else ""  # ".w" and "w" are two tensors of no module
     parameters = tuple(
-        Parameter(spec.name.rpartition(".")[2], spec.name, spec.type.name, spec.shape)
+        Parameter(spec.name.removeprefix(inside), spec.name, spec.type.name, spec.shape)
         for spec in specs
     )
     inputs = (Input("(before)", before),)

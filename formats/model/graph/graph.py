@@ -75,7 +75,10 @@ class Graph(msgspec.Struct, frozen=True):
 
     def node(self, name: str) -> Node:
         """Raises KeyError."""
-        return next(node for node in self.nodes if node.name == name)
+        found = next((node for node in self.nodes if node.name == name), None)
+        if found is None:
+            raise KeyError(name)
+        return found
 
     def tensors(self) -> dict[str, Parameter]:
         """The tensors that its nodes take, by name."""

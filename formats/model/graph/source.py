@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.exchange.checkpoints.onnxgraph import graph_of
+from tensorrepo.formats.jsonvalues import check_json
 from tensorrepo.formats.model.graph.derived import derived_graph
 from tensorrepo.formats.model.graph.graph import Graph, decode_graph
 from tensorrepo.formats.model.graph.onnx import from_onnx
@@ -45,12 +46,13 @@ def model_graph(model: Model) -> Graph:
 
 
 def model_config(model: Model) -> dict[str, Any]:
-    """The settings in a model's config file; empty where there is none that can be read."""
+    """The settings in a model's config file; empty where none can be read, or kept in a graph."""
     file = model.files.get(CONFIG)
     if file is None or file.size_bytes > MAX_CONFIG_BYTES:
         return {}
     try:
         found = json.loads(b"".join(bytes(chunk) for chunk in model.file_chunks(CONFIG)))
+        check_json(found, CONFIG)  # JSON may be nested deeper, with longer numbers, than is kept
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

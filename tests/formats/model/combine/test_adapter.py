@@ -99,6 +99,8 @@ def test_several_adapters_come_one_after_the_other_by_their_weights() -> None:
         ({"lora_alpha": 8, "use_rslora": True}, 4),
         ({"lora_alpha": 8, "alpha_pattern": {"q_proj": 2}}, 0.5),
         ({"lora_alpha": 8, "alpha_pattern": {"proj": 2}}, 2),
+        ({"lora_alpha": 8, "alpha_pattern": {r"layers\.\d+\.(q|k)_proj": 2}}, 0.5),
+        ({"lora_alpha": 8, "alpha_pattern": {r"layers\.[1-9]\..*": 2, "q_proj": 4}}, 1),
     ],
 )
 def test_the_scale_is_that_of_the_config(config: Any, scale: float) -> None:
@@ -261,6 +263,26 @@ def test_what_is_not_understood_is_kept_and_not_put_in() -> None:
     adapter = placed_adapter(objects, base, odd)
     with pytest.raises(UnsupportedError, match="lora_magnitude_vector"):
         put_in(objects, base, adapter)
+
+
+@pytest.mark.parametrize(
+    "config", [{"lora_alpha": 8}, {"peft_type": "ADALORA", "lora_alpha": 8}, {"peft_type": "POLY"}]
+)
+def test_factors_that_mean_something_else_are_not_multiplied(config: Any) -> None:
+    objects = MemoryObjects()
+    base = placed_base(objects)
+    singular = {} if config.get("peft_type") == "POLY" else {f"{Q}.lora_E": normal(4, 1)}
+    adapter = placed_adapter(objects, base, {**LORA, **singular}, config)
+    with pytest.raises(UnsupportedError, match="cannot be put into a base"):
+        put_in(objects, base, adapter)
+
+
+@pytest.mark.parametrize(("pattern", "alpha"), [("q_proj", "two"), ("q_proj", None), ("(", 2)])
+def test_a_config_that_says_no_scale_is_refused(pattern: str, alpha: Any) -> None:
+    objects = MemoryObjects()
+    config = {**CONFIG, "alpha_pattern": {pattern: alpha}}
+    with pytest.raises(InvalidInputError, match="alpha_pattern"):
+        placed_adapter(objects, placed_base(objects), LORA, config)
 
 
 def test_another_base_is_taken_only_when_told() -> None:

@@ -98,6 +98,28 @@ def test_tensors_in_line_are_blended_on_the_line(other: Any) -> None:
     np.testing.assert_allclose(made["w"], (one["w"] + two["w"]) / 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("last", "kind"), [((np.inf, -1), "f4"), ((-np.inf, 1), "f4"), ((1e154, 1.1e154), "f8")]
+)
+def test_tensors_that_have_no_angle_are_blended_on_the_line(last: Any, kind: str) -> None:
+    objects = MemoryObjects()
+    one, two = np.zeros((2, 2 * FRAME), kind)
+    one[0], two[0] = (np.inf, 1) if kind == "f4" else (1.2e154, 1.3e154)
+    one[1:5], two[1:5] = 1, 2
+    one[-1], two[-1] = last
+    made, _ = blended("slerp", objects, [placed({"w": one}, objects), placed({"w": two}, objects)])
+    assert made["w"][1:5].tolist() == [1.5] * 4
+
+
+def test_ties_takes_a_complex_number_as_two() -> None:
+    objects = MemoryObjects()
+    sides = [np.random.default_rng(at).normal(size=400).astype("f4") for at in range(3)]
+    models = [placed({"w": one.view("c8")}, objects) for one in sides]
+    made, _ = blended("ties", objects, models[1:], models[0], density=0.3)
+    expected = ties(sides[0].astype("f8"), sides[1:], 0.3, 1)
+    np.testing.assert_allclose(np.asarray(made["w"]).view("f4"), expected, rtol=1e-6)
+
+
 def test_task_arithmetic_adds_what_each_side_changed() -> None:
     objects = MemoryObjects()
     base, one, two = (arrays(seed) for seed in range(3))

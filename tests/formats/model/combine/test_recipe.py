@@ -36,6 +36,7 @@ def test_weights_are_equal_unless_given() -> None:
         ("average", (ONE, TWO), {"weights": (1,)}, "as many finite weights"),
         ("average", (ONE, TWO), {"weights": (1, float("nan"))}, "finite"),
         ("average", (ONE, TWO), {"weights": (0, 0)}, "not all 0"),
+        ("average", (ONE, TWO), {"weights": (1e308, 1e308)}, "sum of the weights"),
         ("slerp", (ONE, TWO), {"weights": (2, -1)}, "not negative"),
         ("ties", (ONE,), {"base": BASE, "density": 0}, "density"),
         ("ties", (ONE,), {"base": BASE, "density": 1.5}, "density"),

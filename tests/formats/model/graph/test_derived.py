@@ -81,7 +81,11 @@ def test_a_model_without_a_graph_gets_the_derived_one_and_its_config() -> None:
     assert graph.node("input").config["hidden_act"] == "gelu"
 
 
-@pytest.mark.parametrize("config", [b"no json", b"[1]", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "config",
+    [b"no json", b"[1]", b"[" * 100_000, b'{"a": 1%b}' % (b"0" * 30), b'{"a": "\\ud800"}',
+     b'{"a": %b%b}' % (b"[" * 80, b"]" * 80)],
+)  # fmt: skip
 def test_a_config_that_cannot_be_read_is_passed_over(config: bytes) -> None:
     model = stored(tensors(GPT), files={"config.json": config})
     assert model_graph(model).config == {}
@@ -91,3 +95,11 @@ def test_tensors_without_a_module_and_models_without_tensors_have_a_graph() -> N
     assert [node.name for node in derived({"w": (2, 2)}).nodes] == ["input", "(root)"]
     assert [node.name for node in derived({}).nodes] == ["input"]
     assert [node.name for node in derived({"input.weight": (2,)}).nodes] == ["input_", "input"]
+
+
+def test_names_that_look_alike_stay_apart() -> None:
+    graph = derived({"w": (2,), ".w": (3,), "(root).w": (4,)})
+    assert {one.tensor: one.role for one in graph.node("(root)_").parameters} == {
+        "w": "w", ".w": ".w"
+    }  # fmt: skip
+    assert [one.tensor for one in graph.node("(root)").parameters] == ["(root).w"]

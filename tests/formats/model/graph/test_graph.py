@@ -38,6 +38,8 @@ def test_arguments_are_sorted_by_role() -> None:
     node = Node("b", "add", {}, (Input("y", "a"), Input("x", "a")))
     graph = make_graph("given", [CHAIN[0], node])
     assert [one.role for one in graph.node("b").inputs] == ["x", "y"]
+    with pytest.raises(KeyError, match="c"):
+        graph.node("c")
 
 
 @pytest.mark.parametrize(
