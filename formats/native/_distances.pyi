@@ -46,12 +46,12 @@ def pack_bits(
     out: NDArray[np.uint8],
     /,
 ) -> int: ...
-def apply(
-    tokens: NDArray[np.uint8],
-    bits: NDArray[np.uint8],
+def decode(
+    plane: NDArray[np.uint8],
     base: NDArray[Any],
     size: int,
     magnitude: bool,
+    exponent: int,
     out: NDArray[Any],
     /,
 ) -> bool: ...

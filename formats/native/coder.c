@@ -19,38 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if UINTPTR_MAX != UINT64_MAX || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "written for little-endian machines of 64 bits; elsewhere the twin in numpy is used"
-#endif
+#include "targets.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define WIDE __attribute__((target("avx2,popcnt")))
-#define WIDEST __attribute__((target("avx512f,avx2,popcnt")))
-#endif
-#define INLINE __attribute__((always_inline)) static inline
-
-enum {
-    SYMBOLS = 256,
-    CONTEXTS = 256,
-    TABLE_BITS = 12,
-    TABLE = 1 << TABLE_BITS, /* what the frequencies of a context add up to */
-    LANES = 32,              /* coders that take turns; short planes have FEW of them */
-    FEW = 4,
-};
-#define LOWEST 65536u /* of a coder's state */
-
-INLINE uint16_t load16(const uint8_t *at)
-{
-    uint16_t value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-INLINE void store16(uint8_t *at, uint16_t value)
-{
-    memcpy(at, &value, sizeof value);
-}
+#include "rans.h"
 
 /* ------------------------------------------------------------------ the entropy coder
  *
@@ -111,7 +82,7 @@ static size_t pack_rounds_portable(const uint8_t *symbols, const uint8_t *contex
     return end;
 }
 
-static pack_rounds *best_pack_rounds;
+static pack_rounds *best_pack_rounds = pack_rounds_portable;
 
 /* Encode from the last symbol to the first, backwards from the end of `out`. Returns where the
  * result begins, or NULL where it does not fit. */
@@ -137,159 +108,24 @@ static uint8_t *pack_symbols(const uint8_t *symbols, const uint8_t *contexts, si
     return to.at - 4 * lanes;
 }
 
-/* Per slot of a table: symbol, frequency - 1 (12 bits), slot - start of the symbol (12 bits). */
-static void fill_slots(const uint16_t *frequencies, uint32_t *slots)
-{
-    for (uint32_t symbol = 0, slot = 0; symbol < SYMBOLS; symbol++)
-        for (uint32_t i = 0; i < frequencies[symbol]; i++)
-            slots[slot++] = symbol | (uint32_t)(frequencies[symbol] - 1) << 8 | i << 20;
-}
-
-typedef struct {
-    const uint8_t *words;
-    size_t left; /* words */
-    bool fine;
-} reading;
-
-INLINE void unpack_round(const uint32_t *slots, const uint8_t *contexts, size_t turns,
-                         uint32_t *states, reading *from, uint8_t *out)
-{
-    for (size_t lane = 0; lane < turns; lane++) {
-        uint32_t state = states[lane], slot = state & (TABLE - 1);
-        uint32_t entry = slots[(contexts ? (size_t)contexts[lane] << TABLE_BITS : 0) + slot];
-        out[lane] = (uint8_t)entry;
-        state = ((entry >> 8 & 0xFFF) + 1) * (state >> TABLE_BITS) + (entry >> 20);
-        if (state < LOWEST) {
-            if (!from->left) {
-                from->fine = false;
-                return;
-            }
-            state = state << 16 | load16(from->words);
-            from->words += 2;
-            from->left--;
-        }
-        states[lane] = state;
-    }
-}
-
-/* Whole rounds of LANES, as many as the words that are left are sure to last for; how many symbols
- * that were. */
-typedef size_t rounds(const uint32_t *slots, const uint8_t *contexts, size_t count,
-                      uint32_t *states, reading *from, uint8_t *out);
-
-static size_t rounds_portable(const uint32_t *slots, const uint8_t *contexts, size_t count,
-                              uint32_t *states, reading *from, uint8_t *out)
-{
-    size_t at = 0;
-    for (; at + LANES <= count && from->left >= LANES; at += LANES)
-        unpack_round(slots, contexts ? contexts + at : NULL, LANES, states, from, out + at);
-    return at;
-}
-
-static rounds *best_rounds;
-
-static bool unpack_symbols(const uint8_t *data, size_t size, const uint32_t *slots,
-                           const uint8_t *contexts, size_t count, size_t lanes, uint8_t *out)
-{
-    uint32_t states[LANES];
-    if (size < 4 * lanes || size % 2)
-        return false;
-    memcpy(states, data, 4 * lanes);
-    for (size_t lane = 0; lane < lanes; lane++)
-        if (states[lane] < LOWEST)
-            return false;
-    reading from = {data + 4 * lanes, (size - 4 * lanes) / 2, true};
-    size_t at = lanes == LANES ? best_rounds(slots, contexts, count, states, &from, out) : 0;
-    for (; at < count && from.fine; at += lanes) {
-        size_t turns = count - at < lanes ? count - at : lanes;
-        unpack_round(slots, contexts ? contexts + at : NULL, turns, states, &from, out + at);
-    }
-    if (!from.fine || from.left)
-        return false;
-    for (size_t lane = 0; lane < lanes; lane++)
-        if (states[lane] != LOWEST)
-            return false;
-    return true;
-}
-
 #if defined(__x86_64__)
 
 #include "coderwide.h"
 
 static void choose(void)
 {
-    best_rounds = rounds_portable;
-    best_pack_rounds = pack_rounds_portable;
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("popcnt"))
+    choose_rounds();
+    if (!is_wide())
         return;
-    fill_spread();
-    best_rounds = rounds_wide;
-    best_pack_rounds = pack_rounds_wide;
-    if (__builtin_cpu_supports("avx512f")) {
-        best_rounds = rounds_widest;
-        best_pack_rounds = pack_rounds_widest;
-    }
+    fill_pushed();
+    best_pack_rounds = is_widest() ? pack_rounds_widest : pack_rounds_wide;
 }
 
 #else
 
-static void choose(void)
-{
-    best_rounds = rounds_portable;
-    best_pack_rounds = pack_rounds_portable;
-}
+static void choose(void) {}
 
 #endif
-
-/* ------------------------------------------------------------------ tables
- *
- * groups - 1 | where each group but the first begins | for each group first symbol, symbols - 1 | 12
- * bits for each frequency but a group's last, which is what is left of TABLE. */
-
-/* The group of each context and the frequencies of each group; the bytes that they take, or -1 for
- * what is not well-formed. */
-static Py_ssize_t read_tables(const uint8_t *data, size_t size, uint8_t *groups, uint16_t *frequencies,
-                              size_t rows)
-{
-    if (!size || (size_t)data[0] + 1 != rows || size < 3 * rows)
-        return -1;
-    const uint8_t *spans = data + rows;
-    size_t values = 0;
-    for (size_t group = 0; group < rows; group++) {
-        if (spans[2 * group] + spans[2 * group + 1] >= SYMBOLS)
-            return -1;
-        values += spans[2 * group + 1];
-    }
-    if (size < 3 * rows + (3 * values + 1) / 2)
-        return -1;
-    for (size_t group = 1; group < rows; group++)
-        if (data[group] <= (group > 1 ? data[group - 1] : 0))
-            return -1;
-    for (size_t group = 0; group < rows; group++) {
-        size_t begin = group ? data[group] : 0, end = group + 1 < rows ? data[group + 1] : CONTEXTS;
-        memset(groups + begin, (int)group, end - begin);
-    }
-    const uint8_t *packed = data + 3 * rows;
-    memset(frequencies, 0, rows * SYMBOLS * sizeof *frequencies);
-    size_t at = 0;
-    for (size_t group = 0; group < rows; group++) {
-        uint16_t *row = frequencies + group * SYMBOLS + spans[2 * group];
-        int32_t left = TABLE;
-        size_t count = spans[2 * group + 1];
-        for (size_t i = 0; i < count; i++, at++) {
-            uint32_t both = load16(packed + 3 * at / 2);
-            row[i] = (uint16_t)(at % 2 ? both >> 4 : both & (TABLE - 1));
-            left -= row[i];
-        }
-        if (left <= 0)
-            return -1;
-        row[count] = (uint16_t)left;
-    }
-    if (values % 2 && packed[3 * values / 2] >> 4)
-        return -1;
-    return (Py_ssize_t)(3 * rows + (3 * values + 1) / 2);
-}
 
 /* ------------------------------------------------------------------ Python */
 
@@ -447,15 +283,18 @@ static PyObject *unpacked(Py_buffer *at, int lanes)
     size_t tables = checked_tables(&at[2]);
     if (!tables || !known_lanes(lanes) || !are_contexts(&at[1], at[3].len, tables))
         return NULL;
-    uint32_t *slots = malloc(tables * TABLE * sizeof *slots);
+    uint32_t *slots = malloc((tables * TABLE + SLOT_SLACK) * sizeof *slots);
     if (!slots)
         return PyErr_NoMemory();
     bool fine;
+    decoder it;
     Py_BEGIN_ALLOW_THREADS
     for (size_t i = 0; i < tables; i++)
         fill_slots((const uint16_t *)at[2].buf + i * SYMBOLS, slots + i * TABLE);
-    fine = unpack_symbols(at[0].buf, (size_t)at[0].len, slots, at[1].obj ? at[1].buf : NULL,
-                          (size_t)at[3].len, (size_t)lanes, at[3].buf);
+    size_t size = (size_t)at[0].len;
+    fine = begin_symbols(&it, at[0].buf, size, size, slots, (size_t)lanes) &&
+           next_symbols(&it, at[1].obj ? at[1].buf : NULL, (size_t)at[3].len, at[3].buf) &&
+           symbols_ended(&it);
     Py_END_ALLOW_THREADS
     free(slots);
     return PyBool_FromLong(fine);

@@ -1,7 +1,7 @@
 /* How far is each number of a tensor from its base, in tokens and bits?
  *
- * scan, contexts and pack_bits are what an encoder needs, contexts and apply what a decoder needs;
- * coder.c packs the tokens. All let go of the interpreter lock. The twin in numpy is distances.py
+ * scan, contexts and pack_bits are what an encoder needs, whose tokens coder.c packs; decode does all
+ * that a decoder does. All let go of the interpreter lock. The twin in numpy is distances.py
  * beside this, with identical results; the layout is in docs/spec/model.md, section "Codecs".
  *
  * Whatever comes from storage is hostile: every length is checked, and nothing is read or written
@@ -18,20 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define WIDE __attribute__((target("avx2,bmi2")))
-#endif
-#define INLINE __attribute__((always_inline)) static inline
+#include "targets.h"
 
+#include "contexts.h"
+#include "frames.h"
 #include "numbers.h"
 #include "tokens.h"
-
-enum {
-    SYMBOLS = 256,
-    CONTEXTS = 256,
-    MOST_STEPS = 16,
-};
 
 /* ------------------------------------------------------------------ distances to tokens */
 
@@ -111,80 +103,10 @@ static void restore_portable(const uint8_t *distances, const uint8_t *base, size
 typedef void scanner(const uint8_t *, const uint8_t *, size_t, kind, uint8_t *, uint32_t *,
                      uint32_t *);
 
-/* A switch on a constant vanishes: so each width has loops of its own. */
-#define BY_WIDTH(CALL)                                                                             \
-    switch (kind.size) {                                                                           \
-    case 1: kind.size = 1; CALL; break;                                                            \
-    case 2: kind.size = 2; CALL; break;                                                            \
-    case 4: kind.size = 4; CALL; break;                                                            \
-    default: kind.size = 8; CALL;                                                                  \
-    }
-
 static void scan_portable(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
                           uint8_t *tokens, uint32_t *counts, uint32_t *others)
 {
     BY_WIDTH(scan_body(frame, base, count, kind, tokens, counts, others))
-}
-
-/* Where groups begin. Groups of neighbours are few: to count how many begin at or before a context
- * takes many contexts at once, to look each one up does not. */
-typedef struct {
-    const uint8_t *map;
-    uint8_t begin[MOST_STEPS];
-    size_t steps; /* more than MOST_STEPS: look up */
-    bool same;    /* each context is its own group */
-} grouping;
-
-static grouping grouping_of(const uint8_t *map)
-{
-    grouping found = {.map = map, .same = map[0] == 0};
-    for (unsigned i = 1; i < CONTEXTS; i++) {
-        found.same &= map[i] == i;
-        if (map[i] == map[i - 1])
-            continue;
-        if (found.steps < MOST_STEPS && map[i] == map[i - 1] + 1)
-            found.begin[found.steps++] = (uint8_t)i;
-        else
-            found.steps = MOST_STEPS + 1;
-    }
-    return found;
-}
-
-INLINE void grouped(uint8_t *restrict contexts, size_t count, const grouping *by)
-{
-    uint8_t groups[BLOCK];
-    if (by->same)
-        return;
-    if (by->steps > MOST_STEPS) {
-        for (size_t i = 0; i < count; i++)
-            contexts[i] = by->map[contexts[i]];
-        return;
-    }
-    memset(groups, by->map[0], sizeof groups);
-    for (size_t step = 0; step < by->steps; step++) {
-        uint8_t begin = by->begin[step];
-        for (size_t i = 0; i < count; i++)
-            groups[i] = (uint8_t)(groups[i] + (contexts[i] >= begin));
-    }
-    memcpy(contexts, groups, count);
-}
-
-INLINE void contexts_body(const uint8_t *base, size_t count, kind kind, const grouping *by,
-                          uint8_t *out)
-{
-    for (size_t at = 0; at < count; at += BLOCK) {
-        size_t part = count - at < BLOCK ? count - at : BLOCK;
-        contexts_block(base + at * (size_t)kind.size, part, kind, out + at);
-        grouped(out + at, part, by);
-    }
-}
-
-typedef void contexter(const uint8_t *, size_t, kind, const grouping *, uint8_t *);
-
-static void contexts_portable(const uint8_t *base, size_t count, kind kind, const grouping *by,
-                              uint8_t *out)
-{
-    BY_WIDTH(contexts_body(base, count, kind, by, out))
 }
 
 /* ------------------------------------------------------------------ bits */
@@ -201,26 +123,15 @@ static Py_ssize_t pack_bits_portable(const uint8_t *frame, const uint8_t *base,
     return used;
 }
 
-typedef bool applier(const uint8_t *, const uint8_t *, size_t, const uint8_t *, size_t, kind,
-                     uint8_t *);
-
-static bool apply_portable(const uint8_t *tokens, const uint8_t *bits, size_t size,
-                           const uint8_t *base, size_t count, kind kind, uint8_t *out)
-{
-    bool fine;
-    BY_WIDTH(fine = apply_body(tokens, bits, size, base, count, kind, out))
-    return fine;
-}
-
 /* ------------------------------------------------------------------ faster paths */
 
 static mover *best_differ = differ_portable, *best_restore = restore_portable;
 static scanner *best_scan = scan_portable;
-static contexter *best_contexts = contexts_portable;
 static bit_packer *best_pack_bits = pack_bits_portable;
-static applier *best_apply = apply_portable;
 
 #if defined(__x86_64__)
+
+#include "frameswide.h"
 
 WIDE static void differ_wide(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
                              uint8_t *out)
@@ -255,18 +166,10 @@ WIDE static Py_ssize_t pack_bits_wide(const uint8_t *frame, const uint8_t *base,
     return used;
 }
 
-WIDE static bool apply_wide(const uint8_t *tokens, const uint8_t *bits, size_t size,
-                            const uint8_t *base, size_t count, kind kind, uint8_t *out)
-{
-    bool fine;
-    BY_WIDTH(fine = apply_body(tokens, bits, size, base, count, kind, out))
-    return fine;
-}
-
 static void choose(void)
 {
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2"))
+    choose_rounds();
+    if (!is_wide())
         return;
     best_differ = differ_wide;
     best_restore = restore_wide;
@@ -274,6 +177,8 @@ static void choose(void)
     best_contexts = contexts_wide;
     best_pack_bits = pack_bits_wide;
     best_apply = apply_wide;
+    if (is_newest())
+        best_pass = pass_newest;
 }
 
 #else
@@ -400,27 +305,28 @@ static PyObject *pack_bits(PyObject *module, PyObject *arguments)
     return found;
 }
 
-static PyObject *apply(PyObject *module, PyObject *arguments)
+static PyObject *decode(PyObject *module, PyObject *arguments)
 {
-    Py_buffer at[4] = {{0}};
-    int size, magnitude;
+    Py_buffer at[3] = {{0}};
+    int size, magnitude, exponent;
     kind kind;
     Py_ssize_t count;
     bool fine;
     PyObject *found = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "y*y*y*iiw*", &at[0], &at[1], &at[2], &size, &magnitude,
-                          &at[3]))
+    if (!PyArg_ParseTuple(arguments, "y*y*iiiw*", &at[0], &at[1], &size, &magnitude, &exponent,
+                          &at[2]))
         return NULL;
-    if (known_kind(size, magnitude, 0, &kind) && (count = numbers(&at[3], size)) >= 0 &&
-        is_size("tokens", at[0].len, count) && is_size("base", at[2].len, at[3].len)) {
+    if (known_kind(size, magnitude, exponent, &kind) && (count = numbers(&at[2], size)) >= 0 &&
+        is_size("base", at[1].len, at[2].len)) {
+        frame it;
+        it.base = at[1].buf, it.out = at[2].buf, it.count = (size_t)count, it.kind = kind;
         Py_BEGIN_ALLOW_THREADS
-        fine = best_apply(at[0].buf, at[1].buf, (size_t)at[1].len, at[2].buf, (size_t)count, kind,
-                          at[3].buf);
+        fine = decode_plane(&it, at[0].buf, (size_t)at[0].len);
         Py_END_ALLOW_THREADS
         found = PyBool_FromLong(fine);
     }
-    release(at, 4);
+    release(at, 3);
     return found;
 }
 
@@ -468,7 +374,7 @@ static PyMethodDef METHODS[] = {
     {"scan", scan, METH_VARARGS, NULL},
     {"contexts", contexts, METH_VARARGS, NULL},
     {"pack_bits", pack_bits, METH_VARARGS, NULL},
-    {"apply", apply, METH_VARARGS, NULL},
+    {"decode", decode, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

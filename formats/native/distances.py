@@ -98,15 +98,15 @@ class Distances(Protocol):
         """
         ...
 
-    def apply(
-        self,
-        tokens: NDArray[np.uint8],
-        bits: NDArray[np.uint8],
-        base: NDArray[Any],
-        of: Numbers,
-        out: NDArray[Any],
+    def decode(
+        self, plane: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
     ) -> bool:
-        """Fill `out` with the numbers so far from `base`; whether tokens and bits are possible."""
+        """Fill `out` with the numbers of a plane of distances from `base`, in one go.
+
+        Returns:
+            False where that cannot be: `codecs.delta` takes one step after the other, and says
+            what is wrong.
+        """
         ...
 
 
@@ -153,15 +153,10 @@ class NativeDistances:
             raise ValueError(f"no room for bits in {out.size} bytes")
         return size
 
-    def apply(
-        self,
-        tokens: NDArray[np.uint8],
-        bits: NDArray[np.uint8],
-        base: NDArray[Any],
-        of: Numbers,
-        out: NDArray[Any],
+    def decode(
+        self, plane: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
     ) -> bool:
-        return _distances.apply(tokens, bits, base, of.size, of.signed_magnitude, out)
+        return _distances.decode(plane, base, *of, out)
 
 
 class NumpyDistances:
@@ -222,37 +217,47 @@ class NumpyDistances:
         out[:size] = words.astype("<u8").view(np.uint8)[:size]
         return size
 
-    def apply(
+    def decode(
         self,
-        tokens: NDArray[np.uint8],
-        bits: NDArray[np.uint8],
-        base: NDArray[Any],
-        of: Numbers,
-        out: NDArray[Any],
+        plane: NDArray[np.uint8],  # noqa: ARG002
+        base: NDArray[Any],  # noqa: ARG002
+        of: Numbers,  # noqa: ARG002
+        out: NDArray[Any],  # noqa: ARG002
     ) -> bool:
-        lengths = bits_of(tokens).astype(np.int64)
-        total = int(lengths.sum())
-        if tokens.max(initial=0) > of.last_token or (total + 7) // 8 != bits.size:
-            return False
-        if total % 8 and bits[-1] >> (total % 8):
-            return False
-        padded = np.zeros(bits.size + 16, np.uint8)
-        padded[: bits.size] = bits
-        starts = np.cumsum(lengths) - lengths
-        place, shift = starts >> 3, (starts & 7).astype(np.uint64)
-        windows = np.ndarray((bits.size + 8,), "<u8", padded.data, 0, (1,))
-        above = padded[place + 8].astype(np.uint64)
-        values = windows[place] >> shift | above << np.uint64(1) << (np.uint64(63) - shift)
-        values &= (np.uint64(1) << lengths.astype(np.uint64)) - np.uint64(1)
-        values |= _least(tokens)
-        out[...] = self.restore(values.astype(of.dtype), base, of)
-        return True
+        return False
 
 
 def bits_of(tokens: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """How many bits each token leaves."""
     found: NDArray[np.uint8] = _BITS[tokens]
     return found
+
+
+def apply(
+    tokens: NDArray[np.uint8],
+    bits: NDArray[np.uint8],
+    base: NDArray[Any],
+    of: Numbers,
+    out: NDArray[Any],
+) -> bool:
+    """Fill `out` with the numbers so far from `base`; whether tokens and bits are possible."""
+    lengths = bits_of(tokens).astype(np.int64)
+    total = int(lengths.sum())
+    if tokens.max(initial=0) > of.last_token or (total + 7) // 8 != bits.size:
+        return False
+    if total % 8 and bits[-1] >> (total % 8):
+        return False
+    padded = np.zeros(bits.size + 16, np.uint8)
+    padded[: bits.size] = bits
+    starts = np.cumsum(lengths) - lengths
+    place, shift = starts >> 3, (starts & 7).astype(np.uint64)
+    windows = np.ndarray((bits.size + 8,), "<u8", padded.data, 0, (1,))
+    above = padded[place + 8].astype(np.uint64)
+    values = windows[place] >> shift | above << np.uint64(1) << (np.uint64(63) - shift)
+    values &= (np.uint64(1) << lengths.astype(np.uint64)) - np.uint64(1)
+    values |= _least(tokens)
+    out[...] = NUMPY.restore(values.astype(of.dtype), base, of)
+    return True
 
 
 def _least(tokens: NDArray[np.uint8]) -> NDArray[np.uint64]:

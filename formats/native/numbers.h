@@ -1,22 +1,27 @@
 /* What are a frame's numbers, how far is each from its base, and in which context?
  *
- * For distances.c alone. INLINE comes from there: each loop is compiled for several instruction sets.
+ * INLINE comes from targets.h: each loop is compiled for several instruction sets.
  */
 #ifndef TENSORREPO_NUMBERS_H
 #define TENSORREPO_NUMBERS_H
 
-#if UINTPTR_MAX != UINT64_MAX || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "written for little-endian machines of 64 bits; elsewhere the twin in numpy is used"
-#endif
-
 enum { BLOCK = 1024 }; /* numbers at a time: what is computed stays in cache */
 
-/* What the numbers of a frame are; `parts_of` of lanes.py says which types are what. */
+/* What the numbers of a frame are; `numbers_of` of codecs/numbers.py says which types are what. */
 typedef struct {
     int size;        /* bytes: 1, 2, 4, 8 */
     bool magnitude;  /* the top bit is a sign, the rest a magnitude */
     int exponent;    /* bits below the sign, or 0 */
 } kind;
+
+/* A switch on a constant vanishes: so each width has loops of its own. */
+#define BY_WIDTH(CALL)                                                                             \
+    switch (kind.size) {                                                                           \
+    case 1: kind.size = 1; CALL; break;                                                            \
+    case 2: kind.size = 2; CALL; break;                                                            \
+    case 4: kind.size = 4; CALL; break;                                                            \
+    default: kind.size = 8; CALL;                                                                  \
+    }
 
 #define DEFINE(BITS)                                                                               \
     typedef uint##BITS##_t U##BITS;                                                                \

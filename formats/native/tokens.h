@@ -1,6 +1,7 @@
-/* Which token stands for a distance, and how are the bits that it leaves written and read?
+/* Which token stands for a distance, and how are the bits that it leaves written?
  *
- * For distances.c alone. INLINE comes from there: each loop is compiled for several instruction sets.
+ * For distances.c alone. INLINE comes from targets.h: each loop is compiled for several instruction
+ * sets.
  */
 #ifndef TENSORREPO_TOKENS_H
 #define TENSORREPO_TOKENS_H
@@ -8,9 +9,8 @@
 #include "numbers.h"
 
 enum {
-    SLACK = 16,     /* bytes: bits are written in words */
-    DIRECT = 16,    /* distances below are tokens of their own */
-    MOST_BITS = 29, /* of a number of at most 4 bytes */
+    SLACK = 16,  /* bytes: bits are written in words */
+    DIRECT = 16, /* distances below are tokens of their own */
 };
 
 /* Small distances are their own token; larger ones give their length and the two bits below their
@@ -159,110 +159,6 @@ INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, cons
     if (to.held)
         out[to.used++] = (uint8_t)to.waiting;
     return room - to.used < SLACK ? -1 : (Py_ssize_t)to.used;
-}
-
-/* ------------------------------------------------------------------ read */
-
-/* What lies at a bit; zeros beyond the end. */
-static uint64_t bits_at_end(const uint8_t *bits, size_t size, size_t at)
-{
-    uint8_t window[16] = {0};
-    if (at / 8 < size)
-        memcpy(window, bits + at / 8, size - at / 8 < 16 ? size - at / 8 : 16);
-    unsigned shift = at % 8;
-    uint64_t low = load64(window) >> shift;
-    return shift ? low | (uint64_t)window[8] << (64 - shift) : low;
-}
-
-INLINE uint64_t bits_at(const uint8_t *bits, size_t size, size_t at, bool far)
-{
-    if (__builtin_expect(at / 8 + 9 > size, 0))
-        return bits_at_end(bits, size, at);
-    unsigned shift = at % 8;
-    uint64_t low = load64(bits + at / 8) >> shift;
-    if (far && shift) /* more than 57 bits may be asked for */
-        low |= (uint64_t)bits[at / 8 + 8] << (64 - shift);
-    return low;
-}
-
-typedef struct {
-    const uint8_t *bits;
-    size_t size; /* bytes */
-    size_t at;   /* bit */
-} bit_reading;
-
-/* What tokens say of numbers of at most 4 bytes: the least there is, and how many bits follow. */
-INLINE void short_least(const uint8_t *restrict tokens, size_t count, U32 *restrict least,
-                        uint8_t *restrict lengths)
-{
-    for (size_t i = 0; i < count; i++) {
-        U32 token = tokens[i], bits = bits_of(tokens[i]);
-        lengths[i] = (uint8_t)bits;
-        least[i] = token < DIRECT ? token : (4 | (token & 3)) << bits;
-    }
-}
-
-INLINE void short_zigzag(const uint8_t *restrict tokens, size_t count, bit_reading *from,
-                         U32 *restrict zigzag)
-{
-    U32 raw[BLOCK];
-    uint8_t lengths[BLOCK];
-    short_least(tokens, count, zigzag, lengths);
-    size_t at = from->at;
-    if ((at + MOST_BITS * count) / 8 + 9 <= from->size) {
-        for (size_t i = 0; i < count; i++) {
-            raw[i] = (U32)(load64(from->bits + at / 8) >> at % 8);
-            at += lengths[i];
-        }
-    } else {
-        for (size_t i = 0; i < count; i++) {
-            raw[i] = (U32)bits_at(from->bits, from->size, at, false);
-            at += lengths[i];
-        }
-    }
-    from->at = at;
-    for (size_t i = 0; i < count; i++)
-        zigzag[i] |= raw[i] & (((U32)1 << lengths[i]) - 1);
-}
-
-INLINE void long_zigzag(const uint8_t *tokens, size_t count, bit_reading *from, U64 *zigzag)
-{
-    for (size_t i = 0; i < count; i++) {
-        unsigned length = bits_of(tokens[i]);
-        uint64_t raw = bits_at(from->bits, from->size, from->at, true);
-        zigzag[i] = least_of(tokens[i]) | (raw & (((uint64_t)1 << length) - 1));
-        from->at += length;
-    }
-}
-
-/* Whether all tokens are those of such numbers and use up exactly these bits. */
-INLINE bool apply_body(const uint8_t *tokens, const uint8_t *bits, size_t size, const uint8_t *base,
-                       size_t count, kind kind, uint8_t *out)
-{
-    union {
-        U32 shorter[BLOCK];
-        U64 longer[BLOCK];
-    } zigzag;
-    bit_reading from = {bits, size, 0};
-    uint8_t last = (uint8_t)last_token(kind.size);
-    for (size_t at = 0; at < count; at += BLOCK) {
-        size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
-        uint8_t highest = 0;
-        for (size_t i = 0; i < part; i++)
-            highest = tokens[at + i] > highest ? tokens[at + i] : highest;
-        if (highest > last)
-            return false;
-        if (kind.size == 8) {
-            long_zigzag(tokens + at, part, &from, zigzag.longer);
-            restored64(zigzag.longer, base + start, part, kind.magnitude, out + start);
-        } else {
-            short_zigzag(tokens + at, part, &from, zigzag.shorter);
-            short_restored(zigzag.shorter, base + start, part, kind, out + start);
-        }
-    }
-    if ((from.at + 7) / 8 != size)
-        return false;
-    return from.at % 8 == 0 || bits[size - 1] >> from.at % 8 == 0;
 }
 
 #endif

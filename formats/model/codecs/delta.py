@@ -32,7 +32,7 @@ from tensorrepo.formats.model.codecs.tables import (
     tables_of,
 )
 from tensorrepo.formats.native import coder
-from tensorrepo.formats.native.distances import BEST, SLACK_BYTES, bits_of
+from tensorrepo.formats.native.distances import BEST, SLACK_BYTES, apply, bits_of
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -93,13 +93,13 @@ def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> Stor
         if packed.nbytes < min(expected, frame.nbytes):
             return StoredPlane(PlaneCodec.LAYERS, packed.data)
     if expected < frame.nbytes:
-        packed = _encode_distances(frame, base, of, tokens, tables, bits)
+        packed = encode_distances(frame, base, of, tokens, tables, bits)
         if packed.nbytes < frame.nbytes:
             return StoredPlane(PlaneCodec.DISTANCES, packed.data)
     return StoredPlane(PlaneCodec.RAW, frame.view(np.uint8).data)
 
 
-def _encode_distances(
+def encode_distances(
     frame: NDArray[Any],
     base: NDArray[Any],
     of: Numbers,
@@ -107,6 +107,7 @@ def _encode_distances(
     tables: Tables,
     bits: int,
 ) -> NDArray[np.uint8]:
+    """The plane of distances whose tokens were scanned and leave so many `bits`."""
     coded = np.empty(0, np.uint8)
     if not tables.certain:
         contexts = BEST.contexts(base, of, tables.groups)
@@ -127,7 +128,8 @@ def decode_against(stored: StoredPlane, base: NDArray[Any], of: Numbers, out: ND
     """
     data = np.frombuffer(stored.data, np.uint8)
     if stored.codec == PlaneCodec.DISTANCES:
-        _decode_distances(data, base, of, out)
+        if not BEST.decode(data, base, of, out):
+            decode_in_steps(data, base, of, out)
     elif stored.codec == PlaneCodec.LAYERS:
         layers.decode(data, base, of, out)
     elif stored.codec == PlaneCodec.RAW:
@@ -138,9 +140,14 @@ def decode_against(stored: StoredPlane, base: NDArray[Any], of: Numbers, out: ND
         raise unknown_plane(stored.codec)
 
 
-def _decode_distances(
+def decode_in_steps(
     data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
 ) -> None:
+    """Fill `out` with the numbers of a plane of distances: what C does in one go, and errors.
+
+    Raises:
+        CorruptError: the plane does not decode to exactly so many numbers.
+    """
     if data.size < _HEAD.size:
         raise CorruptError(f"distances: {data.size} bytes are no plane")
     (coded_bytes,) = _HEAD.unpack_from(data.data)
@@ -155,5 +162,5 @@ def _decode_distances(
         np.take(tables.frequencies.argmax(1).astype(np.uint8), contexts, out=tokens)
     elif not coder.BEST.unpack(coded, contexts, tables.frequencies, lanes_for(out.size), tokens):
         raise CorruptError(f"distances: {coded.size} bytes do not decode to {out.size} tokens")
-    if not BEST.apply(tokens, data[begin + coded_bytes :], base, of, out):
+    if not apply(tokens, data[begin + coded_bytes :], base, of, out):
         raise CorruptError("distances: tokens and bits do not belong together")

@@ -14,6 +14,7 @@ from tensorrepo.formats.native.distances import (
     NUMPY,
     SLACK_BYTES,
     Numbers,
+    apply,
     bits_of,
 )
 from tests.support.native import needs_native
@@ -72,7 +73,7 @@ def test_numbers_come_back(distances: Distances, of: Numbers, count: int, seed: 
     frame, base = pair(of, count, seed)
     tokens, bits = packed(distances, frame, base, of)
     out = np.zeros_like(base)
-    assert distances.apply(tokens, bits, base, of, out)
+    assert apply(tokens, bits, base, of, out)
     assert np.array_equal(out, frame)
 
 
@@ -123,26 +124,6 @@ def test_numbers_come_back_from_their_distances(
 ) -> None:
     frame, base = pair(of, count, seed)
     assert np.array_equal(distances.restore(distances.differ(frame, base, of), base, of), frame)
-
-
-@needs_native
-@KINDS
-@CHEAP
-@given(count=st.integers(1, 200), data=st.binary(max_size=300), seed=SEEDS)
-def test_both_make_the_same_of_any_tokens_and_bits(
-    of: Numbers, count: int, data: bytes, seed: int
-) -> None:
-    assert NATIVE is not None
-    _, base = pair(of, count, seed)
-    tokens = np.random.default_rng(seed).integers(0, of.last_token + 2, count).astype(np.uint8)
-    bits = np.frombuffer(data, np.uint8)
-    outs = [np.zeros(count + 8, of.dtype) for _ in range(2)]
-    fine = [
-        each.apply(tokens, bits, base, of, out[:count])
-        for each, out in zip((NATIVE, NUMPY), outs, strict=True)
-    ]
-    assert fine[0] == fine[1]
-    assert not outs[0][count:].any(), "nothing is written beyond the end"
 
 
 @EVERY
