@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from tensorrepo.formats.model.manifest import check_tensor_name
@@ -78,8 +78,15 @@ def source_of(tensors: Mapping[str, object]) -> ModelSource:
         InvalidInputError: a name or a value that cannot be stored.
     """
     given: object = tensors
-    if hasattr(given, "state_dict") or not {"__getitem__", "__iter__"} <= set(dir(given)):
+    unnamed = isinstance(given, str | bytes | list | tuple | PurePath)
+    if (
+        unnamed
+        or hasattr(given, "state_dict")
+        or not {"__getitem__", "__iter__"} <= set(dir(given))
+    ):
         hint = ": give its state_dict()" if hasattr(given, "state_dict") else ""
+        if isinstance(given, str | PurePath):
+            hint = ": a file of a model is added by `tensorrepo model add`"
         raise InvalidInputError(f"a model is tensors by name, got {type(given).__name__}{hint}")
     if not isinstance(tensors, dict):
         readers = {check_tensor_name(name): tensor_of(name, tensors[name]) for name in tensors}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from tensorrepo.formats.exchange.checkpoints.onnxfile import OnnxFile
     from tensorrepo.formats.exchange.checkpoints.protoranges import Ranges
     from tensorrepo.formats.model.manifest import Original
     from tensorrepo.formats.model.read import Model
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _MAX_NESTING: Final = 16
 _MAX_NODES: Final = 1 << 20  # those of nested graphs with them
 _F4: Final = Struct("<f")
-_GRAPH_INPUT, _GRAPH_OUTPUT = 11, 12
+_GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SPARSE = 11, 12, 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +151,20 @@ def _graph(ranges: Ranges, where: str) -> OnnxGraph:
         str(found.metadata.get("graph", "")),
         values[_GRAPH_INPUT],
         values[_GRAPH_OUTPUT],
-        tuple(sorted(found.names)),
+        tuple(sorted({*found.names, *_sparse_names(found)})),
         tuple(parser.nodes),
         found.metadata.get("opset", {}),
     )
+
+
+def _sparse_names(found: OnnxFile) -> Iterator[str]:
+    """What sparse initialisers are called, which stay in the file: as the values of each are."""
+    for each in found.graph:
+        if each.number == _GRAPH_SPARSE and each.wire is Wire.BYTES:
+            for values in found.file.fields(each.start, each.stop):
+                if values.number == 1 and values.wire is Wire.BYTES:
+                    inside = found.file.fields(values.start, values.stop)
+                    yield from (found.file.text(one) for one in inside if one.number == 8)
 
 
 class _Parser:
@@ -281,10 +292,18 @@ class _Parser:
                 name = self._text(content)
             elif field == 5:
                 names += self._names(content)
+            elif field == _GRAPH_SPARSE:
+                names += self.sparse_names(content)
             elif field in values:
                 values[field].append(self.value(content))
         inputs, outputs = tuple(values[_GRAPH_INPUT]), tuple(values[_GRAPH_OUTPUT])
         return OnnxGraph(name, inputs, outputs, tuple(sorted(names)), tuple(nodes), {})
+
+    def sparse_names(self, message: memoryview) -> Iterator[str]:
+        """The name of a SparseTensorProto: that of its values."""
+        for field, _, _, content in read_fields(message, self.where):
+            if field == 1:
+                yield from self._names(content)
 
     def _names(self, message: memoryview) -> Iterator[str]:
         fields = read_fields(message, self.where)

@@ -7,6 +7,7 @@ part of the node's configuration, and what they take from outside becomes argume
 
 from __future__ import annotations
 
+from collections import ChainMap
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +47,18 @@ def from_onnx(graph: OnnxGraph, specs: Mapping[str, TensorSpec]) -> Graph:
         name = _fresh(constant, names)
         nodes.append(Node(name, _CONSTANT, {"initializer": constant}))
         made[constant] = (name, 0)
-    for number, node in enumerate(graph.nodes):
-        name = _fresh(node.name or f"{node.op}_{number}", names)
-        nodes.append(_node(name, node, made, specs))
+    called = [
+        _fresh(node.name or f"{node.op}_{number}", names) for number, node in enumerate(graph.nodes)
+    ]
+    # Runtimes take files whose nodes do not stand in the order in which they run.
+    later = {
+        value: (name, at)
+        for name, node in zip(called, graph.nodes, strict=True)
+        for at, value in enumerate(node.outputs)
+        if value
+    }
+    for name, node in zip(called, graph.nodes, strict=True):
+        nodes.append(_node(name, node, ChainMap(made, later), specs))
         made.update({value: (name, at) for at, value in enumerate(node.outputs) if value})
     outputs = [
         Input(str(at), *made[value.name])

@@ -1,13 +1,14 @@
 """Where does the graph of a stored model come from?
 
-From the blob that the manifest names; else from the ONNX file that the model came from; else it is
-derived from names, shapes and a config file. The latter two are made when they are asked for:
-they are functions of what is stored.
+From the blob that the manifest names; else from the ONNX file that the model came from, if it is a
+graph as ours are; else it is derived from names, shapes and a config file. The latter two are made
+when they are asked for: they are functions of what is stored.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.exchange.checkpoints.onnxgraph import graph_of
@@ -15,7 +16,7 @@ from tensorrepo.formats.jsonvalues import check_json
 from tensorrepo.formats.model.graph.derived import derived_graph
 from tensorrepo.formats.model.graph.graph import Graph, decode_graph
 from tensorrepo.formats.model.graph.onnx import from_onnx
-from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import digest_from_bytes
 from tensorrepo.repo.objects import Kind
 
@@ -41,7 +42,9 @@ def model_graph(model: Model) -> Graph:
     specs = {name: model.spec(name) for name in model.keys()}  # noqa: SIM118  # a Model is no dict
     parsed = graph_of(model)
     if parsed is not None:
-        return from_onnx(parsed, specs)
+        # What a runtime takes may be no graph of ours: names of 5 kB, values that nothing makes.
+        with suppress(InvalidInputError):
+            return from_onnx(parsed, specs)
     return derived_graph(specs.values(), model_config(model))
 
 

@@ -309,3 +309,13 @@ def test_a_stored_model_can_be_stored_again_as_it_is() -> None:
     again = write_model(objects, {name: model.tensor(name) for name in model})
     assert again.digest == model.entry.digest
     assert open_model(objects, again).keys() == model.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("model.safetensors", "tensorrepo model add"), (Path("model.pt"), "tensorrepo model add"),
+     ([np.zeros(3)], "by name, got list"), (b"x", "by name, got bytes")],
+)  # fmt: skip
+def test_what_is_no_tensors_by_name_is_refused(given: Any, told: str) -> None:
+    with pytest.raises(InvalidInputError, match=told):
+        stored(given)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from tensorrepo.formats.exchange.checkpoints.onnx import read_onnx
 from tensorrepo.formats.exchange.checkpoints.onnxgraph import (
     OnnxGraph,
     OnnxNode,
@@ -14,8 +15,12 @@ from tensorrepo.formats.exchange.checkpoints.onnxgraph import (
 )
 from tensorrepo.formats.model.graph.graph import Graph
 from tensorrepo.formats.model.graph.onnx import from_onnx
+from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.models import stored
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def node(op: str, inputs: str, outputs: str, name: str = "", **attributes: Any) -> OnnxNode:
@@ -93,3 +98,42 @@ def test_operators_of_other_domains_keep_theirs() -> None:
 def test_an_input_that_nothing_makes_is_an_error() -> None:
     with pytest.raises(InvalidInputError, match="nothing makes its input 'gone'"):
         graph(parsed(node("Relu", "gone", "y")))
+
+
+def test_nodes_may_stand_in_another_order_than_they_run() -> None:
+    made = graph(parsed(node("Relu", "a", "y"), node("MatMul", "x,w", "a")))
+    assert [one.op for one in made.nodes] == ["input", "MatMul", "Relu"]
+
+
+def test_a_file_with_sparse_initialisers_has_a_graph(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    helper, to_array = onnx.helper, onnx.numpy_helper.from_array
+    values = to_array(np.ones(2, "f4"), "sparse")
+    sparse = helper.make_sparse_tensor(values, to_array(np.array([0, 3]), "at"), [2, 2])
+    told = [helper.make_tensor_value_info(name, 1, [1, 2]) for name in "xy"]
+    steps = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("MatMul", ["a", "sparse"], ["y"]),
+    ]
+    weights = to_array(np.eye(2, dtype="f4"), "w")
+    whole = helper.make_graph(
+        steps, "g", told[:1], told[1:], [weights], sparse_initializer=[sparse]
+    )
+    onnx.save(helper.make_model(whole), tmp_path / "m.onnx")
+    found = model_graph(stored(read_onnx(tmp_path / "m.onnx")))
+    assert found.source == "onnx"
+    assert [one.op for one in found.nodes] == ["constant", "input", "MatMul", "MatMul"]
+
+
+def test_a_file_that_is_no_graph_of_ours_gets_the_derived_one(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    helper = onnx.helper
+    told = [helper.make_tensor_value_info(name, 1, [1, 2]) for name in "xy"]
+    step = helper.make_node("MatMul", ["x", "w"], ["y"], name="n" * 5000)
+    weights = onnx.numpy_helper.from_array(np.eye(2, dtype="f4"), "w")
+    onnx.save(
+        helper.make_model(helper.make_graph([step], "g", told[:1], told[1:], [weights])),
+        tmp_path / "m.onnx",
+    )
+    found = model_graph(stored(read_onnx(tmp_path / "m.onnx")))
+    assert (found.source, list(found.tensors())) == ("names", ["w"])
