@@ -27,15 +27,15 @@ from tensorrepo.formats.model.frames import frame_bytes
 from tensorrepo.formats.model.placement import TAG_BYTES, PackEntry
 from tensorrepo.formats.model.repack.plan import Option
 from tensorrepo.formats.model.reuse import Location
-from tensorrepo.formats.model.signature import distance
+from tensorrepo.formats.model.signature import SIGNATURE_ITEMS
 from tensorrepo.repo.ids import DIGEST_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
     from tensorrepo.formats.model.chunks import Chunk
-    from tensorrepo.formats.model.repack.stock import Holding, Stock
+    from tensorrepo.formats.model.repack.stock import Stock
 
 CANDIDATES: Final = 3  # bases that are tried for a tensor
 STORE_BYTES_PER_SECOND: Final = 200e6  # what time is turned into bytes by
@@ -132,20 +132,39 @@ class Scale:
         return (self.clock() - began) / size
 
 
-def likely_bases(stock: Stock) -> Iterator[list[int]]:
+def likely_bases(stock: Stock) -> list[list[int]]:
     """For each tensor those that are tried as its bases: its present one, then the nearest."""
     groups: dict[object, list[int]] = defaultdict(list)
     for number, holding in enumerate(stock.tensors):
         groups[holding.kind].append(number)
-    for number, holding in enumerate(stock.tensors):
-        present = [stock.numbers[base] for base in holding.bases if base in stock.numbers]
-        fit = [one for one in present if stock.tensors[one].kind == holding.kind]
-        others = [one for one in groups[holding.kind] if one != number]
-        others.sort(key=lambda one: (_bits(holding, stock.tensors[one]), abs(one - number)))
-        yield list(dict.fromkeys([*fit, *others]))[:CANDIDATES]
+    found: list[list[int]] = [[] for _ in stock.tensors]
+    for kind, numbers in groups.items():
+        for number, near in zip(numbers, _nearest(stock, numbers), strict=True):
+            bases = stock.tensors[number].bases
+            present = [stock.numbers[base] for base in bases if base in stock.numbers]
+            fit = [one for one in present if stock.tensors[one].kind == kind]
+            found[number] = list(dict.fromkeys([*fit, *near]))[:CANDIDATES]
+    return found
 
 
-def _bits(one: Holding, other: Holding) -> float:
-    if one.signature is None or other.signature is None:
-        return 0.0
-    return distance(one.signature, other.signature)
+def _nearest(stock: Stock, numbers: Sequence[int]) -> Iterator[list[int]]:
+    """For each of these tensors the others whose signatures differ least.
+
+    Of equal ones, such as tensors without signatures, those that were taken stock of next to it.
+    """
+    few = min(CANDIDATES, len(numbers) - 1)
+    known = [stock.tensors[number].signature for number in numbers]
+    signed = np.array([one is not None for one in known])
+    words = np.zeros((len(numbers), SIGNATURE_ITEMS), np.uint16)
+    for row, one in zip(words, known, strict=True):
+        if one is not None:
+            row[:] = one
+    wide, places = words.view(np.uint64), np.arange(len(numbers))
+    for at in range(len(numbers)):
+        far = np.abs(places - at)
+        if signed[at]:
+            bits = np.bitwise_count(wide ^ wide[at]).sum(1, dtype=np.int64)
+            far += len(numbers) * np.where(signed, bits, 0)
+        far[at] = np.iinfo(far.dtype).max
+        nearest = np.argpartition(far, few)[:few]
+        yield [numbers[one] for one in nearest[np.argsort(far[nearest])].tolist()]

@@ -243,34 +243,49 @@ def _repair(problem: Problem, limits: tuple[int, ...]) -> _Tree:
     tree = _grow(problem, None)
     _improve(tree, (_unlimited(problem),) * len(problem.models))
     while tree.excess(limits):
-        _, at, number = max(_gains(tree, limits))
-        tree.choose(at, number)
+        over = [total - limit for total, limit in zip(tree.totals, limits, strict=True)]
+        _bring_within(tree, limits, over.index(max(over)))
     return tree
 
 
-def _gains(tree: _Tree, limits: tuple[int, ...]) -> Iterator[tuple[Fraction, int, int]]:
-    """What can be exchanged, and how much nearer to the limits each byte for it brings.
+def _bring_within(tree: _Tree, limits: tuple[int, ...], model: int) -> None:
+    """Exchange tensors of a model, and their bases, until reading it costs no more than it may.
 
-    Looked at is the model that is furthest over its limit: with all of them a step would take as
-    long as there are tensors.
+    An exchange mostly leaves what others gain as it was, or makes it less: each is looked at again
+    when it is the best, and not all of them after each exchange.
     """
-    over = [total - limit for total, limit in zip(tree.totals, limits, strict=True)]
-    for at in _read_by(tree, over.index(max(over))):
-        now = tree.option(at).stored_bytes
-        for number, option in enumerate(tree.problem.options[at]):
-            effect = tree.effect(at, number) if number != tree.chosen[at] else None
-            gain = 0 if effect is None else _gain(tree, limits, effect)
+    heap = [(-gain, at, number) for at, number, gain in _gains(tree, limits, model)]
+    heapify(heap)
+    while heap and tree.totals[model] > limits[model]:
+        _, at, number = heappop(heap)
+        gain = _gain(tree, limits, at, number)
+        if gain > 0 and heap and -gain > heap[0][0]:
+            heappush(heap, (-gain, at, number))
+        elif gain > 0:
+            tree.choose(at, number)
+
+
+def _gains(tree: _Tree, limits: tuple[int, ...], model: int) -> Iterator[tuple[int, int, Fraction]]:
+    """What a model can exchange, (tensor, option), and how much each byte for it gains."""
+    for at in _read_by(tree, model):
+        for number in range(len(tree.problem.options[at])):
+            gain = _gain(tree, limits, at, number)
             if gain > 0:
-                yield Fraction(gain, max(1, option.stored_bytes - now)), at, number
+                yield at, number, gain
 
 
-def _gain(tree: _Tree, limits: tuple[int, ...], effect: Mapping[int, int]) -> int:
-    """How much less all models together would be over their limits."""
-    return sum(
+def _gain(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> Fraction:
+    """How much less all models together would be over their limits, for each byte more."""
+    effect = tree.effect(at, number) if number != tree.chosen[at] else None
+    if not effect:
+        return Fraction(0)
+    gain = sum(
         max(0, tree.totals[model] - limits[model])
         - max(0, tree.totals[model] + more - limits[model])
         for model, more in effect.items()
     )
+    more_bytes = tree.problem.options[at][number].stored_bytes - tree.option(at).stored_bytes
+    return Fraction(gain, max(1, more_bytes))
 
 
 def _read_by(tree: _Tree, model: int) -> list[int]:
