@@ -6,6 +6,7 @@ numbers of numpy count as such, and come out as Python's; True is no number.
 
 from __future__ import annotations
 
+from math import inf, isfinite, nan
 from operator import index
 from typing import Any
 
@@ -36,6 +37,40 @@ def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
 def word(name: str, value: Any) -> int:
     """A whole number of 64 bits, such as a seed."""
     return whole(name, value, 0, MOST_WORD)
+
+
+def real(name: str, value: Any, least: float, most: float = inf) -> float:
+    """A finite number in ``[least, most]``.
+
+    Raises:
+        InvalidInputError: it is another one, or none.
+    """
+    try:
+        found = nan if isinstance(value, bool | np.bool_ | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = nan
+    if not (isfinite(found) and least <= found <= most):
+        beyond = "" if most == inf else f" and at most {most:g}"
+        raise wrong(name, f"a finite number, at least {least:g}{beyond}", value)
+    return found
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, of numpy too. Raises InvalidInputError."""
+    if not isinstance(value, bool | np.bool_):
+        raise wrong(name, "True or False", value)
+    return bool(value)
+
+
+def encodable(name: str, value: Any) -> str:
+    """Text that can be stored: UTF-8 has no lone surrogates. Raises InvalidInputError."""
+    if not isinstance(value, str):
+        raise wrong(name, "text", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise wrong(name, "text that UTF-8 can hold", value) from error
+    return value
 
 
 def wrong(name: str, expected: str, value: Any) -> InvalidInputError:

@@ -104,7 +104,10 @@ def query_sandboxed(tables: Tables, query: str, limits: Limits, params: Params =
     """
     begun = monotonic()
     if len(as_utf8(query)) > MOST_QUERY_BYTES:
-        raise InvalidInputError(f"a query of more than {MOST_QUERY_BYTES:,} bytes is not taken")
+        raise InvalidInputError(
+            f"an untrusted query of more than {MOST_QUERY_BYTES:,} bytes is not taken: join a table"
+            " that has the values, or ask it as your own"
+        )
     given = _plain(params)
     scanned = Scanned()
     names = names_of(query)

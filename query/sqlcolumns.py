@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
+from tensorrepo.formats.dataset.columns.arrow_types import is_list
 from tensorrepo.formats.dataset.columns.coerce import coerce_column
 from tensorrepo.formats.dataset.columns.shapes import as_fixed, as_ragged, row_shapes
 from tensorrepo.formats.dataset.columns.types import Timestamp
@@ -99,6 +101,33 @@ def _lists(values: Any) -> pa.Array:
     shapes = row_shapes(values)
     dims = pa.FixedSizeListArray.from_arrays(pa.array(shapes.reshape(-1)), shapes.shape[1])
     return pa.StructArray.from_arrays([data, dims], ["data", "shape"], mask=mask)
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Whether values are lists in lists, some of which may have any length."""
+    depth = any_length = 0
+    while is_list(kind) or pa.types.is_fixed_size_list(kind):
+        depth += 1
+        any_length += is_list(kind)
+        kind = kind.value_type
+    return depth > 1 and any_length > 0
+
+
+def row_shape(values: pa.Array) -> tuple[int | None, ...]:
+    """The shape that all rows have that are not null; None: rows differ in this dimension.
+
+    Args:
+        values: lists in lists of numbers.
+    """
+    shape: list[int | None] = []
+    while is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+        if pa.types.is_fixed_size_list(values.type):
+            shape.append(values.type.list_size)
+        else:
+            lengths = pc.unique(pc.list_value_length(values.drop_null())).to_pylist()
+            shape.append(lengths[0] if len(lengths) == 1 else None)
+        values = values.flatten()
+    return tuple(shape)
 
 
 def _plain(numbers: NDArray[Any]) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorrepo.blueprint import Blueprint, graph_of
-from tensorrepo.formats.arguments import wrong
+from tensorrepo.formats.arguments import encodable, wrong
 from tensorrepo.model import Model
 from tensorrepo.query import architecture
 from tensorrepo.query.architecture import Donor, Owner, PathFound, Ranking
@@ -20,6 +20,9 @@ def find_models(
     catalog: Catalog, first: str, last: str | None = None, *, steps: int | None = None
 ) -> list[PathFound]:
     """See `Catalog.find_models`."""
+    for name, pattern in (("first", first), ("last", last)):
+        if pattern is not None or name == "first":
+            encodable(name, pattern)
     with catalog.reading() as connection:
         return list(architecture.models_with_path(connection, first, last, steps=steps))
 
@@ -36,6 +39,6 @@ def find_owners(catalog: Catalog, model: Model, tensor: str) -> list[Owner]:
     """See `Catalog.owners`."""
     if not isinstance(model, Model):
         raise wrong("model", "one of the repository, as repo.model(...) gives it", model)
-    model.spec(tensor)  # says which names are near
+    model.spec(encodable("tensor", tensor))  # says which names are near
     with catalog.reading() as connection:
         return architecture.owners(connection, model.digest, tensor)

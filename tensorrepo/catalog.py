@@ -22,7 +22,7 @@ from tensorrepo.architecture import (
     find_models,
     find_owners,
 )
-from tensorrepo.formats.arguments import whole
+from tensorrepo.formats.arguments import encodable, flag, whole
 from tensorrepo.migrations import revisions
 from tensorrepo.migrations.revisions import Fit, Standing
 from tensorrepo.query import catalog as core
@@ -218,7 +218,12 @@ class Catalog:
             smallest: small values of it are good ones.
             limit: so many at most.
         """
-        ranking = Ranking(metric, order_by_metric, smallest, whole("limit", limit, 1))
+        ranking = Ranking(
+            None if metric is None else encodable("metric", metric),
+            flag("order_by_metric", order_by_metric),
+            flag("smallest", smallest),
+            whole("limit", limit, 1),
+        )
         return find_donors(self, target, ranking)
 
     def owners(self, model: Model, tensor: str) -> list[Owner]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo import connect
+from tensorrepo.formats.arguments import encodable, flag
 from tensorrepo.formats.codecs.choice import parse_codec
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.columns.lenient import Misfits
@@ -204,7 +205,7 @@ class DatasetDraft:
         Args:
             name: of the column.
             type: such as ``"float32"`` or ``Embedding("float32", 768)``; with `sql` it
-                may be left out.
+                may be left out: large tensors then have the shape of the first rows.
             values: one for each row: an array, an iterable of arrays, or a function that is given
                 some of the rows as a `pyarrow.RecordBatch`. None: all rows have the default, or
                 null, and no row is written.
@@ -220,6 +221,10 @@ class DatasetDraft:
         Example:
             ``draft.add_column("embedding", Embedding("float32", 768), embed, columns=["image"])``
         """
+        if nullable is not None:
+            flag("nullable", nullable)
+        if isinstance(type, str):
+            encodable("type", type)
         if sql is not None:
             given = None if type is None else as_type(type)
             type, values = expression_values(self.stored, sql, given)  # noqa: A001

@@ -6,7 +6,9 @@ whatever breaks on it further down.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tensorrepo.formats.arguments import wrong
@@ -30,6 +32,25 @@ def ref_text(value: Any) -> str:
     return value
 
 
+def file_path(what: str, value: Any) -> Path:
+    """A path of this machine, which the system could take. Raises InvalidInputError."""
+    try:
+        path = Path(value)
+        os.fsencode(path)
+    except (TypeError, ValueError) as error:
+        raise wrong(what, "the path of a file, as text or a Path", value) from error
+    if "\0" in str(path):
+        raise wrong(what, "the path of a file, without NUL", value)
+    return path
+
+
+def chosen(what: str, value: Any, among: tuple[str, ...]) -> str:
+    """One of a few words. Raises InvalidInputError."""
+    if not isinstance(value, str) or value not in among:
+        raise wrong(what, " or ".join(map(repr, among)), value)
+    return value
+
+
 def path_in(space: str, name: Any) -> str:
     """The path of a dataset, a model, ... of this name: the space may stand before it already.
 
@@ -45,6 +66,14 @@ def mapping(what: str, value: Any, of: str = "values") -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise wrong(what, f"a mapping from names to {of}", value)
     return value
+
+
+def checked_files(files: Any) -> None:
+    """Raises InvalidInputError where these are no files by name: bytes, or where they lie."""
+    for name, content in mapping("files", files, "content").items():
+        text("the name of a file", name)
+        if not isinstance(content, Path | bytes | bytearray | memoryview):
+            raise wrong(f"file {name!r:.80}", "bytes, or a Path whose bytes are meant", content)
 
 
 def listed(what: str, values: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tensorrepo.formats.arguments import whole, wrong
+from tensorrepo.formats.arguments import flag, whole, wrong
 from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
 from tensorrepo.formats.lineage import (
     CHECKPOINT_OF,
@@ -192,6 +192,7 @@ class Lineage:
         cls, repository: Repository, path: str, ref: str = "main", *, all_versions: bool = False
     ) -> Lineage:
         """See `Repository.lineage`."""
+        flag("all_versions", all_versions)
         if "://" in text("path", path):
             place = public_place(path)
             return cls(repository, Node("url", place, place), (place,))

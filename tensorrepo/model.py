@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.arguments import encodable, flag, wrong
 from tensorrepo.formats.exchange.checkpoints.models import export_model, export_options
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tensorrepo.formats.model.combine.adapter import adapter_of
@@ -17,11 +17,13 @@ from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.similar import similar_models
 from tensorrepo.formats.model.verify import verify_model
+from tensorrepo.given import chosen, file_path, text
 from tensorrepo.notebook import MANY, html_table
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from tensorrepo.formats.lineage import Edge
     from tensorrepo.formats.model.combine.adapter import Adapter
@@ -66,7 +68,7 @@ class Model:
         return iter(self.stored)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.stored
+        return isinstance(name, str) and name in self.stored
 
     def __getitem__(self, name: str) -> Any:
         """One tensor as a read-only array."""
@@ -74,7 +76,7 @@ class Model:
 
     def spec(self, name: str) -> TensorSpec:
         """Type, shape and bytes of a tensor, without reading it."""
-        return self.stored.spec(name)
+        return self.stored.spec(text("the name of a tensor", name))
 
     def slice(self, name: str, index: Index) -> Any:
         """``model[name][index]``, of which only the parts that it touches are read."""
@@ -102,13 +104,12 @@ class Model:
             planes: only so many of the most significant bytes of each number, the others are 0:
                 two of a float32 are its bfloat16 truncation, for half of the bytes.
         """
-        if output not in {"numpy", "torch"}:
-            raise InvalidInputError(f"output {output!r}: expected 'numpy' or 'torch'")
+        kind = chosen("output", output, ("numpy", "torch"))
         return self.stored.load(
             names,
-            output="torch" if output == "torch" else "numpy",
+            output="torch" if kind == "torch" else "numpy",
             device=device,
-            dtype=dtype,
+            dtype=encodable("dtype", dtype) if isinstance(dtype, str) else dtype,
             shard=shard,
             planes=planes,
         )
@@ -123,6 +124,8 @@ class Model:
         Raises:
             InvalidInputError: names or shapes differ; the module is left as it was.
         """
+        if not hasattr(module, "state_dict"):
+            raise wrong("module", "a torch module, which has a state_dict()", module)
         try:
             self.stored.load_state_dict(module, strict=strict)
         except InvalidInputError as error:
@@ -130,7 +133,8 @@ class Model:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write all tensors as one safetensors file; as it was, when it came from one."""
-        write_safetensors(self.stored, Path(path), overwrite=overwrite)
+        target = file_path("path", path)
+        write_safetensors(self.stored, target, overwrite=flag("overwrite", overwrite))
 
     def export(
         self,
@@ -155,8 +159,9 @@ class Model:
         Raises:
             InvalidInputError: `path` exists, or the format cannot hold a tensor; it is named.
         """
-        target, given = Path(path), export_options(options)
-        export_model(self.stored, target, format, overwrite=overwrite, **given)
+        target, given = file_path("path", path), export_options(options)
+        form = None if format is None else text("format", format)
+        export_model(self.stored, target, form, overwrite=flag("overwrite", overwrite), **given)
         return target
 
     @property
@@ -166,7 +171,9 @@ class Model:
 
     def file(self, name: str) -> bytes:
         """Content of one of them."""
-        return b"".join(bytes(chunk) for chunk in self.stored.file_chunks(name))
+        return b"".join(
+            bytes(chunk) for chunk in self.stored.file_chunks(text("the name of a file", name))
+        )
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -190,6 +197,8 @@ class Model:
 
         ``diff(...).layers`` are those that moved most. Without `measure` no tensor is read.
         """
+        if not isinstance(other, Model):
+            raise wrong("other", "a model, as repo.model(...) gives it", other)
         return diff_models(
             self.stored.objects,
             self.stored.entry,
@@ -209,7 +218,7 @@ class Model:
         """
         core = self.repository.core
         trees = {self.commit[:12]: self.repository.resolve(self.commit).commit.tree}
-        models = models_at(core, every_tree(core) if every_ref else trees)
+        models = models_at(core, every_tree(core) if flag("every_ref", every_ref) else trees)
         return similar_models(self.stored.objects, self.stored.entry, models)
 
     def graph(self) -> Graph:

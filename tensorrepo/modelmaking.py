@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.lineage import ADAPTER_OF
 from tensorrepo.formats.model.combine.adapter import adapter_of
@@ -16,7 +17,7 @@ from tensorrepo.formats.model.combine.make import Placed, merge_models, slice_mo
 from tensorrepo.formats.model.combine.recipe import ADAPTER, make_recipe
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.source import ModelSource, source_of
-from tensorrepo.given import mapping
+from tensorrepo.given import listed, mapping
 from tensorrepo.model import Model
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
@@ -88,7 +89,7 @@ def merged(
     metrics: Mapping[str, Any] | None,
 ) -> Entry:
     """Blend models; see `Transaction.merge_models`."""
-    parents = [placed(model) for model in models]
+    parents = [placed(model) for model in listed("models", models)]
     if base is None and method == ADAPTER and models:
         base = base_of(models[0])
     under = None if base is None else placed(base)
@@ -154,8 +155,10 @@ def constructed(
     seed: int,
 ) -> Entry:
     """Build an architecture out of donors; see `Transaction.construct_model`."""
-    found = [placed(donor) for donor in donors]
+    found = [placed(donor) for donor in listed("donors", donors)]
     wanted = target.stored if isinstance(target, Model) else target
+    if not isinstance(target, Graph | Model | Mapping):
+        raise wrong("target", "a graph, a model or a state dict", target)
     return construct_model(objects, wanted, found, tensors=tensors, rule=rule, seed=seed).entry
 
 

@@ -10,6 +10,7 @@ from tensorrepo.dataset import Dataset
 from tensorrepo.formats.exchange.base import Reading
 from tensorrepo.formats.jsonvalues import check_json
 from tensorrepo.formats.lineage import DERIVED_FROM, Edge, imported_from
+from tensorrepo.given import mapping
 from tensorrepo.model import Model
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.stream import Stream
@@ -58,7 +59,7 @@ def edges_from(given: Any, how: Mapping[str, Any] | None) -> list[Edge]:
     Raises:
         InvalidInputError: no handle of a dataset, model or stream; or `how` is no JSON.
     """
-    details = dict(how or {})
+    details = dict(mapping("how", how, "JSON values")) if how is not None else {}
     check_json(details, "how")
     several = given if isinstance(given, (list, tuple)) else [given]
     return [edge for one in several for edge in _edges(one, details)]

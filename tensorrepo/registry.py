@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tensorrepo.formats.arguments import wrong
+from tensorrepo.formats.arguments import flag, wrong
+from tensorrepo.given import mapping, text
 from tensorrepo.model import Model
 from tensorrepo.repo import registering, registry
 from tensorrepo.repo.about import (
@@ -81,7 +82,8 @@ class Registry:
         ]
 
     def get(self, name: str) -> RegisteredModel:
-        """One registered model. Raises NotFoundError."""
+        """One registered model, as ``registry[name]`` too. Raises NotFoundError."""
+        named(name)
         view = self.repository.core.log.refresh()
         known = registry.registered(view)
         about = about_at(self.repository.core, view, name)
@@ -93,7 +95,7 @@ class Registry:
         self, name: str, *, description: str = "", labels: Mapping[str, str | None] | None = None
     ) -> RegisteredModel:
         """Name a model and say what it is, before its first version."""
-        return self._describe(check_model(name), None, description, labels or {})
+        return self._describe(check_model(named(name)), None, description, labels)
 
     def register(
         self,
@@ -119,21 +121,21 @@ class Registry:
             raise InvalidInputError(f"{model!r} is of another repository: pull it into this first")
         return registering.register(
             self.repository.core,
-            name,
+            named(name),
             model.commit,
             model.path,
             author=self.repository.author,
-            message=message,
+            message=text("message", message),
             alias=alias,
         )
 
     def versions(self, name: str) -> list[Version]:
         """All versions, the newest first."""
-        return list(registry.versions(self.repository.core, name))
+        return list(registry.versions(self.repository.core, named(name)))
 
     def version(self, name: str, which: int | str | None = None) -> Version:
         """One version; None: the newest. Raises NotFoundError, which names those there are."""
-        return registry.find_version(self.repository.core, name, which)
+        return registry.find_version(self.repository.core, named(name), which)
 
     def model(self, name: str, which: int | str | None = None) -> Model:
         """The weights of a version, read when asked for; None: the newest."""
@@ -147,20 +149,21 @@ class Registry:
             ConflictError: the alias is protected. Nothing changed.
         """
         author = self.repository.author
-        return registering.set_alias(self.repository.core, name, alias, which, actor=author)
+        return registering.set_alias(self.repository.core, named(name), alias, which, actor=author)
 
     def delete_alias(self, name: str, alias: str) -> None:
         author = self.repository.author
-        registering.delete_alias(self.repository.core, name, alias, actor=author)
+        registering.delete_alias(self.repository.core, named(name), alias, actor=author)
 
     def protect(self, name: str, alias: str, *, on: bool = True) -> None:
         """Refuse to move or remove an alias; ``on=False`` allows it again."""
         author = self.repository.author
-        registering.protect_alias(self.repository.core, name, alias, actor=author, on=on)
+        core, wanted = self.repository.core, flag("on", on)
+        registering.protect_alias(core, named(name), alias, actor=author, on=wanted)
 
     def history(self, name: str, alias: str) -> list[AliasMove]:
         """Where an alias was, and who moved it: the newest first. Raises NotFoundError."""
-        found = list(registry.alias_history(self.repository.core, name, alias))
+        found = list(registry.alias_history(self.repository.core, named(name), alias))
         if not found:
             raise NotFoundError(f"{name} never had an alias {alias!r:.80}")
         return [_alias_move(move, number) for move, number in found]
@@ -196,7 +199,9 @@ class Registry:
         labels: Mapping[str, str | None] | None,
     ) -> RegisteredModel:
         number = None if which is None else self.version(name, which).number
-        changes = dict(labels or {})
+        changes = dict(mapping("labels", labels, "texts")) if labels is not None else {}
+        if description is not None:
+            text("description", description)
 
         def change(about: About) -> About:
             if number is None:
@@ -224,7 +229,13 @@ class Registry:
     def delete(self, name: str) -> int:
         """Remove all versions and aliases of a model; gives how many versions there were."""
         author = self.repository.author
-        return registering.delete_model(self.repository.core, name, actor=author)
+        return registering.delete_model(self.repository.core, named(name), actor=author)
+
+    def __getitem__(self, name: str) -> RegisteredModel:
+        return self.get(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in {model.name for model in self.models()}
 
     def __iter__(self) -> Iterator[str]:
         return (model.name for model in self.models())
@@ -247,6 +258,11 @@ class Registry:
             return self.repository.model(path.removeprefix("models/"), ref)
         except NotFoundError as error:
             raise NotFoundError(f"nothing was registered: {error}") from error
+
+
+def named(name: str) -> str:
+    """The name of a registered model. Raises InvalidInputError for what is no text."""
+    return text("the name of a registered model", name)
 
 
 def _model(

@@ -13,6 +13,7 @@ from tensorrepo.blame import Blame, blame
 from tensorrepo.checkpointer import Checkpointer
 from tensorrepo.compare import Comparison, compare
 from tensorrepo.dataset import Dataset
+from tensorrepo.formats.arguments import real, whole
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.repack.run import ALPHA, DEPTH, Repacked, Wishes, repack_models
@@ -194,8 +195,8 @@ class Repository(History):
         wishes = Wishes(
             self.author,
             time.time_ns(),
-            alpha=alpha,
-            depth=depth,
+            alpha=real("alpha", alpha, 1),
+            depth=whole("depth", depth),
             paths=tuple(path_in("models", name) for name in listed("paths", paths)),
             dry_run=dry_run,
         )

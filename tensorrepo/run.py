@@ -33,7 +33,7 @@ from tensorrepo.formats.run.document import (
     check_metric_name,
     check_run_name,
 )
-from tensorrepo.given import mapping, several
+from tensorrepo.given import mapping, several, text
 from tensorrepo.model import Model
 from tensorrepo.noting import CURRENT
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
@@ -154,7 +154,7 @@ class Run:
             value: a number; NaN and infinities are kept. A tensor on a GPU is waited for.
             step: of the training; None: as many as the metric has points.
         """
-        self.log_metrics({name: value}, step)
+        self.log_metrics({text("the name of a metric", name): value}, step)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log values of several metrics, of one step. They are stored by another thread.
@@ -168,7 +168,7 @@ class Run:
 
     def log_param(self, name: str, value: Any) -> None:
         """Note one parameter. `value` is JSON; the last one given counts."""
-        self.log_params({name: value})
+        self.log_params({text("the name of a parameter", name): value})
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Note parameters: JSON values by name."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.run.document import RUNNING, check_run_name, decode_run
 from tensorrepo.formats.run.points import Points, decode_points, join_points
-from tensorrepo.given import text
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.given import chosen, text
+from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.surroundings import is_alive
 
@@ -89,7 +89,7 @@ class RunRecord:
         Raises:
             NotFoundError: it was never logged; says which were.
         """
-        found = self.document.metric(metric)
+        found = self.document.metric(text("metric", metric))
         if found is None:
             there = ", ".join(one.name for one in self.document.metrics[:8])
             raise NotFoundError(
@@ -102,9 +102,8 @@ class RunRecord:
         """The smallest finite value of a metric, or the largest with mode "max"; None: no value is
         finite, or it was never logged.
         """
-        if mode not in {"min", "max"}:
-            raise InvalidInputError(f"mode {mode!r}: expected 'min' or 'max'")
-        found = self.document.metric(metric)
+        chosen("mode", mode, ("min", "max"))
+        found = self.document.metric(text("metric", metric))
         at = None if found is None else (found.min if mode == "min" else found.max)
         return None if at is None else at.value
 

@@ -16,7 +16,7 @@ from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.view import open_rows, open_view
-from tensorrepo.given import text
+from tensorrepo.given import ref_text, text
 from tensorrepo.query.duck import MEMORY, Session, Settings
 from tensorrepo.query.pages import PagesTable
 from tensorrepo.query.pushdown import DatasetTable
@@ -153,6 +153,7 @@ def sql(
     """See `Repository.sql`. `this` is the dataset that the query calls ``self``."""
     found = RepositoryTables(repository, ref, this)
     text("a query", query)
+    ref_text(ref)
     given = checked_params(params)
     if untrusted is not None:
         if not isinstance(untrusted, Limits):

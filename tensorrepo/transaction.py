@@ -16,9 +16,10 @@ from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.lineage import DERIVED_FROM, FINE_TUNED_FROM, TRAINED_ON, Edge
 from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.graph.graph import Graph
 from tensorrepo.formats.model.write import store_model
 from tensorrepo.formats.view import open_view
-from tensorrepo.given import listed, mapping, path_in, several, text
+from tensorrepo.given import checked_files, listed, mapping, path_in, several, text
 from tensorrepo.model import Model
 from tensorrepo.modelmaking import (
     adapter_edge,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tensorrepo.formats.dataset.columns.types import TypeLike
-    from tensorrepo.formats.model.graph.graph import Graph
     from tensorrepo.formats.model.report import WriteReport
     from tensorrepo.query.sandbox import Limits
     from tensorrepo.repo.attempt import Committed
@@ -232,6 +232,12 @@ class Transaction:
             What it took to store it: bytes by codec, and the models that it is encoded against.
         """
         path = path_in("models", name)
+        if files is not None:
+            checked_files(files)
+        if metadata is not None:
+            mapping("metadata", metadata, "JSON values")
+        if graph is not None and not isinstance(graph, Graph):
+            raise wrong("graph", "a graph, as tensorrepo.graph(module, args) traces it", graph)
         sources = several(trained_on, Dataset, Model, Stream)
         lineage = [edge for source in sources for edge in _edges_of(source)]
         if parent is not None:
@@ -347,7 +353,7 @@ class Transaction:
             NotFoundError: no such ref, or nothing at `path` in its commit.
         """
         revision = self.repository.resolve(ref)
-        entry = self.repository.core.entry(revision.commit.tree, path)
+        entry = self.repository.core.entry(revision.commit.tree, text("path", path))
         if entry is None:
             listed = [at for at, _ in self.repository.core.entries(revision.commit.tree)]
             there = f"There are {', '.join(listed[:8])}." if listed else "It is empty."
@@ -388,7 +394,7 @@ class Transaction:
         return Edge(FINE_TUNED_FROM, model.path, model.digest, model.commit)
 
     def _model(self, at: str, what: str) -> Model:
-        ref, path = split_path(at)
+        ref, path = split_path(text(what, at))
         if path is None:
             raise InvalidInputError(f"{what} {at!r}: expected REF:models/NAME")
         return self.repository.model(path.removeprefix("models/"), ref)
@@ -398,6 +404,8 @@ class Transaction:
         if base is None:
             return None
         model = self._model(base, "base") if isinstance(base, str) else base
+        if not isinstance(model, Model):
+            raise wrong("base", "a model of the repository, or REF:models/NAME", base)
         if model.repository.core.id != self.repository.core.id:
             raise InvalidInputError(
                 f"base {model!r} is of another repository: pull it into this one first"

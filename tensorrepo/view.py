@@ -85,6 +85,8 @@ class View(Dataset):
 
     def diff(self, older: View) -> ViewDiff:
         """Ids of the rows that this view has and `older` lacks, and the other way round."""
+        if not isinstance(older, View):
+            raise wrong("older", "a view, as repo.view(...) gives it", older)
         return diff_views(older.chosen, self.chosen)
 
     def __reduce__(self) -> tuple[Any, ...]:

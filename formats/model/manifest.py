@@ -170,8 +170,10 @@ def check_tensor_name(name: str) -> str:
     """`name`, when it may name a tensor.
 
     Raises:
-        InvalidInputError: it is empty, too long, or no UTF-8.
+        InvalidInputError: it is no text, empty, too long, or no UTF-8.
     """
+    if not isinstance(name, str):
+        raise InvalidInputError(f"tensor name {name!r:.80} is not text")
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:

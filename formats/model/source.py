@@ -92,8 +92,7 @@ def source_of(tensors: Mapping[str, object]) -> ModelSource:
         readers = {check_tensor_name(name): tensor_of(name, tensors[name]) for name in tensors}
         return ModelSource(readers)
     for name in tensors:
-        if not isinstance(name, str):
-            raise InvalidInputError(f"tensor name {name!r:.80} is not text")
+        check_tensor_name(name)
     aliases = _ties(tensors)
     readers = {
         check_tensor_name(name): tensor_of(name, value)

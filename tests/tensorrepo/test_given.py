@@ -28,6 +28,22 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
     return made
 
 
+def _construct(repo: tr.Repository, target: Any, donors: Any = ()) -> None:
+    repo.transaction().construct_model("m", target, donors)
+
+
+def _save(repo: tr.Repository, **given: Any) -> None:
+    repo.transaction().save_model("m", WEIGHTS, **given)
+
+
+def _draft(repo: tr.Repository, name: str, **given: Any) -> None:
+    repo.transaction().create_dataset(name, {"x": "float32"}, **given)
+
+
+def _points(repo: tr.Repository) -> Any:
+    return repo.transaction().dataset("points")
+
+
 WRONG: dict[str, tuple[str, Callable[[tr.Repository], Any]]] = {
     "params": ("params is a mapping", lambda repo: repo.run("r", params="lr=1")),
     "params as a list": ("params is a mapping", lambda repo: repo.run("r", params=[])),
@@ -53,6 +69,60 @@ WRONG: dict[str, tuple[str, Callable[[tr.Repository], Any]]] = {
     "catalog": ("catalog is the URL", lambda repo: tr.open(repo.url, catalog=5).catalog.url),
     "columns": ("columns is a mapping", lambda repo: repo.transaction().create_dataset("q", 5)),
     "content": ("content is bytes", lambda repo: repo.transaction().save_file("q", "text")),
+    "alpha": ("alpha is a finite number", lambda repo: repo.repack_models(alpha="x")),
+    "bases": ("depth is a whole number", lambda repo: repo.repack_models(depth=None)),
+    "registered": ("the name of a registered model", lambda repo: repo.registry[5]),
+    "registered version": (
+        "the name of a registered model",
+        lambda repo: repo.registry.model(None),
+    ),
+    "labels": ("labels is a mapping", lambda repo: repo.registry.create("a", labels="x")),
+    "protected": ("on is True or", lambda repo: repo.registry.protect("a", "b", on=[])),
+    "told": (
+        "message is text",
+        lambda repo: repo.registry.register("a", "main:models/net", message=5),
+    ),
+    "SQL's ref": ("a ref is", lambda repo: repo.sql("SELECT 1", ref=[])),
+    "pattern": ("first is text that", lambda repo: repo.catalog.find_models("\ud800")),
+    "metric": (
+        "metric is text that",
+        lambda repo: repo.catalog.donors(repo.model("net"), metric="\ud800"),
+    ),
+    "tensor": ("tensor is text", lambda repo: repo.catalog.owners(repo.model("net"), 5)),
+    "spec": ("the name of a tensor", lambda repo: repo.model("net").spec(5)),
+    "file": ("the name of a file", lambda repo: repo.model("net").file(None)),
+    "output": ("output is 'numpy' or", lambda repo: repo.model("net").load(output=[])),
+    "module": ("module is a torch", lambda repo: repo.model("net").load_into(5)),
+    "target": ("path is the path", lambda repo: repo.model("net").save(5)),
+    "NUL": ("path is the path", lambda repo: repo.model("net").export("a\0b")),
+    "form": ("format is text", lambda repo: repo.model("net").export("a.npz", 5)),
+    "other model": ("other is a model", lambda repo: repo.model("net").diff(5)),
+    "models": ("models is a list", lambda repo: repo.transaction().merge_models("m", 5)),
+    "donor models": ("donors is a list", lambda repo: _construct(repo, WEIGHTS, 5)),
+    "architecture": ("target is a graph", lambda repo: _construct(repo, 5)),
+    "graph": ("graph is a graph", lambda repo: _save(repo, graph=5)),
+    "files": ("files is a mapping", lambda repo: _save(repo, files=5)),
+    "a file": ("file 'a' is bytes", lambda repo: _save(repo, files={"a": 5})),
+    "a file's name": ("the name of a file", lambda repo: _save(repo, files={5: b""})),
+    "tensors": (
+        "tensor name .* is not text",
+        lambda repo: repo.transaction().save_model("m", np.zeros(3)),
+    ),
+    "metadata": ("metadata is a mapping", lambda repo: _save(repo, metadata=5)),
+    "base": ("base is a model", lambda repo: _save(repo, base=5)),
+    "parent": ("parent is text", lambda repo: _save(repo, parent=5)),
+    "restored": ("path is text", lambda repo: repo.transaction().restore(5, "main")),
+    "how": ("how is a mapping", lambda repo: _draft(repo, "w", how=5)),
+    "expressions": ("values is a mapping", lambda repo: _points(repo).update_sql(5)),
+    "expression": ("an expression is text", lambda repo: _points(repo).update_sql({"x": 5})),
+    "condition": ("where is text", lambda repo: _points(repo).update_sql({"x": "1"}, where=5)),
+    "nullable": (
+        "nullable is True or",
+        lambda repo: _points(repo).add_column("y", "i4", nullable=5),
+    ),
+    "type": ("type is text that", lambda repo: _points(repo).add_column("y", "\ud800")),
+    "sql": ("sql is text", lambda repo: _points(repo).add_column("y", sql=5)),
+    "versions": ("all_versions is", lambda repo: repo.lineage("models/net", all_versions=[])),
     "metrics": (
         "metrics is a mapping",
         lambda repo: repo.transaction().save_model("n", WEIGHTS, metrics=5),
@@ -120,3 +190,26 @@ def test_polars_is_told_about_columns_of_one_name(repo: tr.Repository) -> None:
     pytest.importorskip("polars")
     with pytest.raises(tr.InvalidInputError, match="several columns are called 'a'"):
         repo.sql("SELECT 1 AS a, 2 AS a").pl()
+
+
+@pytest.mark.parametrize("name", [[], {}, 5, "\ud800"])
+def test_what_can_be_no_name_is_in_nothing(repo: tr.Repository, name: object) -> None:
+    assert name not in repo.model("net")
+    assert name not in repo.registry
+
+
+def test_what_a_run_is_told_has_names(repo: tr.Repository) -> None:
+    with repo.run("names") as run:
+        for call in (run.log_metric, run.log_param):
+            with pytest.raises(tr.InvalidInputError, match="the name of a"):
+                call([], 1)
+    with pytest.raises(tr.InvalidInputError, match="mode is 'min' or 'max'"):
+        run.record.best("loss", [])  # type: ignore[arg-type]
+
+
+def test_a_registered_model_is_taken_by_its_name(repo: tr.Repository) -> None:
+    repo.registry.register("shelf/net", "main:models/net")
+    assert repo.registry["shelf/net"].versions == (1,)
+    assert "shelf/net" in repo.registry
+    with pytest.raises(tr.NotFoundError, match="no model 'shelf'"):
+        repo.registry["shelf"]

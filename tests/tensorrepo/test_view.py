@@ -11,10 +11,13 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import tensorrepo as tr
+from tensorrepo import sqledit
 from tensorrepo.formats.view import write_view
+from tensorrepo.query.sqlcolumns import row_shape
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 
@@ -148,6 +151,58 @@ def test_values_are_set_by_expressions_that_see_what_was_there(repo: tr.Reposito
         tx.dataset("fashion").update_sql({"label": "label + 10"}, where="label >= 3")
     after = repo.dataset("fashion")["label"][:]
     assert after.tolist() == np.where(before >= 3, before + 10, before).tolist()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> tr.Repository:
+    """Tensors that are large enough to be lists in lists to SQL."""
+    made = tr.init(tmp_path / "pictures", author="Ada <ada@example.org>")
+    with made.transaction("main", message="first") as tx:
+        columns = {"n": "int64", "x": tr.Tensor("uint8", (3, 96, 96))}
+        rows = {"n": np.arange(6), "x": np.arange(6 * 3 * 96 * 96).reshape(6, 3, 96, 96) % 251}
+        tx.create_dataset("large", columns).append(rows)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sql", "shape"),
+    [
+        ("x", (3, 96, 96)),
+        ("CASE WHEN n >= 2 THEN x END", (3, 96, 96)),
+        ("[x[1], x[2]]", (2, 96, 96)),
+        ("[[n, n], [1, 2], [3, 4]]", (3, 2)),
+        ("CASE WHEN n > 2 THEN x[:2] ELSE x[:1] END", (None, 96, 96)),
+        ("CASE WHEN n > 9 THEN [[1.5]] END", (None, None)),
+    ],
+)
+def test_the_shape_of_tensors_is_that_of_the_rows(
+    pictures: tr.Repository, sql: str, shape: tuple[int | None, ...]
+) -> None:
+    with pictures.transaction("main") as tx:
+        tx.dataset("large").add_column("y", sql=sql)
+    assert pictures.dataset("large").schema.column("y").type.shape == shape
+
+
+def test_large_tensors_come_out_of_an_expression_as_they_are(pictures: tr.Repository) -> None:
+    with pictures.transaction("main") as tx:
+        tx.dataset("large").add_column("y", sql="x")
+    ds = pictures.dataset("large")
+    assert np.array_equal(ds["y"][:], ds["x"][:])
+
+
+def test_rows_of_another_shape_than_the_first_say_which_type_to_give() -> None:
+    first, later = pa.array([[[1, 2]]]), pa.array([[[1, 2], [3, 4]]])
+    inferred = tr.Tensor("int64", row_shape(first))
+    with pytest.raises(tr.InvalidInputError, match=r"Tensor\('int64', \(None, 2\)\)"):
+        list(sqledit._as_inferred([first, later], inferred))
+
+
+def test_lists_in_lists_of_text_are_no_column(repo: tr.Repository) -> None:
+    with (
+        pytest.raises(tr.UnsupportedError, match="lists in lists of string"),
+        repo.transaction("main") as tx,
+    ):
+        tx.dataset("fashion").add_column("y", sql="[['a'], ['b']]")
 
 
 @pytest.mark.parametrize("sql", ["nope", "1) FROM self; DROP TABLE x; SELECT (1", "count(*)"])
