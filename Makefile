@@ -49,8 +49,10 @@ dev: $(VENV)/.dev ## make .venv with everything that tests, linters and docs nee
 demo: $(VENV)/$(if $(filter s3,$(STORE)),.dev,.demo) ## run the story of README.md on real data; STORE=s3 does it on a local S3 server
 	$(BIN)/python examples/demo.py
 
-# pytest comes last: whoever runs this judges it by pytest's closing line.
-test: lint typecheck docs ## lint, types, strict docs, then every test but the soak ones
+# pytest comes last: whoever runs this judges it by pytest's closing line. What comes before it runs
+# side by side, for mypy and sphinx keep one core busy each.
+test: $(VENV)/.dev ## lint, types, strict docs, then every test but the soak ones
+	@$(MAKE) -j3 lint typecheck docs
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## ruff, rules and format

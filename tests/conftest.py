@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,15 @@ settings.load_profile("tensorrepo")
 # Else examples depend on which modules a worker has loaded: each is parsed for numbers to draw,
 # which takes five seconds a worker.
 providers.is_local_module_file = lambda _path: False
+
+
+def pytest_collection_finish() -> None:
+    """What 17,000 collected tests and all they import need not be walked by each collection.
+
+    A `gc.collect()` takes half a second otherwise, and some hundred tests ask for one.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,6 +24,8 @@ from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
 
 ITEMS = (1, 2, 4, 8, 16)
 RNG = np.random.default_rng(3)
+RISING = np.zeros((70_001, 16), np.uint8)
+RISING[:, :8] = np.arange(70_001, dtype="<u8")[:, np.newaxis].view(np.uint8)
 MIB = 1 << 20
 
 
@@ -38,14 +40,17 @@ def _hostile(item: int) -> dict[str, bytes]:
         "extremes": [0, top - 1, top // 2, top // 2 - 1] * 9,
         "around the sign": [(at - 5) % top for at in range(11)],
         "two values": [7, 6] * 333 + [7],
-        "one far away": [0] * 70_000 + [top - 1],
-        "rising": [at % top for at in range(70_001)],
     }
     found = {
         name: b"".join(number.to_bytes(item, "little") for number in some)
         for name, some in numbers.items()
     }
-    return found | {"random": RNG.bytes(item * 4099)}
+    many = {
+        "one far away": bytes(item * 70_000) + (top - 1).to_bytes(item, "little"),
+        "rising": RISING[:, :item].tobytes(),
+        "random": RNG.bytes(item * 4099),
+    }
+    return found | many
 
 
 CASES = [

@@ -11,8 +11,7 @@ one, to see that each is needed:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,15 +22,13 @@ MAX_SENDS = 3
 SEEKING, WAITING, TOLD_OK = range(3)
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
+class Writer(NamedTuple):
     step: int = SEEKING
     slot: int = 0
     sends: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """What happens next.
 
     `kind` is "send" (a writer finds the head and creates the slot behind it), "read" (it looks
@@ -44,8 +41,7 @@ class Event:
     send: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(NamedTuple):
     """`history` is what won each slot, for ever; `store` is what can be read there now."""
 
     history: tuple[int, ...] = ()
@@ -56,7 +52,7 @@ class World:
     removals: int = 1
 
     def holds(self, slot: int) -> int | None:
-        return dict(self.store).get(slot)
+        return next((held for at, held in self.store if at == slot), None)
 
     def head(self) -> int:
         found = self.hint
@@ -89,11 +85,11 @@ def events(world: World, rules: frozenset[str]) -> Iterator[tuple[Event, World]]
         yield Event("land", number, slot, send), _land(world, number, slot, send)
     for hint in range(len(world.history) + 1):
         if hint != world.hint:
-            yield Event("hint", slot=hint), replace(world, hint=hint)
+            yield Event("hint", slot=hint), world._replace(hint=hint)
     if "permanent" not in rules and world.removals and world.history:
         gone = len(world.history)
         store = frozenset(held for held in world.store if held[0] != gone)
-        yield Event("remove", slot=gone), replace(world, store=store, removals=0)
+        yield Event("remove", slot=gone), world._replace(store=store, removals=0)
 
 
 def explore(rules: frozenset[str] = FIXED) -> tuple[str | None, dict[World, list[Event]]]:
@@ -121,8 +117,7 @@ def _with(world: World, number: int, writer: Writer) -> tuple[Writer, ...]:
 
 def _send(world: World, number: int, slot: int) -> World:
     sends = world.writers[number].sends + 1
-    return replace(
-        world,
+    return world._replace(
         writers=_with(world, number, Writer(WAITING, slot, sends)),
         flying=world.flying | {(number, slot, sends)},
     )
@@ -133,18 +128,17 @@ def _read(world: World, number: int, rules: frozenset[str]) -> World | None:
     held = world.holds(writer.slot)
     if held == number:
         after = Writer(TOLD_OK, writer.slot, writer.sends)
-        return replace(world, writers=_with(world, number, after))
+        return world._replace(writers=_with(world, number, after))
     if held is not None or "resend" not in rules:
-        return replace(world, writers=_with(world, number, Writer(sends=writer.sends)))
+        return world._replace(writers=_with(world, number, Writer(sends=writer.sends)))
     return _send(world, number, writer.slot) if writer.sends < MAX_SENDS else None
 
 
 def _land(world: World, number: int, slot: int, send: int) -> World:
     flying = world.flying - {(number, slot, send)}
     if world.holds(slot) is not None:
-        return replace(world, flying=flying)
-    return replace(
-        world,
+        return world._replace(flying=flying)
+    return world._replace(
         flying=flying,
         store=world.store | {(slot, number)},
         history=(*world.history, number),
