@@ -40,10 +40,10 @@ def model_graph(model: Model) -> Graph:
             raise CorruptError(f"graph {digest:.12}: expected a blob, found {envelope.kind.label}")
         return decode_graph(envelope.payload, f"graph {digest:.12}")
     specs = {name: model.spec(name) for name in model.keys()}  # noqa: SIM118  # a Model is no dict
-    parsed = graph_of(model)
-    if parsed is not None:
-        # What a runtime takes may be no graph of ours: names of 5 kB, values that nothing makes.
-        with suppress(InvalidInputError):
+    # A file that was stored as it came may be damaged, or no graph of ours: names of 5 kB.
+    with suppress(InvalidInputError):
+        parsed = graph_of(model)
+        if parsed is not None:
             return from_onnx(parsed, specs)
     return derived_graph(specs.values(), model_config(model))
 

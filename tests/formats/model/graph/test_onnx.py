@@ -125,15 +125,20 @@ def test_a_file_with_sparse_initialisers_has_a_graph(tmp_path: Path) -> None:
     assert [one.op for one in found.nodes] == ["constant", "input", "MatMul", "MatMul"]
 
 
-def test_a_file_that_is_no_graph_of_ours_gets_the_derived_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "length"), [("n" * 5000, 6), ("product", 126)])
+def test_a_file_that_is_no_graph_of_ours_gets_the_derived_one(
+    tmp_path: Path, name: str, length: int
+) -> None:
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
     helper = onnx.helper
     told = [helper.make_tensor_value_info(name, 1, [1, 2]) for name in "xy"]
-    step = helper.make_node("MatMul", ["x", "w"], ["y"], name="n" * 5000)
+    step = helper.make_node("MatMul", ["x", "w"], ["y"], name=name)
     weights = onnx.numpy_helper.from_array(np.eye(2, dtype="f4"), "w")
     onnx.save(
         helper.make_model(helper.make_graph([step], "g", told[:1], told[1:], [weights])),
         tmp_path / "m.onnx",
     )
+    saved = (tmp_path / "m.onnx").read_bytes()
+    (tmp_path / "m.onnx").write_bytes(saved.replace(b"\x06MatMul", b"%cMatMul" % length))
     found = model_graph(stored(read_onnx(tmp_path / "m.onnx")))
     assert (found.source, list(found.tensors())) == ("names", ["w"])
