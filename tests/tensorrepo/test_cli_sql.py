@@ -139,6 +139,16 @@ def test_views_are_staged_committed_shown_and_refreshed(full: Shell) -> None:
     assert pq.read_table(full.folder / "first.parquet").num_rows == 2
 
 
+def test_a_refresh_is_bounded_as_the_user_says(full: Shell) -> None:
+    query = "SELECT row_id FROM points WHERE length(repeat(row_id, 1000000)) > 0"
+    full("view", "create", "long", query)
+    full("commit", "-m", "A view")
+    told = full.fails(2, "view", "refresh", "long", "--memory", "1MiB")
+    assert "memory" in told.lower()
+    assert "--seconds" in full.fails(2, "view", "refresh", "long", "--seconds", "0")
+    assert "0 rows in, 0 rows out" in full("view", "refresh", "long", "--seconds", "60")
+
+
 def test_columns_and_values_come_from_expressions(full: Shell) -> None:
     full("column", "add", "points", "place", "--sql", "row_number * 2")
     full("update", "points", "--sql", "--set", "place=place + 1", "--where", "place >= 4")
