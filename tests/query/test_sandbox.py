@@ -198,6 +198,34 @@ def test_what_has_no_meaning_is_an_error_of_ours(
         _ask(repo, "SELECT n AS x FROM numbers")
 
 
+def _kind_of(zone: str) -> pa.DataType:
+    return pa.list_(pa.timestamp("us", zone))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        _kind_of("../../etc/passwd"),
+        _kind_of("/etc/passwd"),
+        _kind_of("x" * 100),
+        pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))]),
+        pa.dense_union([pa.field("a", pa.int32())]),
+        pa.run_end_encoded(pa.int16(), pa.string()),
+        pa.list_view(pa.int8()),
+        pa.string_view(),
+    ],
+    ids=str,
+)
+def test_types_that_our_process_never_sends_are_refused(kind: pa.DataType) -> None:
+    with pytest.raises(tr.InvalidInputError, match=r"not taken|time zone"):
+        sandbox._check_types(pa.schema([("x", kind)]))
+
+
+@pytest.mark.parametrize("zone", ["Etc/UTC", "Europe/Berlin", "+02:00", "Etc/GMT+5"])
+def test_moments_of_any_zone_are_taken(zone: str) -> None:
+    sandbox._check_types(pa.schema([("x", _kind_of(zone))]))
+
+
 def test_a_process_that_left_another_one_behind_is_ended_at_the_deadline(
     repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
