@@ -69,7 +69,10 @@ class TensorType:
             InvalidInputError: not a shape, too large, or not a whole number of blocks.
         """
         if len(shape) > MAX_DIMS or any(dim < 0 or dim >= MAX_TENSOR_BYTES for dim in shape):
-            raise InvalidInputError(f"shape {shape!s:.80}: up to {MAX_DIMS} dimensions, none < 0")
+            raise InvalidInputError(
+                f"shape {shape!s:.80}: expected up to {MAX_DIMS} dimensions of 0 to "
+                f"{MAX_TENSOR_BYTES - 1}"
+            )
         elements = prod(shape)
         if elements % self.block_elements:
             raise InvalidInputError(
@@ -78,7 +81,10 @@ class TensorType:
             )
         size = elements // self.block_elements * self.block_bytes
         if size > MAX_TENSOR_BYTES:
-            raise InvalidInputError(f"shape {shape!s:.80} of {self.name} takes {size} bytes")
+            raise InvalidInputError(
+                f"shape {shape!s:.80} of {self.name} takes {size} bytes, at most "
+                f"{MAX_TENSOR_BYTES} are stored"
+            )
         return size
 
     def units_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:

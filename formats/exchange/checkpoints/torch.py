@@ -22,7 +22,7 @@ from tensorrepo.formats.exchange.checkpoints.tensorfile import (
     RangeFile,
     strided_tensor,
 )
-from tensorrepo.formats.exchange.checkpoints.zipranges import data_start, zip_members
+from tensorrepo.formats.exchange.checkpoints.zipranges import check_stored, data_start, zip_members
 from tensorrepo.formats.jsonvalues import MAX_JSON_NESTING
 from tensorrepo.formats.model.manifest import check_tensor_name
 from tensorrepo.formats.model.source import ModelSource
@@ -123,8 +123,9 @@ def read_torch(path: Path) -> ModelSource:
     file = RangeFile(path, "torch checkpoint")
     _refuse_other_forms(file)
     try:
-        entries = zip_members(file, compressed=False)
+        entries = zip_members(file, compressed=True)
         folder = _folder(path, entries)
+        check_stored(entries.values())  # asked last: the code of a program is compressed
         data = _read_entry(file, entries[f"{folder}/data.pkl"], MAX_PICKLE_BYTES)
         root = load_pickle(data, _find, _persistent)
         found = _Found(limit=max(len(data), 10_000))

@@ -15,6 +15,8 @@ from tensorrepo.formats.exchange.base import refusals
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tensorrepo.formats.exchange.checkpoints.tensorfile import RangeFile
 
 BAD_ZIP: Final = (
@@ -35,8 +37,13 @@ def zip_members(file: RangeFile, *, compressed: bool) -> dict[str, zipfile.ZipIn
     Raises:
         InvalidInputError: no zip file, or one with tricks; names the member.
     """
-    with refusals(file.path, file.what, *BAD_ZIP), zipfile.ZipFile(file.path) as archive:
-        members = archive.infolist()
+    with refusals(file.path, file.what, *BAD_ZIP):
+        if not zipfile.is_zipfile(file.path):
+            raise InvalidInputError(
+                "no zip file, or cut short: the directory at its end is missing. Fetch it again"
+            )
+        with zipfile.ZipFile(file.path) as archive:
+            members = archive.infolist()
     if len(members) > MAX_MEMBERS:
         raise InvalidInputError(f"{len(members)} members; at most {MAX_MEMBERS} are read")
     known: dict[str, zipfile.ZipInfo] = {}
@@ -47,6 +54,12 @@ def zip_members(file: RangeFile, *, compressed: bool) -> dict[str, zipfile.ZipIn
         known[member.filename] = member
     _check_apart(file, members)
     return known
+
+
+def check_stored(members: Iterable[zipfile.ZipInfo]) -> None:
+    """Whether no member is compressed. Raises InvalidInputError; names one that is."""
+    for member in members:
+        _check(member, compressed=False)
 
 
 def data_start(file: RangeFile, member: zipfile.ZipInfo) -> int:
