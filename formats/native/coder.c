@@ -114,7 +114,7 @@ static uint8_t *pack_symbols(const uint8_t *symbols, const uint8_t *contexts, si
 
 static void choose(void)
 {
-    choose_rounds();
+    choose_unpacking();
     if (!is_wide())
         return;
     fill_pushed();
@@ -290,7 +290,7 @@ static PyObject *unpacked(Py_buffer *at, int lanes)
     decoder it;
     Py_BEGIN_ALLOW_THREADS
     for (size_t i = 0; i < tables; i++)
-        fill_slots((const uint16_t *)at[2].buf + i * SYMBOLS, slots + i * TABLE);
+        best_fill((const uint16_t *)at[2].buf + i * SYMBOLS, slots + i * TABLE);
     size_t size = (size_t)at[0].len;
     fine = begin_symbols(&it, at[0].buf, size, size, slots, (size_t)lanes) &&
            next_symbols(&it, at[1].obj ? at[1].buf : NULL, (size_t)at[3].len, at[3].buf) &&

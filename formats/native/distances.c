@@ -1,8 +1,9 @@
 /* How far is each number of a tensor from its base, in tokens and bits?
  *
- * scan, contexts and pack_bits are what an encoder needs, whose tokens coder.c packs; decode does all
- * that a decoder does. All let go of the interpreter lock. The twin in numpy is distances.py
- * beside this, with identical results; the layout is in docs/spec/model.md, section "Codecs".
+ * scan, contexts and pack_bits are what an encoder needs, whose tokens coder.c packs; decode is all
+ * that a decoder does. All let go of the interpreter lock. The twin in numpy is distances.py beside
+ * this, that of decode the steps of codecs/delta.py, with identical results; the layout is in
+ * docs/spec/model.md, section "Codecs".
  *
  * Whatever comes from storage is hostile: every length is checked, and nothing is read or written
  * outside of the buffers given.
@@ -168,7 +169,7 @@ WIDE static Py_ssize_t pack_bits_wide(const uint8_t *frame, const uint8_t *base,
 
 static void choose(void)
 {
-    choose_rounds();
+    choose_unpacking();
     if (!is_wide())
         return;
     best_differ = differ_wide;

@@ -17,6 +17,7 @@
 enum {
     STRIDE = 32,       /* numbers between two looks at how many bytes are left */
     AHEAD = 320,       /* bytes that STRIDE numbers read at most: 61 bits each, and a vector more */
+    BEFORE = 4,        /* bytes before the next bits that may be read: those of tables, at least */
     TAIL = 3 * AHEAD,  /* bytes of the last bits, and zeros */
     MOST_GROUPS = 16,
     MANY = 4096,       /* numbers: from here on LANES coders take turns */
@@ -33,25 +34,25 @@ typedef struct {
     uint8_t *tail; /* TAIL bytes */
 } bit_reading;
 
-/* The last bits again where zeros follow; whether there are as many as were read. */
-__attribute__((noinline)) static bool move_bits_to_tail(bit_reading *from)
+/* The last bits again where zeros follow; no room if these were read already. By value as words. */
+__attribute__((noinline)) static bit_reading moved_bits(bit_reading from)
 {
-    size_t skipped = from->at / 8;
-    if (from->bits == from->tail || from->at > 8 * from->size)
-        return false;
-    from->size -= skipped;
-    from->at -= 8 * skipped;
-    memset(from->tail, 0, TAIL);
-    memcpy(from->tail, from->bits + skipped, from->size);
-    from->bits = from->tail;
-    from->room = TAIL;
-    return true;
+    size_t skipped = from.at / 8;
+    uint8_t *tail = from.tail + BEFORE;
+    if (from.bits == tail || from.at > 8 * from.size)
+        return (bit_reading){from.bits, from.at, from.size, 0, from.tail};
+    memset(from.tail, 0, TAIL);
+    memcpy(tail, from.bits + skipped, from.size - skipped);
+    return (bit_reading){tail, from.at % 8, from.size - skipped, TAIL - BEFORE, from.tail};
 }
 
 /* Whether STRIDE more numbers may be read. */
 INLINE bool bits_ready(bit_reading *from)
 {
-    return __builtin_expect(from->at / 8 + AHEAD <= from->room, 1) || move_bits_to_tail(from);
+    if (__builtin_expect(from->at / 8 + AHEAD <= from->room, 1))
+        return true;
+    *from = moved_bits(*from);
+    return from->room;
 }
 
 static bool bits_ended(const bit_reading *from)
@@ -233,7 +234,7 @@ static bool decode_plane(frame *it, const uint8_t *plane, size_t size)
     it->bits = (bit_reading){plane + begin + coded, 0, left - coded, left - coded, it->tail};
     if (!it->certain) {
         for (size_t row = 0; row < rows; row++)
-            fill_slots(frequencies + row * SYMBOLS, slots_of_thread + row * TABLE);
+            best_fill(frequencies + row * SYMBOLS, slots_of_thread + row * TABLE);
         if (!begin_symbols(&it->tokens, plane + begin, coded, left, slots_of_thread,
                            it->count >= MANY ? LANES : FEW))
             return false;

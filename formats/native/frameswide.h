@@ -1,8 +1,8 @@
 /* Frames of numbers from a plane of distances, many numbers at once, on x86-64.
  *
  * For distances.c alone. They read and write what frames.h does, bit for bit. The bits of 8 numbers
- * of at most 4 bytes lie in one vector of 32 bytes, those of 16 in one of 64: what a number needs is
- * in two neighbouring words of it.
+ * of at most 4 bytes lie in one vector of 32 bytes, those of 16 in one of 64: what each needs is in
+ * two neighbouring words of that.
  */
 #ifndef TENSORREPO_FRAMESWIDE_H
 #define TENSORREPO_FRAMESWIDE_H
@@ -23,7 +23,8 @@ WIDE INLINE __m256i zigzag_eight(const uint8_t *tokens, bit_reading *from)
     __m256i least = _mm256_blendv_epi8(token, _mm256_sllv_epi32(begins, bits), far);
 
     /* Eight lengths in eight bytes: their product with ones are their sums. */
-    __m128i narrow = _mm_packs_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+    __m128i upper = _mm256_extracti128_si256(bits, 1);
+    __m128i narrow = _mm_packs_epi32(_mm256_castsi256_si128(bits), upper);
     uint64_t lengths = (uint64_t)_mm_cvtsi128_si64(_mm_packus_epi16(narrow, narrow));
     uint64_t ends = lengths * 0x0101010101010101u;
     __m256i at = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)(ends << 8)));
@@ -40,25 +41,24 @@ WIDE INLINE __m256i zigzag_eight(const uint8_t *tokens, bit_reading *from)
     return _mm256_or_si256(least, _mm256_and_si256(raw, mask));
 }
 
-/* The same for numbers of at most 4 bytes, `count` of them; fewer than eight as frames.h does. */
-WIDE INLINE bool short_zigzag_wide(const uint8_t *tokens, size_t count, bit_reading *from,
-                                   U32 *zigzag)
+WIDE INLINE void zigzag_stride(const uint8_t *tokens, bit_reading *from, U32 *zigzag)
 {
-    uint8_t padded[STRIDE] = {0}; /* tokens of no bits */
+    for (size_t i = 0; i < STRIDE; i += 8)
+        _mm256_storeu_si256((__m256i *)(zigzag + i), zigzag_eight(tokens + i, from));
+}
+
+/* Those of a block, filled up to whole strides. */
+WIDE INLINE bool short_zigzag_wide(const uint8_t *tokens, size_t count, bit_reading *from,
+                                   U32 zigzag[BLOCK])
+{
+    uint8_t last[STRIDE] = {0}; /* tokens of no bits */
     bit_reading local = *from;
-    size_t at = 0;
-    for (; at + STRIDE <= count; at += STRIDE) {
+    for (size_t at = 0; at < count; at += STRIDE) {
         if (!bits_ready(&local))
             return false;
-        for (size_t i = 0; i < STRIDE; i += 8)
-            _mm256_storeu_si256((__m256i *)(zigzag + at + i), zigzag_eight(tokens + at + i, &local));
-    }
-    if (at < count) {
-        if (!bits_ready(&local))
-            return false;
-        memcpy(padded, tokens + at, count - at);
-        for (size_t i = 0; i < STRIDE; i += 8)
-            _mm256_storeu_si256((__m256i *)(zigzag + at + i), zigzag_eight(padded + i, &local));
+        if (count - at < STRIDE)
+            memcpy(last, tokens + at, count - at);
+        zigzag_stride(count - at < STRIDE ? last : tokens + at, &local, zigzag + at);
     }
     *from = local;
     return true;
@@ -87,9 +87,34 @@ WIDE static bool apply_wide(const uint8_t *tokens, bit_reading *from, const uint
 /* ------------------------------------------------------------------ all in one pass
  *
  * What a round of coders finds is turned to numbers at once, while the next round waits for its
- * slots: each half of this takes about as long as both. */
+ * slots: each half of this takes about as long as both. What is known of both halves of a round is
+ * in one vector: of the second one in the upper 16 bits of each 32. */
 
-/* Sums of each number and all before it. */
+/* A constant that stays in its register: compilers that see one make it again in each round. */
+NEWEST INLINE __m512i kept(int each)
+{
+    __m512i value = _mm512_set1_epi32(each);
+    __asm__("" : "+v"(value));
+    return value;
+}
+
+typedef struct {
+    __m512i one, three, four, direct, slot, lowest, half, bytes, directs, eights, most;
+} constants;
+
+NEWEST INLINE constants all_kept(void)
+{
+    return (constants){
+        kept(1), kept(3), kept(4), kept(DIRECT - 1), kept(TABLE - 1), kept(LOWEST), kept(0xFFFF),
+        kept(0xFF00FF), kept((DIRECT - 1) * 0x10001), kept(8 * 0x10001), kept(INT32_MAX),
+    };
+}
+
+typedef struct {
+    __m512i one, other;
+} halves;
+
+/* Sums of each number and all before it, of both halves. */
 NEWEST INLINE __m512i sums(__m512i of)
 {
     const __m512i zero = _mm512_setzero_si512();
@@ -99,27 +124,45 @@ NEWEST INLINE __m512i sums(__m512i of)
     return _mm512_add_epi32(of, _mm512_alignr_epi32(of, zero, 8));
 }
 
-NEWEST INLINE __m512i zigzag_sixteen(__m512i token, bit_reading *from)
+/* The distances of one half. `at` has the 32 bits before the half's first byte, then its bits;
+ * `ends` says where in those each number ends. What is above the lowest bits is of the other half,
+ * and no instruction here looks at it. */
+NEWEST INLINE __m512i zigzag_sixteen(__m512i entry, __m512i bits, __m512i ends, const uint8_t *at,
+                                     const constants *is)
 {
-    __mmask16 far = _mm512_cmpgt_epu32_mask(token, _mm512_set1_epi32(DIRECT - 1));
-    __m512i bits = _mm512_sub_epi32(token, _mm512_set1_epi32(8));
-    bits = _mm512_maskz_srli_epi32(far, bits, 2);
-    __m512i ends = sums(bits);
-    __m512i at = _mm512_sub_epi32(ends, bits);
-    at = _mm512_add_epi32(at, _mm512_set1_epi32((int)(from->at % 8)));
-    __m512i window = _mm512_loadu_si512(from->bits + from->at / 8);
-    from->at += (uint32_t)_mm_extract_epi32(_mm512_extracti32x4_epi32(ends, 3), 3);
-
-    __m512i place = _mm512_srli_epi32(at, 5);
+    __m512i window = _mm512_loadu_si512(at), place = _mm512_srli_epi32(ends, 5);
     __m512i low = _mm512_permutexvar_epi32(place, window);
-    __m512i high =
-        _mm512_permutexvar_epi32(_mm512_add_epi32(place, _mm512_set1_epi32(1)), window);
-    __m512i raw = _mm512_shrdv_epi32(low, high, at);
-    __m512i begins = _mm512_or_si512(_mm512_and_si512(token, _mm512_set1_epi32(3)),
-                                     _mm512_set1_epi32(4));
-    __m512i least = _mm512_mask_sllv_epi32(token, far, begins, bits);
-    __m512i above = _mm512_sllv_epi32(_mm512_set1_epi32(-1), bits);
-    return _mm512_ternarylogic_epi32(least, raw, above, 0xF4); /* least | (raw & ~above) */
+    __m512i high = _mm512_permutexvar_epi32(_mm512_add_epi32(place, is->one), window);
+    __m512i last = _mm512_shrdv_epi32(low, high, ends); /* the 32 bits before the end */
+    __mmask16 far = _mm512_test_epi32_mask(bits, is->half);
+    __m512i begin = _mm512_and_si512(entry, is->direct);
+    /* Far tokens: (token & 3) | 4. */
+    begin = _mm512_mask_ternarylogic_epi32(begin, far, is->three, is->four, 0xEA);
+    return _mm512_shldv_epi32(begin, last, bits);
+}
+
+/* The distances of a round, of which the slots' entries say the tokens; the highest one so far. */
+NEWEST INLINE halves zigzag_round(halves entry, bit_reading *from, __m512i *highest,
+                                  const constants *is)
+{
+    __m512i moved = _mm512_slli_epi32(entry.other, 16);
+    /* Where half has bits those of one, else those moved. */
+    __m512i tokens = _mm512_ternarylogic_epi32(entry.one, moved, is->half, 0xE4);
+    tokens = _mm512_and_si512(tokens, is->bytes);
+    *highest = _mm512_max_epu16(*highest, tokens);
+    __mmask32 far = _mm512_cmpgt_epu16_mask(tokens, is->directs);
+    __m512i bits = _mm512_maskz_srli_epi16(far, _mm512_sub_epi16(tokens, is->eights), 2);
+    __m512i ends = sums(bits);
+    uint32_t used = (uint32_t)_mm_extract_epi32(_mm512_extracti32x4_epi32(ends, 3), 3);
+    size_t at = from->at, middle = at + (used & 0xFFFF);
+    const uint8_t *before = from->bits - BEFORE;
+    from->at = middle + (used >> 16);
+    ends = _mm512_add_epi32(ends, _mm512_set1_epi32((int)(at % 8 | middle % 8 << 16)));
+    return (halves){
+        zigzag_sixteen(entry.one, bits, ends, before + at / 8, is),
+        zigzag_sixteen(entry.other, _mm512_srli_epi32(bits, 16), _mm512_srli_epi32(ends, 16),
+                       before + middle / 8, is),
+    };
 }
 
 /* Numbers of at most 4 bytes, in the highest bits of 4: what carries goes out there alike. */
@@ -150,22 +193,20 @@ NEWEST INLINE void store_sixteen(__m512i number, uint8_t *out, int size)
     }
 }
 
-NEWEST INLINE void restore_sixteen(__m512i zigzag, const uint8_t *base, kind kind, uint8_t *out)
+/* As restored32 does. */
+NEWEST INLINE void restore_sixteen(__m512i zigzag, const uint8_t *base, kind kind, uint8_t *out,
+                                   const constants *is)
 {
-    const __m512i top = _mm512_set1_epi32(INT32_MIN), zero = _mm512_setzero_si512();
     __m512i from = base_sixteen(base, kind.size);
-    __m512i down = _mm512_sub_epi32(zero, _mm512_and_si512(zigzag, _mm512_set1_epi32(1)));
+    __m512i down = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_and_si512(zigzag, is->one));
     __m512i distance = _mm512_xor_si512(_mm512_srli_epi32(zigzag, 1), down);
-    distance = _mm512_slli_epi32(distance, (unsigned)(32 - 8 * kind.size));
-    if (kind.magnitude) {
-        __m512i away = _mm512_srai_epi32(from, 31);
-        from = _mm512_ternarylogic_epi32(from, away, top, 0x1E); /* from ^ (away | top) */
-        distance = _mm512_sub_epi32(_mm512_xor_si512(distance, away), away);
-    }
+    if (kind.size < 4)
+        distance = _mm512_slli_epi32(distance, (unsigned)(32 - 8 * kind.size));
     __m512i number = _mm512_add_epi32(from, distance);
     if (kind.magnitude) {
-        __m512i sign = _mm512_srai_epi32(number, 31);
-        number = _mm512_ternarylogic_epi32(number, sign, top, 0x4B); /* number ^ (~sign | top) */
+        __m512i crossed = _mm512_srai_epi32(_mm512_xor_si512(number, from), 31);
+        /* number ^ (crossed & most) */
+        number = _mm512_ternarylogic_epi32(number, crossed, is->most, 0x78);
     }
     store_sixteen(number, out, kind.size);
 }
@@ -187,62 +228,79 @@ NEWEST INLINE void group_block(const uint8_t *base, size_t count, kind kind, con
     }
 }
 
-/* Both halves of a round: the words that both ask for are one run. */
-NEWEST INLINE void refill(__m512i *one, __m512i *other, reading *from)
+/* What the slots say that sixteen coders are at. */
+NEWEST INLINE __m512i entry_of(__m512i state, const uint32_t *slots, const uint8_t *contexts,
+                               const constants *is)
 {
-    const __m512i lowest = _mm512_set1_epi32(LOWEST);
-    __mmask16 low = _mm512_cmplt_epu32_mask(*one, lowest);
-    __mmask16 high = _mm512_cmplt_epu32_mask(*other, lowest);
+    __m512i of = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)contexts));
+    of = _mm512_slli_epi32(of, TABLE_BITS);
+    __m512i slot = _mm512_ternarylogic_epi32(state, of, is->slot, 0xEC); /* of | (state & slot) */
+    return _mm512_i32gather_epi32(slot, slots, 4);
+}
+
+/* The next states, before they are filled with words. */
+NEWEST INLINE __m512i state_after(__m512i state, __m512i entry, const constants *is)
+{
+    __m512i rest = _mm512_srli_epi32(state, TABLE_BITS);
+    __m512i less = _mm512_and_si512(_mm512_srli_epi32(entry, 8), is->slot);
+    __m512i start = _mm512_add_epi32(_mm512_srli_epi32(entry, 20), rest);
+    return _mm512_add_epi32(_mm512_mullo_epi32(less, rest), start);
+}
+
+/* Both halves of a round: the words that both ask for are one run. */
+NEWEST INLINE halves filled(halves states, reading *from, const constants *is)
+{
+    __mmask16 low = _mm512_cmplt_epu32_mask(states.one, is->lowest);
+    __mmask16 high = _mm512_cmplt_epu32_mask(states.other, is->lowest);
     __mmask32 both = _mm512_kunpackw(high, low);
-    __m512i words = _mm512_loadu_si512(from->words);
-    words = _mm512_maskz_expand_epi16(both, words);
-    int taken = __builtin_popcount(both);
+    __m512i words = _mm512_maskz_expand_epi16(both, _mm512_loadu_si512(from->words));
+    size_t taken = (size_t)_mm_popcnt_u32(both);
     from->words += 2 * taken;
-    from->left -= taken;
-    __m512i first = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(words));
-    __m512i second = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(words, 1));
-    *one = _mm512_mask_or_epi32(*one, low, _mm512_slli_epi32(*one, 16), first);
-    *other = _mm512_mask_or_epi32(*other, high, _mm512_slli_epi32(*other, 16), second);
+    from->left -= (ptrdiff_t)taken;
+    __m512i one = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(words));
+    __m512i other = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(words, 1));
+    __m512i up = _mm512_slli_epi32(states.one, 16), other_up = _mm512_slli_epi32(states.other, 16);
+    return (halves){_mm512_mask_or_epi32(states.one, low, up, one),
+                    _mm512_mask_or_epi32(states.other, high, other_up, other)};
 }
 
 NEWEST INLINE bool pass_body(frame *it, kind kind, size_t *passed)
 {
-    const __m512i token_bits = _mm512_set1_epi32(SYMBOLS - 1);
+    enum { HALF = LANES / 2 };
     uint8_t contexts[BLOCK + 64];
+    const constants is = all_kept();
     const uint32_t *slots = it->tokens.slots;
-    const size_t half = LANES / 2, step = half * (size_t)kind.size;
+    const uint8_t *base = it->base, *map = it->groups.map;
+    uint8_t *out = it->out;
+    const size_t count = it->count, step = HALF * (size_t)kind.size;
     reading from = it->tokens.from;
     bit_reading bits = it->bits;
-    __m512i one = _mm512_loadu_si512(it->tokens.states);
-    __m512i other = _mm512_loadu_si512(it->tokens.states + half), highest = token_bits;
-    highest = _mm512_setzero_si512();
-    size_t at = 0, grouped = 0;
-    for (; at + LANES <= it->count && words_ready(&from) && bits_ready(&bits); at += LANES) {
-        const uint8_t *base = it->base + at * (size_t)kind.size;
-        uint8_t *out = it->out + at * (size_t)kind.size;
+    halves states = {_mm512_loadu_si512(it->tokens.states),
+                     _mm512_loadu_si512(it->tokens.states + HALF)};
+    __m512i highest = _mm512_setzero_si512(); /* of 16 bits each */
+    size_t at = 0;
+    for (; at + LANES <= count && words_ready(&from) && bits_ready(&bits); at += LANES) {
         const uint8_t *group = contexts + at % BLOCK;
-        if (at == grouped) {
-            size_t part = it->count - at < BLOCK ? it->count - at : BLOCK;
-            group_block(base, part, kind, it->groups.map, contexts);
-            grouped += part;
-        }
-        __m512i entry = entries_of(one, slots, group);
-        __m512i entry_other = entries_of(other, slots, group + half);
-        one = next_states(one, entry);
-        other = next_states(other, entry_other);
-        refill(&one, &other, &from);
-        __m512i token = _mm512_and_si512(entry, token_bits);
-        __m512i token_other = _mm512_and_si512(entry_other, token_bits);
-        highest = _mm512_max_epu32(highest, _mm512_max_epu32(token, token_other));
-        restore_sixteen(zigzag_sixteen(token, &bits), base, kind, out);
-        restore_sixteen(zigzag_sixteen(token_other, &bits), base + step, kind, out + step);
+        if (at % BLOCK == 0)
+            group_block(base, count - at < BLOCK ? count - at : BLOCK, kind, map, contexts);
+        halves entry = {entry_of(states.one, slots, group, &is),
+                        entry_of(states.other, slots, group + HALF, &is)};
+        states.one = state_after(states.one, entry.one, &is);
+        states.other = state_after(states.other, entry.other, &is);
+        states = filled(states, &from, &is);
+        halves zigzag = zigzag_round(entry, &bits, &highest, &is);
+        restore_sixteen(zigzag.one, base, kind, out, &is);
+        restore_sixteen(zigzag.other, base + step, kind, out + step, &is);
+        base += 2 * step;
+        out += 2 * step;
     }
-    _mm512_storeu_si512(it->tokens.states, one);
-    _mm512_storeu_si512(it->tokens.states + half, other);
+    _mm512_storeu_si512(it->tokens.states, states.one);
+    _mm512_storeu_si512(it->tokens.states + HALF, states.other);
     it->tokens.from = from;
     it->bits = bits;
     *passed = at;
-    return _mm512_reduce_max_epu32(highest) <= last_token(kind.size);
+    __m512i last = _mm512_set1_epi16((short)last_token(kind.size));
+    return !_mm512_cmpgt_epu16_mask(highest, last);
 }
 
 NEWEST static bool pass_newest(frame *it, size_t *passed)

@@ -60,21 +60,19 @@ typedef struct {
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
+    /* Where orders fall as bits rise, distances are turned: bits and distance add up on both sides   \
+     * of zero. What crosses it has the other sign, and counts its magnitude from the other end. */   \
     INLINE void restored##BITS(const U##BITS *zigzag, const uint8_t *base, size_t count,           \
                                bool magnitude, uint8_t *out)                                       \
     {                                                                                              \
-        const U##BITS top = (U##BITS)((U##BITS)1 << (BITS - 1));                                   \
+        const U##BITS all = (U##BITS)~(U##BITS)0;                                                  \
         for (size_t i = 0; i < count; i++) {                                                       \
             U##BITS distance = (U##BITS)((zigzag[i] >> 1) ^ (U##BITS)(0 - (zigzag[i] & 1)));       \
             U##BITS from = load##BITS(base + i * sizeof from);                                     \
-            U##BITS away = 0;                                                                      \
-            if (magnitude) {                                                                       \
-                away = (U##BITS)((I##BITS)from >> (BITS - 1));                                     \
-                from ^= (U##BITS)(away | top);                                                     \
-            }                                                                                      \
-            U##BITS number = (U##BITS)(from + (U##BITS)((distance ^ away) - away));                \
+            U##BITS number = (U##BITS)(from + distance);                                           \
             if (magnitude)                                                                         \
-                number ^= (U##BITS)((U##BITS)((I##BITS)(U##BITS)~number >> (BITS - 1)) | top);     \
+                number ^= (U##BITS)((U##BITS)((I##BITS)(U##BITS)(number ^ from) >> (BITS - 1)) &   \
+                                    (all >> 1));                                                   \
             store##BITS(out + i * sizeof number, number);                                          \
         }                                                                                          \
     }

@@ -22,19 +22,32 @@ enum {
 };
 #define LOWEST 65536u /* of a coder's state */
 
-/* Per slot of a table: symbol, frequency - 1 (12 bits), slot - start of the symbol (12 bits). After
- * the table SLOT_SLACK slots are overwritten: most runs are shorter than one vector. */
-INLINE void fill_slots(const uint16_t *frequencies, uint32_t *slots)
+/* Per slot of a table: symbol, frequency - 1 (12 bits), slot - start of the symbol (12 bits). What
+ * follows the table is overwritten, SLOT_SLACK slots at most: a RUN is written for each symbol, and
+ * only those longer than that are asked for more. */
+INLINE void fill_body(const uint16_t *frequencies, uint32_t *slots)
 {
-    enum { RUN = 8 };
+    enum { RUN = 16 };
     for (uint32_t symbol = 0; symbol < SYMBOLS; symbol++) {
-        uint32_t frequency = frequencies[symbol], entry = symbol | (frequency - 1) << 8;
-        for (uint32_t i = 0; i < frequency; i += RUN)
+        uint32_t frequency = frequencies[symbol], entry = symbol | (frequency - 1) << 8, i = 0;
+        do {
             for (uint32_t j = 0; j < RUN; j++)
-                slots[i + j] = entry + ((i + j) << 20);
+                slots[i + j] = entry + (j << 20);
+            entry += RUN << 20;
+            i += RUN;
+        } while (i < frequency);
         slots += frequency;
     }
 }
+
+typedef void filler(const uint16_t *frequencies, uint32_t *slots);
+
+static void fill_portable(const uint16_t *frequencies, uint32_t *slots)
+{
+    fill_body(frequencies, slots);
+}
+
+static filler *best_fill = fill_portable;
 
 /* Words of 16 bits that are left; `left` is below 0 once more were asked for. */
 typedef struct {
@@ -44,13 +57,13 @@ typedef struct {
     uint8_t *tail;      /* 2 * ROUND bytes: the last words, and zeros */
 } reading;
 
-/* The last words again where as many zeros follow as a round may ask for. */
-__attribute__((noinline)) static void move_to_tail(reading *from)
+/* The last words again where as many zeros follow as a round may ask for. By value: what others know
+ * the address of is not kept in registers. */
+__attribute__((noinline)) static reading moved_to_tail(reading from)
 {
-    memset(from->tail, 0, 2 * ROUND);
-    memcpy(from->tail, from->words, 2 * (size_t)from->left);
-    from->words = from->tail;
-    from->end = from->tail + 2 * ROUND;
+    memset(from.tail, 0, 2 * ROUND);
+    memcpy(from.tail, from.words, 2 * (size_t)from.left);
+    return (reading){from.tail, from.left, from.tail + 2 * ROUND, from.tail};
 }
 
 /* Whether no word was missing until now; then a whole ROUND may be read. */
@@ -59,7 +72,7 @@ INLINE bool words_ready(reading *from)
     if (__builtin_expect(from->left < 0, 0))
         return false;
     if (__builtin_expect(from->end - from->words < ROUND, 0))
-        move_to_tail(from);
+        *from = moved_to_tail(*from);
     return true;
 }
 
@@ -67,18 +80,18 @@ INLINE bool words_ready(reading *from)
 INLINE void unpack_round(const uint32_t *slots, const uint8_t *contexts, size_t turns,
                          uint32_t *states, reading *from, uint8_t *out)
 {
+    const uint8_t *words = from->words;
     for (size_t lane = 0; lane < turns; lane++) {
         uint32_t state = states[lane], slot = state & (TABLE - 1);
         uint32_t entry = slots[(contexts ? (size_t)contexts[lane] << TABLE_BITS : 0) + slot];
         out[lane] = (uint8_t)entry;
         state = ((entry >> 8 & 0xFFF) + 1) * (state >> TABLE_BITS) + (entry >> 20);
-        if (state < LOWEST) {
-            state = state << 16 | load16(from->words);
-            from->words += 2;
-            from->left--;
-        }
-        states[lane] = state;
+        bool low = state < LOWEST; /* no branch: nobody could predict it */
+        states[lane] = state << 16 * low | (load16(words) & (0u - low));
+        words += 2 * low;
     }
+    from->left -= (words - from->words) / 2;
+    from->words = words;
 }
 
 /* Whole rounds of LANES; how many symbols that were: fewer where words were missing. */
@@ -154,8 +167,8 @@ static bool symbols_ended(const decoder *it)
 
 /* The group of each context and the frequencies of each group; the bytes that they take, or -1 for
  * what is not well-formed. */
-static Py_ssize_t read_tables(const uint8_t *data, size_t size, uint8_t *groups, uint16_t *frequencies,
-                              size_t rows)
+static Py_ssize_t read_tables(const uint8_t *data, size_t size, uint8_t *groups,
+                              uint16_t *frequencies, size_t rows)
 {
     if (!size || (size_t)data[0] + 1 != rows || size < 3 * rows)
         return -1;

@@ -21,6 +21,28 @@ static void fill_spread(void)
     }
 }
 
+WIDE static void fill_wide(const uint16_t *frequencies, uint32_t *slots)
+{
+    fill_body(frequencies, slots);
+}
+
+WIDEST static void fill_widest(const uint16_t *frequencies, uint32_t *slots)
+{
+    const __m512i places = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i starts = _mm512_slli_epi32(places, 20), next = _mm512_set1_epi32(16 << 20);
+    for (uint32_t symbol = 0; symbol < SYMBOLS; symbol++) {
+        uint32_t frequency = frequencies[symbol];
+        __m512i entry = _mm512_set1_epi32((int)(symbol | (frequency - 1) << 8));
+        entry = _mm512_add_epi32(entry, starts);
+        _mm512_storeu_si512(slots, entry);
+        for (uint32_t i = 16; i < frequency; i += 16) {
+            entry = _mm512_add_epi32(entry, next);
+            _mm512_storeu_si512(slots + i, entry);
+        }
+        slots += frequency;
+    }
+}
+
 /* Eight coders take their turn. */
 WIDE INLINE __m256i unpack_eight(__m256i state, const uint32_t *slots, const uint8_t *contexts,
                                  reading *from, uint8_t *out)
@@ -73,11 +95,12 @@ WIDE static size_t rounds_wide(const uint32_t *slots, const uint8_t *contexts, s
 /* What the slots say that sixteen coders are at. */
 WIDEST INLINE __m512i entries_of(__m512i state, const uint32_t *slots, const uint8_t *contexts)
 {
-    __m512i slot = _mm512_and_si512(state, _mm512_set1_epi32(TABLE - 1));
-    if (contexts) {
-        __m512i of = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)contexts));
-        slot = _mm512_or_si512(slot, _mm512_slli_epi32(of, TABLE_BITS));
-    }
+    const __m512i lowest = _mm512_set1_epi32(TABLE - 1);
+    __m512i of = _mm512_setzero_si512();
+    if (contexts)
+        of = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)contexts));
+    of = _mm512_slli_epi32(of, TABLE_BITS);
+    __m512i slot = _mm512_ternarylogic_epi32(state, of, lowest, 0xEC); /* of | (state & lowest) */
     return _mm512_i32gather_epi32(slot, slots, 4);
 }
 
@@ -123,11 +146,12 @@ WIDEST static size_t rounds_widest(const uint32_t *slots, const uint8_t *context
     return at;
 }
 
-static void choose_rounds(void)
+static void choose_unpacking(void)
 {
     if (!is_wide())
         return;
     fill_spread();
+    best_fill = is_widest() ? fill_widest : fill_wide;
     best_rounds = is_widest() ? rounds_widest : rounds_wide;
 }
 
