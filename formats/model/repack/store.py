@@ -33,6 +33,25 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Buffer, Digest
 
 
+def depths(bases: Sequence[Sequence[int]]) -> list[int]:
+    """Through how many bases each of some tensors is read, at most.
+
+    `bases` are the numbers of each one's, without circles. Takes time in proportion to them: what
+    has three bases, which have the same three, has very many ways.
+    """
+    found = [-1] * len(bases)
+    pending = list(range(len(bases)))
+    while pending:
+        one = pending[-1]
+        unknown = [base for base in bases[one] if found[base] < 0]
+        if unknown:
+            pending += unknown
+        else:
+            found[one] = 1 + max((found[base] for base in bases[one]), default=-1)
+            pending.pop()
+    return found
+
+
 class Restorer:
     """Stores the tensors of a stock anew."""
 
@@ -55,8 +74,8 @@ class Restorer:
     def store_all(self, progress: Callable[[int], None]) -> None:
         """Store all tensors, those of one model side by side. `progress`: bytes of tensors."""
         done = 0
-        order = sorted(range(len(self._chosen)), key=lambda one: (self._depth(one), one))
-        for number in order:
+        depth = depths([one.option.bases for one in self._chosen])
+        for number in sorted(range(len(depth)), key=lambda one: (depth[one], one)):
             self._store(number)
             done += self._stock.tensors[number].size_bytes
             progress(done)
@@ -80,9 +99,6 @@ class Restorer:
 
     def _name(self, number: int) -> Fingerprint:
         return Fingerprint(self._stock.tensors[number].fingerprint)
-
-    def _depth(self, number: int) -> int:
-        return 1 + max((self._depth(one) for one in self._chosen[number].option.bases), default=-1)
 
     def _store(self, number: int) -> None:
         reader, holding = self._stock.reader(number), self._stock.tensors[number]
