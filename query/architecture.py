@@ -2,26 +2,20 @@
 
 Architectures are rows of nodes and edges, shared by all models of one graph. Each node has a hash
 of all that leads to it, so a common prefix is found by equal hashes and never by comparing graphs.
-
-Patterns are regular expressions of RE2, matched by Arrow: without backtracking, so that no pattern
-takes longer than the text is long. One fits a node when it fits its whole name, or its operation.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from sqlalchemy import and_, select
 
 from tensorrepo.formats.model.graph.hashes import prefix_hashes
 from tensorrepo.query.sync.loader import chunks, present
 from tensorrepo.query.tables import (
     commit,
-    edge,
     entry_change,
     metric,
     model_tensor,
@@ -29,20 +23,18 @@ from tensorrepo.query.tables import (
     node,
     tensor_piece,
 )
-from tensorrepo.query.tables import graph as graphs
+from tensorrepo.query.ways import ways
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from sqlalchemy import Connection, Row, Select
 
     from tensorrepo.formats.model.graph.graph import Graph
 
 LEAST_SHARE: Final = 0.5  # of the nodes, that a donor ordered by a metric has in common
-_NODES_AT_ONCE: Final = 50_000
 _PREFIXES_AT_ONCE: Final = 32
-_NAME, _OP = 2, 3  # in rows of nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +119,7 @@ def models_with_path(
     Raises:
         InvalidInputError: a pattern that is none.
     """
-    for some in _in_portions(connection.execute(select(graphs.c.digest, graphs.c.nodes)).all()):
-        paths = dict(_paths_in(connection, some, first, last, steps))
+    for paths in ways(connection, first, last, steps):
         models = _models_of(connection, paths)
         places = versions_of(connection, (model for _, model in models))
         for graph, model in models:
@@ -210,23 +201,6 @@ def versions_of(connection: Connection, digests: Iterable[str]) -> dict[str, tup
     return {digest: tuple(versions) for digest, versions in found.items()}
 
 
-# ------------------------------------------------------------------------------ ways through graphs
-
-
-def _in_portions(rows: Sequence[Any]) -> Iterator[list[str]]:
-    """Graphs, so many at once that their nodes fit in memory."""
-    some: list[str] = []
-    nodes = 0
-    for row in rows:
-        if some and nodes + row.nodes > _NODES_AT_ONCE:
-            yield some
-            some, nodes = [], 0
-        some.append(row.digest)
-        nodes += row.nodes
-    if some:
-        yield some
-
-
 def _models_of(connection: Connection, graphs_of: Iterable[str]) -> list[tuple[str, str]]:
     """Graph and model, in order, of the models of those graphs."""
     found: list[tuple[str, str]] = []
@@ -235,87 +209,6 @@ def _models_of(connection: Connection, graphs_of: Iterable[str]) -> list[tuple[s
         rows = connection.execute(query.where(model_version.c.graph.in_(some)))
         found += [(row.graph, row.digest) for row in rows]
     return sorted(found)
-
-
-def _paths_in(
-    connection: Connection, some: list[str], first: str, last: str | None, steps: int | None
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    columns = select(node.c.graph, node.c.place, node.c.name, node.c.op)
-    rows = [
-        row
-        for part in chunks(some)
-        for row in connection.execute(columns.where(node.c.graph.in_(part)))
-    ]
-    words = sorted({row[_NAME] for row in rows} | {row[_OP] for row in rows})
-    starts = _places(rows, _fitting(words, first))
-    ends = starts if last is None else _places(rows, _fitting(words, last))
-    names = {(graph, place): name for graph, place, name, _ in rows}
-    both = sorted(starts.keys() & ends.keys())
-    if last is None:
-        yield from ((graph, (names[graph, min(starts[graph])],)) for graph in both)
-        return
-    targets = _targets(connection, both)
-    for graph in both:
-        way = _way(targets.get(graph, {}), starts[graph], ends[graph], steps)
-        if way:
-            yield graph, tuple(names[graph, place] for place in way)
-
-
-def _fitting(words: list[str], pattern: str) -> set[str]:
-    """Those that fit; each is looked at once, however many nodes have it."""
-    try:
-        fits = pc.match_substring_regex(pa.array(words, pa.string()), f"^(?:{pattern})$")
-    except pa.ArrowInvalid as error:
-        raise InvalidInputError(f"pattern {pattern!r:.200}: {error}") from error
-    return {word for word, fit in zip(words, fits.to_pylist(), strict=True) if fit}
-
-
-def _places(rows: Iterable[Any], fitting: set[str]) -> dict[str, set[int]]:
-    """Graph to the places of its nodes whose name or operation is one of `fitting`."""
-    found: dict[str, set[int]] = {}
-    for graph, place, name, op in rows:
-        if name in fitting or op in fitting:
-            found.setdefault(graph, set()).add(place)
-    return found
-
-
-def _targets(connection: Connection, some: Iterable[str]) -> dict[str, dict[int, list[int]]]:
-    """Of each graph, the place of a node to those that take from it."""
-    found: dict[str, dict[int, list[int]]] = {}
-    for part in chunks(some):
-        query = select(edge.c.graph, edge.c.source, edge.c.target).where(edge.c.graph.in_(part))
-        ordered = query.order_by(edge.c.graph, edge.c.source, edge.c.target)
-        for graph, source, target in connection.execute(ordered):
-            found.setdefault(graph, {}).setdefault(source, []).append(target)
-    return found
-
-
-def _way(
-    targets: Mapping[int, list[int]], starts: set[int], ends: set[int], steps: int | None
-) -> list[int]:
-    """The shortest way of at least one edge from a start to an end; none: empty."""
-    before: dict[int, int] = {}
-    queue = deque((start, 0) for start in sorted(starts))
-    while queue:
-        place, length = queue.popleft()
-        if steps is not None and length == steps:
-            continue
-        for target in targets.get(place, ()):
-            if target in before:
-                continue
-            before[target] = place
-            if target in ends:
-                return _back(before, target, length + 1)
-            if target not in starts:
-                queue.append((target, length + 1))
-    return []
-
-
-def _back(before: Mapping[int, int], end: int, steps: int) -> list[int]:
-    way = [end]
-    for _ in range(steps):
-        way.append(before[way[-1]])
-    return way[::-1]
 
 
 # ------------------------------------------------------------------------------ common prefixes

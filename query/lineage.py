@@ -12,31 +12,40 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import bindparam, select, text
 
 from tensorrepo.formats.lineage import relation_of
 from tensorrepo.query import tables
-from tensorrepo.query.dialects import POSTGRESQL
+from tensorrepo.query.dialects import POSTGRESQL, SQLITE, shown
+from tensorrepo.query.sync.edges import hash_of
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection, CursorResult
 
+Row: TypeAlias = tuple[Any, ...]  # of `_COLUMNS`
+Place: TypeAlias = tuple[str, str | None]  # a path, and a commit that has it
+_NOWHERE: Final[Place] = ("", None)
+
 MOST_EDGES: Final = 100_000  # of one answer
+# What has no digest is known by its path, a URL.
 _COLUMNS: Final = """
-    e.subject_kind, e.subject, e.relation, e.origin_kind, e.origin_path, e.origin, e.origin_commit,
-    e.detail
+    e.subject_kind, e.subject, e.relation, e.origin_kind, e.origin_path,
+    coalesce(e.origin, e.origin_path), e.origin_commit, e.detail
 """
-_SUBJECT, _RELATION = 1, 2
+_SUBJECT_KIND, _SUBJECT, _RELATION, _ORIGIN_KIND, _ORIGIN_PATH, _ORIGIN = range(6)
 # `here` and `there` are the columns of an edge's ends: of the one that is nearer to what was asked
-# about, and of the other. `{only}` is a condition on relations. What has no digest is reached as
-# null, which nothing equals: a condition on edges alone would make SQLite read the whole index for
-# a Bloom filter first, which takes longer than all the rest.
+# about, and of the other. They are hashes, so that what shares one with a thing on the way may be
+# among the rows; no way leads to it by names, and `_rings` leaves it out. `{only}` is a condition
+# on relations: on edges alone, it would make SQLite read the whole index for a Bloom filter first,
+# which takes longer than all the rest.
 _UNBOUND: Final = """
 WITH RECURSIVE reached(key) AS (
     SELECT {here} FROM lineage_edge WHERE {here} IN :starts
@@ -57,12 +66,17 @@ WITH RECURSIVE reached(key, depth) AS (
 SELECT {columns} FROM (SELECT DISTINCT key FROM reached) AS reached
 JOIN lineage_edge AS e ON e.{here} = reached.key {only} LIMIT :most
 """
-_CHANGES: Final = 'SELECT new, path, "commit" FROM entry_change WHERE new {among}'
-_RUNS: Final = "SELECT id, name FROM run WHERE id {among}"
-_OF_URLS: Final = """
-SELECT {columns} FROM lineage_edge AS e
-WHERE e.origin IS NULL AND e.origin_path IN :starts LIMIT :most
-"""
+_ONLY: Final = "AND CASE WHEN reached.key IS NOT NULL THEN e.relation END IN :words"
+_CHANGES: Final = (
+    'SELECT e.new, e.path, e."commit" FROM {asked} CROSS JOIN entry_change AS e '
+    "WHERE e.new = asked.value"
+)
+_RUNS: Final = "SELECT r.id, r.name FROM {asked} CROSS JOIN run AS r WHERE r.id = asked.value"
+# One parameter, however many keys: a list of thousands takes longer to write than to answer.
+_ASKED: Final = {
+    SQLITE: "json_each(:keys) AS asked",
+    POSTGRESQL: "json_array_elements_text(CAST(:keys AS json)) AS asked(value)",
+}
 _OF_PATH: Final = """
 SELECT {columns} FROM lineage_edge AS e
 WHERE e.origin_path = :path AND e.relation = 'trained-on' AND e.subject_kind = 'model'
@@ -142,7 +156,7 @@ def versions_of(connection: Connection, path: str) -> list[str]:
 def trained_on(connection: Connection, path: str) -> list[Step]:
     """Which models, of any commit, were trained on which versions of a dataset."""
     rows = _fetched(connection.execute(text(_OF_PATH.format(columns=_COLUMNS)), {"path": path}))
-    return _steps(connection, rows, [row[_SUBJECT] for row in rows], up=True)
+    return _steps(connection, rows, {row[_SUBJECT] for row in rows}, up=True)
 
 
 def _walk(
@@ -157,19 +171,15 @@ def _walk(
     if depth is not None and depth < 1:
         raise InvalidInputError(f"depth {depth}: expected 1 or more")
     words = sorted({relation_of(word) for word in relations})
-    given = {"starts": [*starts], "words": words, "depth": depth, "most": limit}
+    hashes = sorted({hash_of(start) for start in starts})
+    given = {"starts": hashes, "words": words, "depth": depth, "most": limit}
     rows = _asked(connection, _UNBOUND if depth is None else _BOUND, given, up=up)
-    urls = [start for start in starts if "://" in start]
-    if urls and not up:
-        first = _asked(connection, _OF_URLS, {**given, "starts": urls}, up=up)
-        first = [row for row in first if not words or row[_RELATION] in words]
-        rows = [*first, *rows, *_beyond(connection, first, given)]
     return _steps(connection, rows, starts, up=up)
 
 
-def _asked(connection: Connection, query: str, given: Mapping[str, Any], *, up: bool) -> list[Any]:
-    here, there = ("subject", "origin") if up else ("origin", "subject")
-    only = "AND coalesce(e.relation, reached.key) IN :words" if given["words"] else ""
+def _asked(connection: Connection, query: str, given: Mapping[str, Any], *, up: bool) -> list[Row]:
+    here, there = ("subject_hash", "origin_hash") if up else ("origin_hash", "subject_hash")
+    only = _ONLY if given["words"] else ""
     written = query.format(here=here, there=there, only=only, columns=_COLUMNS)
     lists = [name for name in ("starts", "words") if f":{name}" in written]
     statement = text(written).bindparams(*(bindparam(name, expanding=True) for name in lists))
@@ -177,7 +187,7 @@ def _asked(connection: Connection, query: str, given: Mapping[str, Any], *, up: 
     return _fetched(connection.execute(statement, asked))
 
 
-def _fetched(result: CursorResult[Any]) -> list[tuple[Any, ...]]:
+def _fetched(result: CursorResult[Any]) -> list[Row]:
     """All rows as the driver gives them. Plain tuples of texts are nothing to the garbage
     collector; thousands of SQLAlchemy's rows are.
     """
@@ -186,76 +196,81 @@ def _fetched(result: CursorResult[Any]) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _beyond(connection: Connection, first: list[Any], given: Mapping[str, Any]) -> list[Any]:
-    """What came from those that came from URLs."""
-    depth = given["depth"]
-    if depth == 1 or not first:
-        return []
-    starts = sorted({row[_SUBJECT] for row in first})
-    nearer = {**given, "starts": starts, "depth": None if depth is None else depth - 1}
-    return _asked(connection, _UNBOUND if depth is None else _BOUND, nearer, up=False)
-
-
 def _steps(
-    connection: Connection, rows: Sequence[Any], starts: Sequence[str], *, up: bool
+    connection: Connection, rows: Sequence[Row], starts: Iterable[str], *, up: bool
 ) -> list[Step]:
     """Rows as steps, each once, by how far they are from where it started."""
-    edges = {(row[1], row[2], row[4] if row[5] is None else row[5]): row for row in rows}
-    depths = _depths([(subject, origin) for subject, _, origin in edges], starts, up=up)
-    known = _known(connection, {end for subject, _, origin in edges for end in (subject, origin)})
-    nodes: dict[tuple[str, str, str, str | None], Node] = {}
+    known = _known(connection, rows)
+    nodes: dict[Any, Node] = {}  # by key, and as origins by path and commit as well
     found = []
-    for (subject, relation, origin), row in edges.items():
-        depth = depths.get(subject if up else origin)
-        if depth is None:
-            continue  # the limit cut off what leads there
-        made = _node(nodes, known, (row[0], subject, "", None))
-        came_from = _node(nodes, known, (row[3], origin, row[4], row[6]))
-        details = {} if row[7] == "{}" else json.loads(row[7])
-        step = Step(depth + 1, made, relation, came_from, details)
-        found.append((depth, made.path, subject, relation, came_from.path, origin, step))
-    found.sort()  # no two are equal before their steps: edges are there once
-    return [each[-1] for each in found]
-
-
-def _node(
-    nodes: dict[tuple[str, str, str, str | None], Node],
-    known: Mapping[str, tuple[str, str | None]],
-    told: tuple[str, str, str, str | None],
-) -> Node:
-    """The node of a kind, a key, a path and a commit, as an edge tells them; one for all alike."""
-    found = nodes.get(told)
-    if found is None:
-        kind, key, path, commit = told
-        stored = known.get(key)
-        at, of_commit = stored or ("", None)
-        found = nodes[told] = Node(kind, key, path or at, commit or of_commit, stored is not None)
+    for depth, ring in enumerate(_rings(rows, starts, known, up=up), 1):
+        for kind, subject, relation, origin_kind, path, origin, commit, detail in ring:
+            made = nodes.get(subject)
+            if made is None or made.kind != kind:
+                made = nodes[subject] = _node(known, kind, subject, "", None)
+            told = (origin, path, commit)
+            came_from = nodes.get(told)
+            if came_from is None or came_from.kind != origin_kind:
+                came_from = nodes[told] = _node(known, origin_kind, *told)
+            details = {} if detail == "{}" else json.loads(detail)
+            found.append(Step(depth, made, relation, came_from, details))
     return found
 
 
-def _depths(edges: Sequence[tuple[str, str]], starts: Sequence[str], *, up: bool) -> dict[str, int]:
-    """Edges between each thing and the nearest start."""
-    beyond: dict[str, list[str]] = defaultdict(list)
-    for subject, origin in edges:
-        here, there = (subject, origin) if up else (origin, subject)
-        beyond[here].append(there)
-    depths = dict.fromkeys(starts, 0)
-    ring = [*starts]
-    while ring:
-        met = [there for here in ring for there in beyond.get(here, ()) if there not in depths]
-        depth = depths[ring[0]] + 1
-        ring = list(dict.fromkeys(met))
-        depths.update(dict.fromkeys(ring, depth))
-    return depths
+def _rings(
+    rows: Iterable[Row], starts: Iterable[str], known: Mapping[str, Place], *, up: bool
+) -> Iterator[list[Row]]:
+    """The edges of each distance from the starts, in the order in which the ring before led to
+    them. Those that no way leads to are left out: the limit cut off what does, or they share a
+    hash.
+    """
+    near, far = (_SUBJECT, _ORIGIN) if up else (_ORIGIN, _SUBJECT)
+    order = itemgetter(_RELATION, _ORIGIN_PATH, _ORIGIN) if up else partial(_by_subject, known)
+    beyond: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        beyond[row[near]].append(row)
+    ring = dict.fromkeys(starts)
+    while edges := [row for key in ring for row in _each_once(beyond.pop(key, []), far, order)]:
+        yield edges
+        ring = dict.fromkeys([row[far] for row in edges])
 
 
-def _known(connection: Connection, keys: set[str]) -> dict[str, tuple[str, str | None]]:
-    """Where those things are, of these, that the repository has: a path, and a commit of it."""
-    postgres = connection.dialect.name == POSTGRESQL
-    given = {"keys": sorted(keys) if postgres else json.dumps(sorted(keys))}
-    # One parameter, however many keys: a list of thousands takes longer to write than to answer.
-    among = "= ANY(:keys)" if postgres else "IN (SELECT value FROM json_each(:keys))"
-    at = _fetched(connection.execute(text(_CHANGES.format(among=among)), given))
+def _by_subject(known: Mapping[str, Place], row: Row) -> tuple[str, str, str, str]:
+    subject: str = row[_SUBJECT]
+    return known.get(subject, _NOWHERE)[0], subject, row[_RELATION], row[_ORIGIN_PATH]
+
+
+def _each_once(rows: list[Row], far: int, order: Callable[[Row], Any]) -> Iterable[Row]:
+    """The edges of one thing, in order."""
+    if len(rows) < 2:
+        return rows
+    rows.sort(key=order)
+    if len({row[far] for row in rows}) == len(rows):
+        return rows
+    return {(row[_RELATION], row[far]): row for row in rows}.values()
+
+
+def _node(known: Mapping[str, Place], kind: str, key: str, path: str, commit: str | None) -> Node:
+    """What an edge tells of one of its ends, with what the repository knows."""
+    at, of_commit = known.get(key, _NOWHERE)
+    return Node(kind, key, path or at, commit or of_commit, key in known)
+
+
+def _known(connection: Connection, rows: Sequence[Row]) -> dict[str, Place]:
+    """Where the ends of those edges are, of these, that the repository has: a path, and a commit
+    of it.
+    """
+    keys = {row[_SUBJECT] for row in rows} | {row[_ORIGIN] for row in rows}
+    runs = {row[_ORIGIN] for row in rows if row[_ORIGIN_KIND] == "run"}
+    runs |= {row[_SUBJECT] for row in rows if row[_SUBJECT_KIND] == "run"}
+    at = _found(connection, _CHANGES, keys - runs)
     found = {digest: (path, commit) for digest, path, commit in sorted(at, reverse=True)}
-    named = _fetched(connection.execute(text(_RUNS.format(among=among)), given))
-    return found | {key: (f"runs/{name}", None) for key, name in named}
+    return found | {key: (f"runs/{name}", None) for key, name in _found(connection, _RUNS, runs)}
+
+
+def _found(connection: Connection, query: str, keys: set[str]) -> list[Row]:
+    if not keys:
+        return []
+    given = json.dumps([shown(key) for key in keys], ensure_ascii=False)
+    written = text(query.format(asked=_ASKED[connection.dialect.name]))
+    return _fetched(connection.execute(written, {"keys": given}))

@@ -344,7 +344,9 @@ run_metric = _table(
     Index("run_metric_of_name", "name", "min"),
 )
 
-# "`subject` was <relation> `origin`", as the object `stated_by` says; see formats/lineage.py.
+# "`subject` was <relation> `origin`", as the object `stated_by` says; see formats/lineage.py. What
+# has no digest is known by its path. `subject_hash` and `origin_hash` are `edges.hash_of` the two
+# ends: a walk goes by them, as an index of whole digests is five times as large.
 lineage_edge = _table(
     "lineage_edge",
     _key("stated_by"),
@@ -357,8 +359,10 @@ lineage_edge = _table(
     _maybe("origin"),
     _maybe("origin_commit"),
     _some("detail"),  # JSON
-    Index("lineage_edge_of_subject", "subject", "origin"),
-    Index("lineage_edge_of_origin", "origin", "subject"),
+    _some("subject_hash", Whole),
+    _some("origin_hash", Whole),
+    Index("lineage_edge_of_subject", "subject_hash", "origin_hash"),
+    Index("lineage_edge_of_origin", "origin_hash", "subject_hash"),
 )
 
 # ------------------------------------------------------------------------------ views

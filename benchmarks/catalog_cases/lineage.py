@@ -9,8 +9,8 @@ import numpy as np
 from catalog_cases.databases import databases
 from harness import SEED, Options, medians_ms
 
-from tensorrepo.query import tables
 from tensorrepo.query.lineage import ancestors, descendants
+from tensorrepo.query.sync.edges import edge_row
 from tensorrepo.query.sync.loader import Loader
 
 if TYPE_CHECKING:
@@ -77,11 +77,8 @@ def _rows(layer: int, origins: np.ndarray[Any, Any]) -> Iterator[Any]:
         subject = _digest(layer, at)
         for place, origin in enumerate(above):
             key = _digest(layer + 1, origin)
-            row = (
-                subject, place, "model", subject, "fine-tuned-from", "model", "models/m", key, None,
-                "{}",
-            )  # fmt: skip
-            yield tables.lineage_edge, row
+            told = ("model", subject, "fine-tuned-from", "model", "models/m", key, None, "{}")
+            yield edge_row(subject, place, told)
 
 
 def _digest(layer: int, at: int) -> str:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import delete, select
 
-from tensorrepo.formats.lineage import MADE_BY, relation_of
+from tensorrepo.formats.lineage import MADE_BY
 from tensorrepo.formats.run.document import decode_run
 from tensorrepo.query import tables
-from tensorrepo.query.sync.edges import kind_of_path
+from tensorrepo.query.sync.edges import edge_row, edge_rows, kind_of_path
 from tensorrepo.query.sync.values import as_json, number
 from tensorrepo.repo.commits import read_commit
 from tensorrepo.repo.objects import Kind
@@ -119,28 +119,10 @@ def _metric_rows(digest: Digest, run: RunDocument) -> Rows:
 
 def _lineage_rows(digest: Digest, run: RunDocument) -> Rows:
     """What the run read, and that it made what it wrote."""
-    for place, edge in enumerate(run.inputs):
-        yield (
-            tables.lineage_edge,
-            (
-                digest,
-                place,
-                "run",
-                run.id,
-                relation_of(edge.relation),
-                kind_of_path(edge.path),
-                edge.path,
-                edge.digest or None,
-                edge.commit,
-                as_json(edge.details),
-            ),
-        )
+    yield from edge_rows(digest, "run", run.inputs, run.id)
     for place, made in enumerate(run.outputs, len(run.inputs)):
-        kind, origin = kind_of_path(made.path), f"runs/{run.name}"
-        yield (
-            tables.lineage_edge,
-            (digest, place, kind, made.digest, MADE_BY, "run", origin, run.id, None, "{}"),
-        )
+        kind, by = kind_of_path(made.path), ("run", f"runs/{run.name}", run.id, None)
+        yield edge_row(digest, place, (kind, made.digest, MADE_BY, *by, "{}"))
 
 
 def _at(at: At | None) -> tuple[float | None, int | None]:

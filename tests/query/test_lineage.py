@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.query import tables
 from tensorrepo.query.lineage import ancestors, descendants, trained_on
+from tensorrepo.query.sync.edges import edge_row
 from tensorrepo.query.sync.loader import insert
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -31,13 +32,17 @@ def key(number: int) -> str:
     return f"{number:064x}"
 
 
+def edge(place: int, told: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row of edges that its own object states."""
+    return edge_row(key(place), 0, told)[1]
+
+
 def fill(connection: Connection, edges: Edges) -> None:
     connection.execute(tables.lineage_edge.delete())
     rows = [
-        (f"{place:064x}", 0, "model", key(subject), word, "model", "models/m", key(origin), None,
-         "{}")
+        edge(place, ("model", key(subject), word, "model", "models/m", key(origin), None, "{}"))
         for place, (subject, origin, word) in enumerate(edges)
-    ]  # fmt: skip
+    ]
     if rows:
         insert(connection, tables.lineage_edge, rows)
 
@@ -87,10 +92,8 @@ def test_what_is_found_is_what_a_search_by_hand_finds(
 def row(place: int, subject: str, relation: str, origin_path: str, origin: str | None) -> Any:
     kind = "url" if "://" in origin_path else "dataset"
     subject_kind = "model" if relation == "trained-on" else "dataset"
-    return (
-        key(place), 0, subject_kind, subject, relation, kind, origin_path, origin, None,
-        '{"seed":7}',
-    )  # fmt: skip
+    told = (subject_kind, subject, relation, kind, origin_path, origin, None, '{"seed":7}')
+    return edge(place, told)
 
 
 def test_what_was_made_of_a_url_is_found_and_what_came_of_that(catalog: Catalog) -> None:
@@ -133,3 +136,17 @@ def test_names_that_look_like_sql_are_names(catalog: Catalog) -> None:
         assert ancestors(connection, [evil], relations=[evil]) == []
         assert descendants(connection, [f"https://{evil}"]) == []
         assert trained_on(connection, evil) == []
+
+
+def test_what_shares_a_hash_is_another_thing(catalog: Catalog) -> None:
+    """Edges of another thing come with those asked for: their names tell them apart."""
+    asked = row(1, key(1), "derived-from", "datasets/a", key(2))
+    other = row(2, key(8), "derived-from", "datasets/b", key(9))
+    end = list(tables.lineage_edge.c.keys()).index("subject_hash")
+    same = (*other[:end], asked[end], other[end + 1])
+    with catalog.writing() as connection:
+        insert(connection, tables.lineage_edge, [asked, same])
+        found = ancestors(connection, [key(1)])
+        near = ancestors(connection, [key(1)], depth=1)
+    assert [step.origin.key for step in found] == [key(2)]
+    assert near == found
