@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def machine() -> connect.Machine:
-    """This machine, as the SDK and the command line see it."""
+    """This machine, as the SDK sees it."""
     return connect.Machine(os.environ, Path.home(), Path.cwd())
 
 

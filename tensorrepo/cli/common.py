@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tensorrepo.cli import output
 from tensorrepo.cli.main import AFTER_DASHES, OUTSIDE
+from tensorrepo.connect import Machine
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repository import Origin, Repository
-from tensorrepo.sdk import machine, reopen
 from tensorrepo.workspace.session import Session, open_session
-
-if TYPE_CHECKING:
-    from tensorrepo.connect import Machine
 
 RepoOption = Annotated[
     str | None,
@@ -27,7 +24,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for progra
 
 def started_in(context: typer.Context) -> Machine:
     """This machine, as if the command had been started in the folder that -C names."""
-    here = replace(machine(), outside=context.meta.get(OUTSIDE, ()))
+    here = Machine(os.environ, Path.home(), Path.cwd(), context.meta.get(OUTSIDE, ()))
     directory = context.find_root().obj
     if directory is None:
         return here
@@ -42,17 +39,6 @@ def started_in(context: typer.Context) -> Machine:
 def session_of(context: typer.Context, url: str | None = None) -> Session:
     """The session of a command: of a URL given, or of the workspace around."""
     return open_session(started_in(context), url, warn=output.warning)
-
-
-def handle_of(context: typer.Context, url: str | None = None) -> Repository:
-    """The repository of a command as the SDK shows it; who works in the workspace is its author."""
-    session = session_of(context, url)
-    try:
-        who = session.author()
-    except InvalidInputError:
-        who = None  # commands that only look need no author; the others say how to tell
-    core = session.repository
-    return Repository(core, Origin(core.url, author=who), session.machine, reopen)
 
 
 def place(context: typer.Context, path: str) -> Path:

@@ -9,8 +9,9 @@ import msgspec
 import typer
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, handle_of, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, session_of
 from tensorrepo.cli.exits import NOTHING_TO_DO
+from tensorrepo.cli.handle import handle_of
 from tensorrepo.repo.revisions import split_path
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, handle_of, place, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, place, session_of
 from tensorrepo.cli.complete import complete_place
+from tensorrepo.cli.handle import handle_of
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.models import find_model
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, handle_of, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, session_of
 from tensorrepo.cli.complete import complete_place, complete_registered
+from tensorrepo.cli.handle import handle_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.revisions import split_path
 

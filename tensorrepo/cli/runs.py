@@ -13,7 +13,8 @@ import typer
 
 from tensorrepo.cli import output
 from tensorrepo.cli.chart import chart, sparkline
-from tensorrepo.cli.common import JsonOption, RepoOption, handle_of
+from tensorrepo.cli.common import JsonOption, RepoOption
+from tensorrepo.cli.handle import handle_of
 from tensorrepo.formats.run.document import STATUSES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.runrecord import STALE

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, handle_of, place, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, place, session_of
 from tensorrepo.cli.complete import complete_ref
+from tensorrepo.cli.handle import handle_of
 from tensorrepo.cli.sqlprompt import prompt
 from tensorrepo.connect import parse_size
 from tensorrepo.query.duck import MEMORY, Session, Settings

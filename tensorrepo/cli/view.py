@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, handle_of, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, session_of
 from tensorrepo.cli.complete import complete_place
+from tensorrepo.cli.handle import handle_of
 from tensorrepo.connect import parse_size
 from tensorrepo.formats.view import diff_views, open_view
 from tensorrepo.query.duck import MEMORY

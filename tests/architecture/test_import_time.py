@@ -20,6 +20,7 @@ ENGINES = {
     "PIL", "alembic", "cv2", "duckdb", "fastapi", "fsspec", "jax", "lance", "pandas", "psycopg",
     "pyarrow.dataset", "sklearn", "sqlalchemy", "torch",
 }  # fmt: skip
+HANDLES = {"tensorrepo.sdk", "tensorrepo.repository", "tensorrepo.dataset", "tensorrepo.model"}
 COMMANDS = """
 import json, sys
 from typer.testing import CliRunner
@@ -45,3 +46,4 @@ def test_status_loads_no_engine(tmp_path: Path) -> None:
     loaded = set(json.loads(done.stdout))
     assert "tensorrepo.cli.look" in loaded
     assert ENGINES & loaded == set()
+    assert HANDLES & loaded == set()  # of the SDK: they bring as much again
