@@ -144,7 +144,8 @@ def packs(objects: MemoryObjects) -> list[Digest]:
 @pytest.mark.parametrize("codec", NAMES)
 def test_no_flipped_byte_of_a_pack_or_a_base_gives_a_wrong_tensor(codec: str) -> None:
     objects = MemoryObjects()
-    old, new = pair("F32", 1200, few=True)
+    count = 400 if codec == "raw" else 1200  # a smaller tensor is stored raw whatever is asked for
+    old, new = pair("F32", count, few=True)
     model, used = written(objects, codec, old, new)
     base, own = packs(objects)
 

@@ -59,6 +59,10 @@ KERNELS = (
     else set()
 )
 
+# Here kernels are built twice and found; how fast they are is no question, and -O3 takes three
+# times as long.
+QUICKLY = "-O0"
+
 
 def _run(*command: str | Path, cwd: Path, **environment: str) -> str:
     done = subprocess.run(
@@ -108,7 +112,8 @@ def archives(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """The sdist, and the wheel that was built from that sdist."""
 
     def build(folder: Path) -> None:
-        _run(sys.executable, "-m", "build", "--no-isolation", "-o", folder, cwd=checkout)
+        build = [sys.executable, "-m", "build", "--no-isolation", "-o", folder]
+        _run(*build, cwd=checkout, CFLAGS=QUICKLY)
 
     folder = made_once(tmp_path_factory, "archives", build)
     return {path.suffix: path for path in folder.iterdir()}
@@ -125,7 +130,7 @@ def installed(
 
     def install(folder: Path) -> None:
         what = [str(archives[".whl"])] if request.param == "wheel" else ["-e", str(checkout)]
-        _install(_fresh_environment(folder), *what, cwd=folder)
+        _install(_fresh_environment(folder), *what, cwd=folder, CFLAGS=QUICKLY)
 
     return made_once(tmp_path_factory, f"installed-{request.param}", install) / "bin/python"
 
