@@ -11,7 +11,7 @@ from tensorrepo.cli.common import JsonOption, RepoOption, place, session_of
 from tensorrepo.cli.complete import complete_entry, complete_ref
 from tensorrepo.cli.move import show_head
 from tensorrepo.formats.exchange.registry import parse_options
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.refs import BRANCHES
 from tensorrepo.workspace.checkout import Written, checkout_paths, export, switch
 
@@ -62,10 +62,25 @@ def checkout_command(
             return
         if to is not None:
             raise InvalidInputError("--to needs the PATHs to write")
-        revision = session.resolve(ref)
+        try:
+            revision = session.resolve(ref)
+        except NotFoundError as error:
+            raise _named_an_entry(session, ref, error) from None
         is_branch = revision.ref is not None and revision.ref.startswith(BRANCHES)
         head = switch(session, ref, detach=detach or not is_branch, keep=keep)
         show_head(session, head, update=update, as_json=as_json)
+
+
+def _named_an_entry(session: Session, ref: str, error: NotFoundError) -> NotFoundError:
+    """The error of a ref that is not there, with what to type where it names an entry of HEAD."""
+    try:
+        _, path, _ = session.find(ref)
+    except NotFoundError:
+        return error
+    return NotFoundError(
+        f"{ref!r} is no branch, tag or commit but an entry: `tensorrepo checkout HEAD {path}` "
+        "writes it as ordinary files"
+    )
 
 
 def export_command(

@@ -39,6 +39,12 @@ def test_a_safetensors_file_comes_back_byte_for_byte(full: Shell) -> None:
     assert written == (full.folder / "net.safetensors").read_bytes()
 
 
+def test_checkout_of_an_entry_without_a_commit_says_what_to_type(full: Shell) -> None:
+    told = " ".join(full.fails(3, "checkout", "net").split())
+    assert "but an entry: `tensorrepo checkout HEAD models/net` writes it" in told
+    assert "no branch, tag or commit 'gone'" in full.fails(3, "checkout", "gone")
+
+
 def test_checkout_of_a_path_does_not_move_the_branch(full: Shell) -> None:
     full("branch", "side")
     full("checkout", "v1", "files/notes.txt")
