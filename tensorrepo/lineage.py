@@ -386,7 +386,7 @@ def _code_finding(run: RunRecord) -> Finding:
 
 
 def _title(node: Node) -> str:
-    if node.kind in {"url", "run"}:
+    if node.kind in {"url", "run"} or node.key == node.path:  # what has no digest is no version
         return node.path
     return f"{node.path or node.kind} ({node.key:.12}{'' if node.stored else ', not stored'})"
 

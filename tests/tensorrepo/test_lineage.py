@@ -190,6 +190,7 @@ def test_what_a_dataset_was_made_of_is_told_by_who_made_it_and_by_what_was_read(
         ("imported-from", "points.csv"),
     ]
     assert found.steps[1].details["format"] == "csv"
+    assert list(found.lines())[-1].endswith("imported-from points.csv")  # no version, no digest
 
 
 @pytest.mark.parametrize(
