@@ -15,13 +15,13 @@
 #include <Python.h>
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "targets.h"
-
 #include "rans.h"
+#include "targets.h"
 
 /* ------------------------------------------------------------------ the entropy coder
  *

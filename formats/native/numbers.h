@@ -5,6 +5,8 @@
 #ifndef TENSORREPO_NUMBERS_H
 #define TENSORREPO_NUMBERS_H
 
+#include "targets.h"
+
 enum { BLOCK = 1024 }; /* numbers at a time: what is computed stays in cache */
 
 /* What the numbers of a frame are; `numbers_of` of codecs/numbers.py says which types are what. */

@@ -9,6 +9,7 @@
 #define TENSORREPO_RANS_H
 
 #include "numbers.h"
+#include "targets.h"
 
 enum {
     SYMBOLS = 256,
