@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, pack
 from typing import TYPE_CHECKING, Final, NewType
 
 from blake3 import blake3
@@ -28,7 +28,8 @@ INLINE_BYTES: Final = 64  # tensors of at most this many bytes stand in the mani
 
 _TYPE_HEAD = Struct("<B32sIII")  # name bytes, name zero-padded, block elements, block bytes, rank
 assert _TYPE_HEAD.size == 45, "docs/spec/model.md promises 45 bytes before the dimensions"
-_FRAME = blake3(derive_key_context="tensorrepo frame v1")
+FRAME_CONTEXT: Final = "tensorrepo frame v1"
+_FRAME = blake3(derive_key_context=FRAME_CONTEXT)
 _TENSOR = blake3(derive_key_context="tensorrepo tensor v1")
 
 
@@ -58,8 +59,6 @@ def fingerprint(
     """
     name = element.name.encode("ascii")
     blocks = element.block_elements, element.block_bytes
-    hasher = _TENSOR.copy().update(_TYPE_HEAD.pack(len(name), name, *blocks, len(shape)))
-    for dim in shape:
-        hasher.update(dim.to_bytes(8, "little"))
-    hasher.update((len(frame_digests) // DIGEST_BYTES).to_bytes(8, "little"))
-    return Fingerprint(hasher.update(frame_digests).digest())
+    head = _TYPE_HEAD.pack(len(name), name, *blocks, len(shape))
+    numbers = pack(f"<{len(shape) + 1}Q", *shape, len(frame_digests) // DIGEST_BYTES)
+    return Fingerprint(_TENSOR.copy().update(head + numbers + frame_digests).digest())

@@ -77,6 +77,16 @@ class Wish:
         # torch knows no read-only tensors.
         return not self.copy and self.output == "numpy" and self.planes is None
 
+    @property
+    def plain(self) -> bool:
+        """Whether numpy arrays are wanted with the numbers that are stored."""
+        return self.output == "numpy" and self.dtype is None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all bytes of tensors are wanted."""
+        return self.shard is None and self.planes is None
+
     def index(self, shape: tuple[int, ...]) -> Index | None:
         """The part of a tensor of that shape; None: all of it."""
         if self.shard is None or self.shard[0] >= len(shape):
@@ -143,6 +153,13 @@ class TensorRead:
         """Return when all of it is there and verified."""
         for future in self._work:
             future.result()
+        # Futures hold what is told when they are done, and that holds this: nobody else would let
+        # go of the tensor's memory until the collector comes by.
+        self._work = []
+
+    def results(self) -> Iterator[tuple[str, Any]]:
+        """The tensor as it is wanted, under its name."""
+        yield self.name, self.result()
 
     def result(self) -> Any:
         """The tensor as it is wanted."""
@@ -155,7 +172,7 @@ class TensorRead:
 
 
 class Reading(Protocol):
-    """A read that goes on, and takes memory until its result is taken."""
+    """A read that goes on, and takes memory until its results are taken."""
 
     size_bytes: int
 

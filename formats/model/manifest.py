@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MAX_NAME_BYTES: Final = 4096
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A box of a tensor, named by `fingerprint`, or small enough that its `value` stands here."""
 
     offset: tuple[int, ...]
@@ -41,7 +41,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     value: bytes | None
 
 
-class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
+class TensorEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One tensor; `type` is the name of one of the manifest's types."""
 
     name: str
@@ -50,7 +50,7 @@ class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
     pieces: tuple[Piece, ...]
 
 
-class TypeEntry(msgspec.Struct, frozen=True, array_like=True):
+class TypeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An element type: written out, so that readers can copy types that they don't know."""
 
     name: str
@@ -58,14 +58,14 @@ class TypeEntry(msgspec.Struct, frozen=True, array_like=True):
     block_bytes: int
 
 
-class Alias(msgspec.Struct, frozen=True, array_like=True):
+class Alias(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`name` was one tensor with `target` in the source: a load gives both the same memory."""
 
     name: str
     target: str
 
 
-class FileEntry(msgspec.Struct, frozen=True, array_like=True):
+class FileEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A file that came with the model (config, tokenizer, card), stored as a blob."""
 
     name: str
@@ -78,7 +78,7 @@ class FileEntry(msgspec.Struct, frozen=True, array_like=True):
         return digest_from_bytes(self.blob)
 
 
-class Original(msgspec.Struct, frozen=True, array_like=True):
+class Original(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A file that can be given back byte for byte: `parts`, one after the other, are the file.
 
     A number is so many next bytes of `blob`, a text names a tensor: all of its bytes. A safetensors

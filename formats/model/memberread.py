@@ -8,8 +8,9 @@ decoded from a wrong base is a wrong frame.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -26,10 +27,11 @@ from tensorrepo.formats.model.pack import (
     Frame,
     Member,
     Plane,
+    Single,
     decode_directory,
 )
 from tensorrepo.formats.model.truncate import truncate
-from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.errors import CorruptError, Error
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.spans import Span, read_spans
 
@@ -118,6 +120,64 @@ class MemberReader:
             known = decode_directory(data, start, f"pack {link.digest:.12}")
             self._directories[number] = known
         return known
+
+    def singles(self, places: Iterable[Place]) -> dict[Place, Single | None]:
+        """Members of one frame in packs on this machine, and all their bases, in few steps.
+
+        None for one that is not, or where something is wrong: `member` says what.
+        """
+        found: dict[Place, Single | None] = {}
+        pending = set(places)
+        while pending:
+            by_pack: dict[int, list[int]] = {}
+            for number, at in sorted(pending):
+                by_pack.setdefault(number, []).append(at)
+            for number, members in by_pack.items():
+                for at, single in zip(members, self._singles(number, members), strict=True):
+                    place = number, at
+                    found[place] = single if single and self._fits(place, single) else None
+            needed = (self.entries[place].bases for place in pending if found[place] is not None)
+            pending = {base for bases in needed for base in bases} - found.keys()
+        return found
+
+    def _singles(self, number: int, members: list[int]) -> Sequence[Single | None]:
+        try:
+            if self.payload(number) is not None:
+                return self.directory(number).singles(members)
+        except Error:
+            pass  # said by whoever asks for one of them alone, who knows the tensor's name
+        return [None] * len(members)
+
+    def _fits(self, place: Place, found: Single) -> bool:
+        """As `_check`."""
+        entry = self.entries[place]
+        if (
+            found.codec != entry.codec
+            or found.depth != entry.depth
+            or found.stored_bytes != entry.stored_bytes
+            or len(found.bases) != len(entry.bases)
+        ):
+            return False
+        if not found.bases:
+            return found.codec == RAW or not CODECS[found.codec].bases
+        if CODECS[found.codec].bases != len(found.bases):
+            return False
+        numbers, own = self._numbers, place[0]
+        return all(
+            (own if base.pack == THIS_PACK else numbers.get(base.pack, -1)) == expected[0]
+            and base.member == expected[1]
+            for base, expected in zip(found.bases, entry.bases, strict=True)
+        )
+
+    @cached_property
+    def shared(self) -> frozenset[Place]:
+        """Members that several others are encoded against: those are worth keeping decoded."""
+        named = Counter(base for entry in self.entries.values() for base in entry.bases)
+        return frozenset(place for place, times in named.items() if times > 1)
+
+    def payload(self, number: int) -> memoryview | None:
+        """The payload of pack number `number`, where it lies on this machine."""
+        return self.objects.map(self._links[number])
 
     def with_bases(self, places: Iterable[Place]) -> set[Place]:
         """Members, and all that a read of them needs."""

@@ -18,6 +18,7 @@ from functools import cached_property
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -155,6 +156,22 @@ class Member:
         """The frames of the member that lie in one group with frame `index`, plane by plane."""
         first = index // GROUP_FRAMES * GROUP_FRAMES
         return range(first, min(first + GROUP_FRAMES, len(self.frames)))
+
+
+class Single(msgspec.Struct, frozen=True, gc=False):
+    """A member of one frame, in as few objects as a read of thousands can bear.
+
+    `planes` are (codec, first byte in the payload, bytes). The collector does not look at them.
+    """
+
+    size_bytes: int
+    digest: bytes
+    planes: tuple[tuple[int, int, int], ...]
+    codec: str
+    depth: int
+    bases: tuple[Base, ...]
+    params: bytes
+    stored_bytes: int
 
 
 def align(offset: int, member_bytes: int) -> int:
@@ -315,6 +332,88 @@ class Directory:
             bases,
             bytes(self.params[param : param + row.param_bytes]),
         )
+
+    def singles(self, indices: Sequence[int]) -> list[Single | None]:
+        """Members of one frame each, all in one go.
+
+        None for a number under which `member` finds several frames, or something wrong.
+        """
+        wanted = np.asarray(indices, np.int64)
+        inside = (wanted >= 0) & (wanted < len(self.members))
+        if not inside.all():
+            found = iter(self.singles(wanted[inside].tolist()))
+            return [next(found) if one else None for one in inside.tolist()]
+        if not wanted.size:
+            return []
+        rows = self.members[wanted]
+        frame, plane, base, param = (first[wanted] for first in self._firsts)
+        counts = rows["planes"].astype(np.int64)
+        begins = np.cumsum(counts) - counts
+        planes = self.planes[np.arange(counts.sum()) + np.repeat(plane - begins, counts)]
+        sound = _are_singles(rows, planes, begins)
+        columns = (planes[name].tolist() for name in ("codec", "offset", "bytes"))
+        stored = list(zip(*columns, strict=True))
+        begin = begins.tolist()
+        places = list(zip(*(each.tolist() for each in (wanted, frame, base, param)), strict=True))
+        return [
+            self._single(row, stored[begin[at] : begin[at] + row[7]], places[at]) if fine else None
+            for at, (row, fine) in enumerate(
+                zip(_MEMBER_ROW.iter_unpack(rows.tobytes()), sound.tolist(), strict=True)
+            )
+        ]
+
+    def _single(
+        self,
+        row: tuple[int, ...],
+        planes: list[tuple[int, int, int]],
+        places: tuple[int, int, int, int],
+    ) -> Single | None:
+        """The member of a row; `places`: its number, where its frame, bases and params begin."""
+        _, stored_bytes, _, _, _, size_bytes, codec, _, depth, bases, param_bytes = row
+        index, frame, base, param = places
+        found: tuple[Base, ...] = ()
+        if bases:
+            raw = self.bases[base : base + bases].data
+            found = tuple(Base._make(one) for one in _BASE_ROW.iter_unpack(raw))
+            if any(one.pack == THIS_PACK and one.member >= index for one in found):
+                return None
+        return Single(
+            size_bytes,
+            bytes(self.digests[frame * DIGEST_BYTES : (frame + 1) * DIGEST_BYTES]),
+            tuple(planes),
+            NAMES[codec],
+            depth,
+            found,
+            bytes(self.params[param : param + param_bytes]) if param_bytes else b"",
+            stored_bytes,
+        )
+
+
+def _are_singles(
+    rows: NDArray[Any], planes: NDArray[Any], begins: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which rows are of one frame, and all that `_check_layout` and `_check_bases` ask for.
+
+    Args:
+        rows: of members.
+        planes: of all of them, one after the other.
+        begins: where those of each member begin.
+    """
+    starts, sizes = planes["offset"].astype(np.int64), planes["bytes"].astype(np.int64)
+    joined = np.ones(len(planes), np.bool_)
+    joined[1:] = starts[1:] == starts[:-1] + sizes[:-1]
+    joined[begins] = starts[begins] == rows["offset"].astype(np.int64)
+    fine = np.logical_and.reduceat(joined, begins)
+    fine &= np.add.reduceat(sizes, begins) == rows["stored_bytes"].astype(np.int64)
+    fine &= (rows["frames"] == 1) & (rows["first_frame"] == 0)
+    fine &= np.isin(rows["codec"], list(NAMES))
+    whole = (rows["planes"] == 1) & (planes["codec"][begins] == 0)
+    whole &= sizes[begins] == rows["last_frame_bytes"]
+    fine &= whole | (rows["codec"] != NUMBERS[RAW])
+    fine &= ((rows["depth"] == 0) == (rows["bases"] == 0)) & (rows["depth"] <= MAX_DEPTH)
+    fine &= rows["param_bytes"] <= MAX_PARAM_BYTES
+    found: NDArray[np.bool_] = fine
+    return found
 
 
 def _frames(row: _Row, planes: list[Plane], digests: memoryview) -> tuple[Frame, ...]:

@@ -28,7 +28,7 @@ _MAX_WHY: Final = 64
 _MAX_OFFSET: Final = 1 << 48
 
 
-class PackEntry(msgspec.Struct, frozen=True, array_like=True):
+class PackEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A pack, and where its directory lies; `tag` is the directory's `content_tag`."""
 
     pack: bytes
@@ -41,7 +41,7 @@ class PackEntry(msgspec.Struct, frozen=True, array_like=True):
         return digest_from_bytes(self.pack)
 
 
-class MemberEntry(msgspec.Struct, frozen=True, array_like=True):
+class MemberEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Some frames of a tensor: member number `member` of pack number `pack` in the list.
 
     `bases` are the members (pack, member) that it is encoded against, `depth` how many bases a
@@ -60,7 +60,7 @@ class MemberEntry(msgspec.Struct, frozen=True, array_like=True):
         return self.pack, self.member
 
 
-class ChosenBase(msgspec.Struct, frozen=True, array_like=True):
+class ChosenBase(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A model that tensors were encoded against when they were written, and why.
 
     `why` is "declared", "similar" or "repack"; `bits` how far its tensors' signatures are, in bits
@@ -73,7 +73,7 @@ class ChosenBase(msgspec.Struct, frozen=True, array_like=True):
     bits: float | None
 
 
-class StoredTensor(msgspec.Struct, frozen=True, array_like=True):
+class StoredTensor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The members that hold a tensor's frames, in order."""
 
     fingerprint: bytes

@@ -28,6 +28,7 @@ from tensorrepo.formats.model.pieces import PiecedTensor
 from tensorrepo.formats.model.placement import decode_placement
 from tensorrepo.formats.model.refill import Refill, matching
 from tensorrepo.formats.model.selection import Index
+from tensorrepo.formats.model.smallread import BATCH_BYTES, SmallRead, batches, find_small
 from tensorrepo.formats.tensors import Output, TensorType
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import digest_from_bytes
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 DEFAULT_THREADS: Final = 8
 READ_AHEAD_BYTES: Final = 256 << 20
+_BATCHES_AHEAD: Final = 8  # at least, of small tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,22 +244,38 @@ class Model:
         by_target: dict[str, list[str]] = {}
         for name in wanted:
             by_target.setdefault(self._target(name), []).append(name)
-        whole = wish.shard is None and wish.planes is None
         # Reads wait for what is fetched of several: that must go on beside them.
         with ThreadPoolExecutor(threads) as fetching, ThreadPoolExecutor(threads) as pool:
-
-            def begin(_: str, tensor: Tensor, after: Future[None] | None) -> TensorRead:
-                return TensorRead(tensor, wish, wish.index(tensor.shape), pool, after=after)
-
+            batch_bytes = min(BATCH_BYTES, budget_bytes // _BATCHES_AHEAD)
+            begun = self._reads(list(by_target), wish, (fetching, pool), batch_bytes)
             try:
-                for done in as_done(self._begun(by_target, begin, fetching, whole), budget_bytes):
-                    value = done.result()
-                    yield from ((name, value) for name in by_target[done.name])
+                # A batch in hand is handed out bit by bit: it counts until the next one is taken.
+                for done in as_done(begun, budget_bytes - batch_bytes):
+                    for target, value in done.results():
+                        yield from ((name, value) for name in by_target[target])
             finally:
                 fetching.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=True, cancel_futures=True)
                 fetching.shutdown()
                 self.packs.members.forget()
+
+    def _reads(
+        self, names: list[str], wish: Wish, pools: tuple[Executor, Executor], batch_bytes: int
+    ) -> Iterator[SmallRead | TensorRead]:
+        """Reads of tensors, of many small ones together; `pools`: for what is fetched, and read."""
+        fetching, pool = pools
+        if wish.whole:
+            entries = [self.tensors[name] for name in names]
+            found = find_small(self.packs, entries, self.manifest.type_table())
+            for batch in batches(found, batch_bytes):
+                yield SmallRead(batch, found, wish, pool)
+            taken = {small.entry.name for small in found.tensors}
+            names = [name for name in names if name not in taken]
+
+        def begin(_: str, tensor: Tensor, after: Future[None] | None) -> TensorRead:
+            return TensorRead(tensor, wish, wish.index(tensor.shape), pool, after=after)
+
+        yield from self._begun(names, begin, fetching, wish.whole)
 
     def _begun(
         self, names: Iterable[str], begin: Callable[..., R], fetching: Executor, whole: bool

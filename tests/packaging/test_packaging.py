@@ -53,7 +53,7 @@ WHICH = "from tensorrepo.formats.native.rows import BEST; print(BEST.name)"
 KERNELS = (
     {
         f"tensorrepo/formats/native/_{name}.abi3.so"
-        for name in ("coder", "distances", "files", "order", "planes", "rows")
+        for name in ("coder", "digests", "distances", "files", "order", "planes", "rows")
     }
     if why_nothing_is_compiled() is None
     else set()

@@ -1,0 +1,325 @@
+/* Are the bytes in many buffers what their digests say, and how do they come into others?
+ *
+ * Each input is hashed by BLAKE3 with a key made of a context, as the blake3 package does it, and
+ * copied on the way, while it is in the cache. Chunks of all inputs stand side by side, so small
+ * ones cost no more a byte than large ones; and the interpreter lock is let go of once for all. The
+ * twin in Python is digests.py beside this.
+ *
+ * Only what Python 3.11's limited API has is used, and vectors that GCC 12 and Clang know.
+ */
+#define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE /* madvise */
+#include <Python.h>
+
+#include "blake3wide.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum {
+    PAGE = 4096,
+    FAULTED_BYTES = 32 << 10, /* less is faulted in sooner than asked for */
+    MOST_CHUNKS = 1 << 22,  /* of an input: 4 GiB */
+    GROUP_CHUNKS = 1 << 10, /* of the inputs whose chunks stand side by side */
+};
+
+typedef struct {
+    Py_buffer from, to; /* `to.buf` is NULL where nothing is copied */
+} input;
+
+typedef struct {
+    const input *inputs;
+    const uint8_t *digests;
+    size_t count;
+    uint32_t key[8];
+    uint8_t *values; /* of the chunks of a group, DIGEST bytes each */
+} job;
+
+/* What waits for others, until there are WIDE of them. */
+typedef struct {
+    sixteen all;
+    int waiting;
+    uint8_t padded[WIDE][CHUNK]; /* chunks that may be shorter than others beside them */
+} lane_queue;
+
+static wide_hash *hash_all; /* set once, when the module is loaded */
+
+static size_t chunks_in(size_t bytes)
+{
+    return bytes ? (bytes + CHUNK - 1) / CHUNK : 1;
+}
+
+static size_t chunks_of(const input *one)
+{
+    return chunks_in((size_t)one->from.len);
+}
+
+static void flush(const job *job, lane_queue *queue)
+{
+    uint8_t nowhere[DIGEST];
+    sixteen *all = &queue->all;
+    if (!queue->waiting)
+        return;
+    for (int i = queue->waiting; i < WIDE; i++) {
+        all->from[i] = all->from[0];
+        all->length[i] = all->counter[i] = 0;
+        all->flags[i] = all->start[i] = all->end[i] = 0;
+        all->to[i] = nowhere;
+    }
+    hash_all(job->key, all);
+    queue->waiting = 0;
+}
+
+static void push(const job *job, lane_queue *queue, const uint8_t *from, size_t length,
+                 size_t counter, uint32_t flags, uint32_t start, uint32_t end, uint8_t *to)
+{
+    sixteen *all = &queue->all;
+    int at = queue->waiting++;
+    all->from[at] = from;
+    if (start && length < CHUNK) { /* others beside it are read to their end */
+        memcpy(queue->padded[at], from, length);
+        memset(queue->padded[at] + length, 0, CHUNK - length);
+        all->from[at] = queue->padded[at];
+    }
+    all->length[at] = (uint32_t)length;
+    all->counter[at] = (uint32_t)counter;
+    all->flags[at] = flags | KEY_MATERIAL;
+    all->start[at] = start;
+    all->end[at] = end;
+    all->to[at] = to;
+    if (queue->waiting == WIDE)
+        flush(job, queue);
+}
+
+/* What is hashed, once it is where it belongs: a byte of a mapped file may change meanwhile. */
+static const uint8_t *copied(const input *one, size_t at, size_t length)
+{
+    const uint8_t *from = (const uint8_t *)one->from.buf + at;
+    if (!one->to.buf || !length)
+        return length ? from : (const uint8_t *)"";
+    return memcpy((uint8_t *)one->to.buf + at, from, length);
+}
+
+/* Ask for all pages of new memory at once: a fault for each takes twice as long. Who knows no such
+ * advice is none the worse. */
+static void fault_in(const Py_buffer *room)
+{
+#if defined(MADV_POPULATE_WRITE)
+    if (!room->buf || room->len < FAULTED_BYTES)
+        return;
+    uintptr_t start = ((uintptr_t)room->buf + PAGE - 1) / PAGE * PAGE;
+    uintptr_t stop = ((uintptr_t)room->buf + (uintptr_t)room->len) / PAGE * PAGE;
+    (void)madvise((void *)start, stop - start, MADV_POPULATE_WRITE);
+#else
+    (void)room;
+#endif
+}
+
+static void hash_chunks(const job *job, const input *one, lane_queue *queue, uint8_t *values)
+{
+    size_t bytes = (size_t)one->from.len, chunks = chunks_of(one);
+    for (size_t chunk = 0; chunk < chunks; chunk++, values += DIGEST) {
+        size_t at = chunk * CHUNK, length = bytes - at < CHUNK ? bytes - at : CHUNK;
+        push(job, queue, copied(one, at, length), length, chunk, 0, CHUNK_START,
+             CHUNK_END | (chunks > 1 ? 0 : ROOT), values);
+    }
+}
+
+/* Pairs of all inputs become one, level by level; a last one without a partner goes up as it is.
+ * `left` says how many chunks each input has. */
+static void join_chunks(const job *job, lane_queue *queue, size_t *left, size_t count)
+{
+    for (bool again = true; again;) {
+        again = false;
+        uint8_t *values = job->values;
+        for (size_t one = 0; one < count; values += chunks_of(&job->inputs[one++]) * DIGEST) {
+            uint32_t root = left[one] == 2 ? ROOT : 0;
+            for (size_t pair = 0; pair < left[one] / 2; pair++)
+                push(job, queue, values + pair * BLOCK, BLOCK, 0, PARENT, 0, root,
+                     values + pair * DIGEST);
+        }
+        flush(job, queue);
+        values = job->values;
+        for (size_t one = 0; one < count; values += chunks_of(&job->inputs[one++]) * DIGEST) {
+            if (left[one] > 1 && left[one] % 2)
+                memmove(values + left[one] / 2 * DIGEST, values + (left[one] - 1) * DIGEST, DIGEST);
+            left[one] = (left[one] + 1) / 2;
+            again |= left[one] > 1;
+        }
+    }
+}
+
+/* The first input from `at` on that is not of the group that begins there. */
+static size_t group_stop(const job *job, size_t at, size_t *chunks)
+{
+    *chunks = 0;
+    size_t stop = at;
+    while (stop < job->count) {
+        size_t more = chunks_of(&job->inputs[stop]);
+        if (stop > at && *chunks + more > GROUP_CHUNKS)
+            break;
+        *chunks += more;
+        stop++;
+    }
+    return stop;
+}
+
+/* The first input of a group that is not what its digest says, or -1. */
+static Py_ssize_t check_group(const job *job, lane_queue *queue, size_t *left, size_t count)
+{
+    uint8_t *values = job->values;
+    for (size_t one = 0; one < count; one++) {
+        left[one] = chunks_of(&job->inputs[one]);
+        fault_in(&job->inputs[one].to);
+        hash_chunks(job, &job->inputs[one], queue, values);
+        values += left[one] * DIGEST;
+    }
+    flush(job, queue);
+    join_chunks(job, queue, left, count);
+    values = job->values;
+    for (size_t one = 0; one < count; one++) {
+        if (memcmp(values, job->digests + one * DIGEST, DIGEST))
+            return (Py_ssize_t)one;
+        values += chunks_of(&job->inputs[one]) * DIGEST;
+    }
+    return -1;
+}
+
+/* The first input that is not what its digest says, or -1. */
+static Py_ssize_t work(const job *whole, size_t *left)
+{
+    lane_queue queue = {.waiting = 0};
+    for (size_t at = 0, chunks; at < whole->count;) {
+        size_t stop = group_stop(whole, at, &chunks);
+        job group = *whole;
+        group.inputs += at;
+        group.digests += at * DIGEST;
+        Py_ssize_t wrong = check_group(&group, &queue, left, stop - at);
+        if (wrong >= 0)
+            return (Py_ssize_t)at + wrong;
+        at = stop;
+    }
+    return -1;
+}
+
+/* ------------------------------------------------------------------ Python */
+
+static void release(input *inputs, Py_ssize_t count)
+{
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyBuffer_Release(&inputs[at].from);
+        if (inputs[at].to.buf)
+            PyBuffer_Release(&inputs[at].to);
+    }
+}
+
+/* Buffer number `at` of a list, as bytes. */
+static bool taken(PyObject *list, Py_ssize_t at, int flags, Py_buffer *buffer)
+{
+    PyObject *item = PyList_GetItem(list, at);
+    return item && !PyObject_GetBuffer(item, buffer, flags);
+}
+
+/* How many inputs were taken; fewer than there are after an error. */
+static Py_ssize_t take_all(PyObject *from, PyObject *to, input *inputs, Py_ssize_t count)
+{
+    for (Py_ssize_t at = 0; at < count; at++) {
+        input *one = &inputs[at];
+        if (!taken(from, at, PyBUF_SIMPLE, &one->from))
+            return at;
+        bool fine = to == Py_None || taken(to, at, PyBUF_WRITABLE, &one->to);
+        if (fine && one->from.len > (Py_ssize_t)MOST_CHUNKS * CHUNK) {
+            PyErr_SetString(PyExc_ValueError, "an input of more than 4 GiB");
+            fine = false;
+        }
+        if (fine && one->to.buf && one->to.len != one->from.len) {
+            PyErr_Format(PyExc_ValueError, "%zd bytes do not fit into %zd", one->from.len,
+                         one->to.len);
+            fine = false;
+        }
+        if (!fine) {
+            release(one, 1);
+            return at;
+        }
+    }
+    return count;
+}
+
+static PyObject *checked(job *job)
+{
+    size_t most = 0;
+    for (size_t at = 0, chunks; at < job->count;) {
+        at = group_stop(job, at, &chunks);
+        most = chunks > most ? chunks : most;
+    }
+    job->values = malloc(most * DIGEST + 1);
+    size_t *left = malloc((job->count + 1) * sizeof *left);
+    Py_ssize_t wrong = -1;
+    if (job->values && left) {
+        Py_BEGIN_ALLOW_THREADS
+        wrong = work(job, left);
+        Py_END_ALLOW_THREADS
+    } else {
+        PyErr_NoMemory();
+    }
+    bool failed = !job->values || !left;
+    free(job->values);
+    free(left);
+    return failed ? NULL : PyLong_FromSsize_t(wrong);
+}
+
+static PyObject *check_frames(PyObject *module, PyObject *arguments)
+{
+    PyObject *from, *to;
+    Py_buffer context, digests;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "y*O!Oy*", &context, &PyList_Type, &from, &to, &digests))
+        return NULL;
+    PyObject *wrong = NULL;
+    Py_ssize_t count = PyList_Size(from);
+    input *inputs = calloc((size_t)count + 1, sizeof *inputs);
+    if (!inputs) {
+        PyErr_NoMemory();
+    } else if (context.len > CHUNK || digests.len != count * DIGEST ||
+               (to != Py_None && (!PyList_Check(to) || PyList_Size(to) != count))) {
+        PyErr_Format(PyExc_ValueError, "%zd inputs, %zd bytes of digests: do not fit", count,
+                     digests.len);
+    } else {
+        Py_ssize_t ready = take_all(from, to, inputs, count);
+        job job = {.inputs = inputs, .digests = digests.buf, .count = (size_t)count};
+        if (ready == count) {
+            key_of(context.buf, (size_t)context.len, job.key);
+            wrong = checked(&job);
+        }
+        release(inputs, ready);
+    }
+    free(inputs);
+    PyBuffer_Release(&context);
+    PyBuffer_Release(&digests);
+    return wrong;
+}
+
+static PyMethodDef METHODS[] = {
+    {"check_frames", check_frames, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int loaded(PyObject *module)
+{
+    hash_all = best_hash();
+    return PyModule_AddIntConstant(module, "fast", is_fast());
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)loaded}, {0, NULL}};
+
+static PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_digests",
+    .m_methods = METHODS,
+    .m_slots = SLOTS,
+};
+
+PyMODINIT_FUNC PyInit__digests(void)
+{
+    return PyModuleDef_Init(&MODULE);
+}

@@ -1,0 +1,114 @@
+"""Are many frames what their digests say, and how do they come where they belong?
+
+`NATIVE` does it in C (digests.c beside this) where it was built, `PYTHON` everywhere, with
+identical results. `BEST` is the faster one: without vectors of AVX-512 that is the blake3 package.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from blake3 import blake3
+
+try:
+    from tensorrepo.formats.native import _digests
+
+    why_not_native: str | None = None
+except ImportError as error:  # no compiler when this was installed, or built for another machine
+    _digests = None  # type: ignore[assignment]
+    why_not_native = str(error)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorrepo.repo.ids import Buffer
+
+DIGEST_BYTES = 32
+
+
+class FrameChecker(Protocol):
+    """Hashes buffers by BLAKE3 and compares them with their digests."""
+
+    name: str
+
+    def check(
+        self,
+        context: str,
+        frames: Sequence[Buffer],
+        rooms: Sequence[memoryview] | None,
+        digests: bytes,
+    ) -> int:
+        """Verify frames, and copy them first.
+
+        Args:
+            context: that the key is derived from.
+            frames: contiguous.
+            rooms: where each frame is copied to, of its size; what arrives there is what is
+                verified. None: frames are verified where they are.
+            digests: of all frames, one after the other.
+
+        Returns:
+            The first frame that is not what its digest says, or -1. What the rooms after it hold
+            means nothing.
+
+        Raises:
+            ValueError: sizes that contradict each other.
+        """
+        ...
+
+
+class NativeFrames:
+    """In C, without the interpreter lock."""
+
+    name = "native"
+
+    def check(
+        self,
+        context: str,
+        frames: Sequence[Buffer],
+        rooms: Sequence[memoryview] | None,
+        digests: bytes,
+    ) -> int:
+        into = None if rooms is None else list(rooms)
+        return _digests.check_frames(context.encode(), list(frames), into, digests)
+
+
+class PythonFrames:
+    """One after the other, by the blake3 package."""
+
+    name = "python"
+
+    def check(
+        self,
+        context: str,
+        frames: Sequence[Buffer],
+        rooms: Sequence[memoryview] | None,
+        digests: bytes,
+    ) -> int:
+        _check_sizes(frames, rooms, digests)
+        keyed = blake3(derive_key_context=context)
+        for at, frame in enumerate(frames):
+            found = np.frombuffer(frame, np.uint8)
+            if rooms is not None:
+                room = np.frombuffer(rooms[at], np.uint8)
+                room[...] = found
+                found = room
+            expected = digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES]
+            if keyed.copy().update(found.data).digest() != expected:
+                return at
+        return -1
+
+
+def _check_sizes(
+    frames: Sequence[Buffer], rooms: Sequence[memoryview] | None, digests: bytes
+) -> None:
+    sizes = [memoryview(frame).nbytes for frame in frames]
+    fits = rooms is None or [memoryview(room).nbytes for room in rooms] == sizes
+    if not fits or len(digests) != DIGEST_BYTES * len(sizes):
+        raise ValueError(f"{len(sizes)} frames, {len(digests)} bytes of digests: do not fit")
+
+
+PYTHON: FrameChecker = PythonFrames()
+NATIVE: FrameChecker | None = None if _digests is None else NativeFrames()
+BEST: FrameChecker = NATIVE if NATIVE is not None and _digests.fast else PYTHON

@@ -1,0 +1,155 @@
+"""Hundreds of small tensors in one load: as they were, the caller's own, named where damaged."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.model import smallread
+from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.read import Model, open_model
+from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.native.digests import PYTHON
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.store import ObjectStore
+from tensorrepo.repo.writer import ObjectWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tensorrepo.repo.trees import Entry
+
+RNG = np.random.default_rng(4)
+TENSORS = {
+    **{f"{at}.w": RNG.normal(size=(at % 7 + 1, 50 + at)).astype("f4") for at in range(300)},
+    "half": RNG.normal(size=(3, 40)).astype("f2"),
+    "mask": RNG.integers(0, 2, 500).astype(bool),
+    "none": np.zeros((0, 4), "f4"),
+    "steps": np.array(7),
+}
+STEPS = [
+    {
+        name: (array + step * 1e-4).astype(array.dtype) if array.dtype.kind == "f" else array
+        for name, array in TENSORS.items()
+    }
+    for step in range(4)
+]
+RAW, PLANES, DELTA = (Against(codecs=frozenset(names)) for names in ((), ("planes",), ("delta",)))
+
+
+def put(folder: Path, tensors: Mapping[str, Any], against: Against) -> Entry:
+    writer = ObjectWriter(ObjectStore(LocalBackend(folder)), ())
+    entry = write_model(writer, tensors, against=against)
+    writer.flush()
+    return entry
+
+
+def opened(folder: Path, entry: Entry) -> Model:
+    return open_model(ObjectStore(LocalBackend(folder)), entry)
+
+
+def chain(folder: Path, first: Against) -> list[Entry]:
+    """Models of which each is stored as what moved from the one before."""
+    entries = [put(folder, STEPS[0], first)]
+    for tensors in STEPS[1:]:
+        against = Against(entries[-1], depth=8, codecs=frozenset({"delta"}), worth=2.0)
+        entries.append(put(folder, tensors, against))
+    return entries
+
+
+@pytest.mark.parametrize("first", [RAW, PLANES], ids=["raw", "planes"])
+def test_small_tensors_come_back_through_any_number_of_bases(tmp_path: Path, first: Any) -> None:
+    entries = chain(tmp_path, first)
+    depths = {one.depth for one in opened(tmp_path, entries[3]).packs.members.entries.values()}
+    assert max(depths) == 3
+    for entry, tensors in zip(entries, STEPS, strict=True):
+        loaded = opened(tmp_path, entry).load()
+        assert loaded.keys() == tensors.keys()
+        assert all(np.array_equal(loaded[name], array) for name, array in tensors.items())
+        assert all(loaded[name].dtype == array.dtype for name, array in tensors.items())
+
+
+def test_what_python_verifies_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smallread, "BEST", PYTHON)
+    loaded = opened(tmp_path, put(tmp_path, TENSORS, RAW)).load()
+    assert all(np.array_equal(loaded[name], array) for name, array in TENSORS.items())
+
+
+@pytest.mark.parametrize(
+    "options", [{"output": "torch"}, {"dtype": "f8"}, {"copy": False}], ids=str
+)
+def test_small_tensors_come_in_every_form(tmp_path: Path, options: dict[str, Any]) -> None:
+    loaded = opened(tmp_path, chain(tmp_path, RAW)[1]).load(**options)
+    assert all(
+        np.array_equal(np.asarray(loaded[name]), array.astype(np.asarray(loaded[name]).dtype))
+        for name, array in STEPS[1].items()
+    )
+    writable = {array.flags.writeable for array in loaded.values() if hasattr(array, "flags")}
+    assert writable <= ({False} if "copy" in options else {True})
+
+
+@pytest.mark.parametrize("budget_bytes", [1, 1000, 100_000])
+def test_any_budget_gives_every_tensor_once(tmp_path: Path, budget_bytes: int) -> None:
+    model = opened(tmp_path, put(tmp_path, TENSORS, RAW))
+    found = list(model.iter_tensors(budget_bytes=budget_bytes))
+    assert sorted(name for name, _ in found) == sorted(TENSORS)
+    assert all(np.array_equal(array, TENSORS[name]) for name, array in found)
+
+
+def owner(array: Any) -> Any:
+    """What the memory of an array belongs to."""
+    while getattr(array, "base", None) is not None or isinstance(array, memoryview):
+        array = array.obj if isinstance(array, memoryview) else array.base
+    return array
+
+
+def test_memory_is_free_as_soon_as_the_caller_lets_go_of_it(tmp_path: Path) -> None:
+    model = opened(tmp_path, put(tmp_path, {**TENSORS, "large": np.zeros(3 << 20)}, RAW))
+    gc.disable()
+    try:
+        loaded = model.load()
+        left = [weakref.ref(owner(array)) for array in loaded.values()]
+        del loaded
+        assert not any(one() is not None for one in left)
+    finally:
+        gc.enable()
+
+
+def damage(folder: Path, model: Model, name: str) -> None:
+    """Flip a bit of what is stored of a tensor."""
+    placed = model.tensor(name).frames[0]
+    path = next(one for one in folder.rglob("*") if placed.pack.digest[4:] in one.name)
+    assert placed.pack.payload_start is not None
+    data = bytearray(path.read_bytes())
+    data[placed.pack.payload_start + placed.frame.planes[0].offset + 9] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_one_damaged_tensor_of_many_is_named(tmp_path: Path, copy: bool) -> None:
+    model = opened(tmp_path, put(tmp_path, TENSORS, RAW))
+    damage(tmp_path, model, "123.w")
+    with pytest.raises(CorruptError, match=r"tensor '123\.w', frame 0 .*doctor"):
+        opened(tmp_path, model.entry).load(copy=copy)
+
+
+def test_a_damaged_base_of_one_tensor_of_many_is_named(tmp_path: Path) -> None:
+    entries = chain(tmp_path, RAW)
+    model = opened(tmp_path, entries[1])
+    members = model.packs.members.entries
+    name = next(
+        name
+        for name in TENSORS
+        for placed in model.tensor(name).frames
+        if members[placed.place].bases
+    )
+    damage(tmp_path, opened(tmp_path, entries[0]), name)
+    with pytest.raises(CorruptError, match=f"tensor '{name}'.*its base, .*is damaged"):
+        opened(tmp_path, entries[1]).load()

@@ -1,0 +1,91 @@
+"""Many frames verified and copied at once: in C and in Python, with identical results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorrepo.formats.native.digests import NATIVE, PYTHON, FrameChecker, why_not_native
+
+needs_native = pytest.mark.skipif(NATIVE is None, reason=f"not built: {why_not_native}")
+EVERY = pytest.mark.parametrize(
+    "checker",
+    [
+        pytest.param(PYTHON, id="python"),
+        pytest.param(NATIVE, id="native", marks=needs_native),
+    ],
+)
+CONTEXT = "tensorrepo test v1"
+# Around blocks of 64 bytes, chunks of 1024, and trees of several levels with and without a last one
+# that has no partner.
+SIZES = [0, 1, 63, 64, 65, 128, 1023, 1024, 1025, 2047, 2048, 2049, 3072, 5000, 16384, 17408, 31749]
+LARGE = [3 << 20, 5, (1 << 20) + 1024, 1 << 17]
+
+
+def frames_of(sizes: list[int]) -> list[bytes]:
+    rng = np.random.default_rng(len(sizes))
+    return [rng.bytes(size) for size in sizes]
+
+
+def digests_of(frames: list[bytes]) -> bytes:
+    return b"".join(blake3(frame, derive_key_context=CONTEXT).digest() for frame in frames)
+
+
+@EVERY
+@pytest.mark.parametrize("sizes", [[], SIZES, SIZES[::-1], LARGE, [3000] * 700], ids=len)
+def test_frames_that_are_what_their_digests_say_are_copied(
+    checker: FrameChecker, sizes: list[int]
+) -> None:
+    frames = frames_of(sizes)
+    rooms = [memoryview(bytearray(size)) for size in sizes]
+    assert checker.check(CONTEXT, frames, None, digests_of(frames)) == -1
+    assert checker.check(CONTEXT, frames, rooms, digests_of(frames)) == -1
+    assert [bytes(room) for room in rooms] == frames
+
+
+@EVERY
+@given(
+    st.lists(st.integers(0, 9000), min_size=1, max_size=40), st.integers(0, 39), st.integers(0, 31)
+)
+def test_the_first_frame_that_is_another_is_found(
+    checker: FrameChecker, sizes: list[int], which: int, byte: int
+) -> None:
+    frames = frames_of(sizes)
+    digests = bytearray(digests_of(frames))
+    for wrong in range(which % len(sizes), len(sizes)):
+        digests[32 * wrong + byte] ^= 1
+    assert checker.check(CONTEXT, frames, None, bytes(digests)) == which % len(sizes)
+
+
+@EVERY
+@pytest.mark.parametrize("at", [0, 1023, 1024, 20_000, 33_333])
+def test_no_flipped_bit_goes_unnoticed(checker: FrameChecker, at: int) -> None:
+    frames = frames_of([100, 33_334])
+    digests = digests_of(frames)
+    damaged = bytearray(frames[1])
+    damaged[at] ^= 1
+    assert checker.check(CONTEXT, [frames[0], bytes(damaged)], None, digests) == 1
+
+
+@EVERY
+def test_arrays_of_any_shape_are_their_bytes(checker: FrameChecker) -> None:
+    frame = np.arange(3000.0).reshape(30, 100)
+    room = np.zeros((30, 100))
+    digests = blake3(frame.tobytes(), derive_key_context=CONTEXT).digest()
+    assert checker.check(CONTEXT, [memoryview(frame)], [memoryview(room)], digests) == -1
+    assert np.array_equal(room, frame)
+
+
+@EVERY
+def test_sizes_that_contradict_each_other_are_refused(checker: FrameChecker) -> None:
+    frames = frames_of([100, 200])
+    digests = digests_of(frames)
+    with pytest.raises(ValueError, match="do not fit"):
+        checker.check(CONTEXT, frames, None, digests[:-1])
+    with pytest.raises(ValueError, match="fit"):
+        checker.check(CONTEXT, frames, [memoryview(bytearray(100))] * 2, digests)
+    with pytest.raises(ValueError, match="do not fit"):
+        checker.check(CONTEXT, frames, [memoryview(bytearray(100))], digests)
