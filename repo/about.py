@@ -85,9 +85,9 @@ def check_model(model: str) -> str:
     taken = next((each for each in folders if each.endswith(SUFFIX)), None)
     if taken is not None:
         raise InvalidInputError(
-            f"a model cannot be registered as {model!r:.100}: its folder {taken!r:.80} has the name "
-            f"of the file that describes {taken.removesuffix(SUFFIX)!r:.80}. Choose a name whose "
-            f"folders do not end in {SUFFIX}."
+            f"a model cannot be registered as {model!r:.100}: its folder {taken!r:.80} has the "
+            f"name of the file that describes {taken.removesuffix(SUFFIX)!r:.80}. Choose a name "
+            f"whose folders do not end in {SUFFIX}."
         )
     return model
 
