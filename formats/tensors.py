@@ -10,6 +10,7 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -68,24 +69,7 @@ class TensorType:
         Raises:
             InvalidInputError: not a shape, too large, or not a whole number of blocks.
         """
-        if len(shape) > MAX_DIMS or any(dim < 0 or dim >= MAX_TENSOR_BYTES for dim in shape):
-            raise InvalidInputError(
-                f"shape {shape!s:.80}: expected up to {MAX_DIMS} dimensions of 0 to "
-                f"{MAX_TENSOR_BYTES - 1}"
-            )
-        elements = prod(shape)
-        if elements % self.block_elements:
-            raise InvalidInputError(
-                f"shape {shape!s:.80}: {elements} elements are no whole number of {self.name} "
-                f"blocks of {self.block_elements}"
-            )
-        size = elements // self.block_elements * self.block_bytes
-        if size > MAX_TENSOR_BYTES:
-            raise InvalidInputError(
-                f"shape {shape!s:.80} of {self.name} takes {size} bytes, at most "
-                f"{MAX_TENSOR_BYTES} are stored"
-            )
-        return size
+        return _size_of(self.name, self.block_elements, self.block_bytes, shape)
 
     def units_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the array of `units`: a last dimension of blocks is counted in bytes."""
@@ -94,6 +78,28 @@ class TensorType:
         if not shape or shape[-1] % self.block_elements:
             return (self.bytes_of(shape),)
         return (*shape[:-1], shape[-1] // self.block_elements * self.block_bytes)
+
+
+@lru_cache(4096)  # models have few shapes, and ask for the bytes of each tensor several times
+def _size_of(name: str, block_elements: int, block_bytes: int, shape: tuple[int, ...]) -> int:
+    if len(shape) > MAX_DIMS or any(dim < 0 or dim >= MAX_TENSOR_BYTES for dim in shape):
+        raise InvalidInputError(
+            f"shape {shape!s:.80}: expected up to {MAX_DIMS} dimensions of 0 to "
+            f"{MAX_TENSOR_BYTES - 1}"
+        )
+    elements = prod(shape)
+    if elements % block_elements:
+        raise InvalidInputError(
+            f"shape {shape!s:.80}: {elements} elements are no whole number of {name} blocks of "
+            f"{block_elements}"
+        )
+    size = elements // block_elements * block_bytes
+    if size > MAX_TENSOR_BYTES:
+        raise InvalidInputError(
+            f"shape {shape!s:.80} of {name} takes {size} bytes, at most {MAX_TENSOR_BYTES} are "
+            "stored"
+        )
+    return size
 
 
 # In the order of safetensors' own list: its writer puts later types first.

@@ -10,6 +10,7 @@ Source:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct, pack
 from typing import TYPE_CHECKING, Final, NewType
 
@@ -57,8 +58,20 @@ def fingerprint(
         shape: its shape.
         frame_digests: the digests of its frames, one after the other.
     """
-    name = element.name.encode("ascii")
-    blocks = element.block_elements, element.block_bytes
-    head = _TYPE_HEAD.pack(len(name), name, *blocks, len(shape))
-    numbers = pack(f"<{len(shape) + 1}Q", *shape, len(frame_digests) // DIGEST_BYTES)
-    return Fingerprint(_TENSOR.copy().update(head + numbers + frame_digests).digest())
+    head = _fingerprint_head(
+        element.name,
+        element.block_elements,
+        element.block_bytes,
+        shape,
+        len(frame_digests) // DIGEST_BYTES,
+    )
+    return Fingerprint(_TENSOR.copy().update(head + frame_digests).digest())
+
+
+@lru_cache(4096)  # as many tensors have the same one
+def _fingerprint_head(
+    name: str, block_elements: int, block_bytes: int, shape: tuple[int, ...], frames: int
+) -> bytes:
+    word = name.encode("ascii")
+    head = _TYPE_HEAD.pack(len(word), word, block_elements, block_bytes, len(shape))
+    return head + pack(f"<{len(shape) + 1}Q", *shape, frames)

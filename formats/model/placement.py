@@ -26,6 +26,7 @@ MAX_BASES: Final = 3
 TAG_BYTES: Final = 16
 _MAX_WHY: Final = 64
 _MAX_OFFSET: Final = 1 << 48
+_MAX_MEMBERS: Final = 1 << 32
 
 
 class PackEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -149,6 +150,8 @@ def _check_members(placement: Placement) -> None:
         *more.values(),
     ):
         _check_member(member, packs)
+        if not member.bases and not member.depth:
+            continue
         known = [own.get(place) or more.get(place) for place in member.bases]
         needed.update(member.bases)
         depths = [base.depth for base in known if base is not None]
@@ -165,9 +168,10 @@ def _check_members(placement: Placement) -> None:
 
 
 def _check_member(member: MemberEntry, packs: int) -> None:
-    if not all(
-        0 <= pack < packs and 0 <= index < 1 << 32 for pack, index in (member.place, *member.bases)
-    ):
+    inside = 0 <= member.pack < packs and 0 <= member.member < _MAX_MEMBERS
+    for pack, index in member.bases:
+        inside = inside and 0 <= pack < packs and 0 <= index < _MAX_MEMBERS
+    if not inside:
         raise InvalidInputError(f"member {member.pack}/{member.member}: no such pack")
     if len(member.bases) > MAX_BASES or not 0 <= member.depth <= MAX_DEPTH:
         raise InvalidInputError(

@@ -16,7 +16,7 @@ import numpy as np
 from tensorrepo.formats.model.codecs.framecodec import FrameShape
 from tensorrepo.formats.model.codecs.planecodec import StoredPlane
 from tensorrepo.formats.model.codecs.registry import CODECS
-from tensorrepo.formats.model.frames import FRAME_CONTEXT, fingerprint, frame_bytes
+from tensorrepo.formats.model.frames import FRAME_CONTEXT, fingerprint, frame_bytes, frame_digest
 from tensorrepo.formats.model.loading import Wish, as_wanted
 from tensorrepo.formats.model.pack import RAW, Single
 from tensorrepo.formats.native.digests import BEST
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SMALL_BYTES: Final = 4 << 20  # decoded; a larger tensor is a task of its own
 BATCH_BYTES: Final = 4 << 20
 BATCH_TENSORS: Final = 1024
+HASHED_TOGETHER: Final = 64 << 10  # a larger one fills all lanes by itself, and is still in cache
 
 
 class Small(msgspec.Struct, frozen=True, gc=False):
@@ -111,7 +112,10 @@ class SmallRead:
         """Begin; `wish` is of whole tensors, with all their planes."""
         self.size_bytes = sum(small.size_bytes for small in batch)
         self._batch, self._wish = batch, wish
-        self._work: Future[list[Any]] | None = pool.submit(_read, batch, found, wish)
+        # Taken here and not by the task: what other threads take, malloc gives back to the system
+        # as soon as it is free, and the next model's pages are new ones.
+        rooms = None if wish.mapped else [_room(small, wish) for small in batch]
+        self._work: Future[list[Any]] | None = pool.submit(_read, batch, rooms, found, wish)
 
     def when_done(self, tell: Callable[[], None]) -> None:
         """Call `tell` once they are read, well or not: on any thread, or here."""
@@ -136,30 +140,40 @@ class SmallRead:
             raise UnsupportedError(f"tensor {small.entry.name!r}: {error}") from error
 
 
-def _read(batch: list[Small], found: SmallTensors, wish: Wish) -> list[Any]:
-    """Of each tensor its array where `wish` is plain, else its bytes; verified."""
+def _read(
+    batch: list[Small], rooms: list[Any] | None, found: SmallTensors, wish: Wish
+) -> list[Any]:
+    """Of each tensor its array where `wish` is plain, else its bytes; verified.
+
+    `rooms` is memory for all of them; None: they are mapped where that is possible.
+    """
     reader = _Reader(found)
-    made: list[Any] = [None] * len(batch)
+    made: list[Any] = [None] * len(batch) if rooms is None else rooms
     raw, decoded = _Checks([], [], []), _Checks([], [], [])
     for at, small in enumerate(batch):
         single = found.singles.get(small.place)
         if small.value is not None or single is None:
-            made[at] = _of_value(small, wish)
+            made[at] = _of_value(small, made[at], wish)
             continue
         try:
             if single.codec != RAW:
-                made[at] = _room(small, wish)
-                reader.decode(small, single, made[at].reshape(-1).view(np.uint8).data)
-                decoded.add(at, single, made[at])
+                made[at] = _room(small, wish) if rooms is None else rooms[at]
+                data = made[at].reshape(-1).view(np.uint8).data
+                reader.decode(small, single, data)
+                if small.size_bytes < HASHED_TOGETHER:
+                    decoded.add(at, single, data)
+                elif frame_digest(data) != single.digest:
+                    made[at] = _again(small, found, wish)
                 continue
             part = reader.part(small.place, single)
         except Error:
             made[at] = _again(small, found, wish)
             continue
-        made[at] = _of_bytes(part, small, wish) if wish.mapped else _room(small, wish)
+        if rooms is None:
+            made[at] = _of_bytes(part, small, wish)
         raw.add(at, single, part)
-    rooms = None if wish.mapped else [made[at] for at in raw.places]
-    for at in (*raw.wrong(rooms), *decoded.wrong(None)):
+    into = None if rooms is None else [rooms[at] for at in raw.places]
+    for at in (*raw.wrong(into), *decoded.wrong(None)):
         made[at] = _again(batch[at], found, wish)
     if wish.mapped:
         for array in made:
@@ -262,10 +276,9 @@ def _of_bytes(data: Buffer, small: Small, wish: Wish) -> Any:
     return found.reshape(small.type.units_shape(small.entry.shape)) if wish.plain else found
 
 
-def _of_value(small: Small, wish: Wish) -> Any:
+def _of_value(small: Small, room: Any, wish: Wish) -> Any:
     if wish.mapped:
         return _of_bytes(small.value or b"", small, wish)
-    room = _room(small, wish)
     room.reshape(-1).view(np.uint8)[...] = np.frombuffer(small.value or b"", np.uint8)
     return room
 
