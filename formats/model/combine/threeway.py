@@ -80,7 +80,7 @@ def join_models(path: str, versions: Versions, strategy: str) -> Joined:
         return Joined(None, contests=joiner.contests)
     for side, model in zip(SIDES, (versions.ours, versions.theirs), strict=True):
         same = files == _files(model) and metadata == _metadata(model)
-        if same and joiner.is_whole(side):
+        if same and aliases == model.aliases and joiner.is_whole(side):
             return Joined(None, side=side)
     source = ModelSource(
         {name: tensor for name, tensor in tensors.items() if name not in aliases},
@@ -144,14 +144,18 @@ class _Joiner:
     def aliases(self, tensors: Mapping[str, TensorReader]) -> dict[str, str]:
         """Ties that both sides have, or that one side made and the other left alone."""
         ours, theirs = self._versions.ours.aliases, self._versions.theirs.aliases
-        return {
-            name: target
-            for name, target in ours.items()
-            if theirs.get(name) == target
-            and name in tensors
-            and target in tensors
-            and self._moved_together(name, target)
-        }
+        base = {} if self._versions.base is None else self._versions.base.aliases
+        found = {}
+        for name in sorted({*ours, *theirs} & tensors.keys()):
+            told = base.get(name), ours.get(name), theirs.get(name)
+            target = {"ours": told[1], "theirs": told[2], None: None}[self._side(told)]
+            if target is None or target not in tensors:
+                continue
+            tied = [side for side, its in zip(SIDES, told[1:], strict=True) if its == target]
+            both = len(tied) == len(SIDES) and self._moved_together(name, target)
+            if both or any(self._is_of(side, name, target) for side in tied):
+                found[name] = target
+        return found
 
     def graph(self) -> bytes | None:
         """The graph that one side changed; none when both did: it is derived then."""
@@ -172,6 +176,12 @@ class _Joiner:
 
     def _moved_together(self, name: str, target: str) -> bool:
         return self._side(self._identities(name)) == self._side(self._identities(target))
+
+    def _is_of(self, side: str, *names: str) -> bool:
+        """Whether the joined tensors of these names are what that side has."""
+        told = [(self._side(one), one) for one in map(self._identities, names)]
+        at = {"ours": 1, "theirs": 2}
+        return all(chosen and one[at[chosen]] == one[at[side]] for chosen, one in told)
 
     def _identities(self, name: str) -> tuple[Any, ...]:
         """Of each version what is equal where the tensor is; None where it is not there."""

@@ -177,6 +177,37 @@ def test_ties_that_both_sides_have_stay() -> None:
     assert set(found.source.tensors) == {"a", "c"}
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_tie_that_one_side_made_stays(swapped: bool) -> None:
+    objects = MemoryObjects()
+    weight = np.zeros(100)
+    base = stored({"a": weight, "b": weight.copy(), "c": np.ones(9)}, objects)
+    tied = stored({"a": weight, "b": weight, "c": np.ones(9)}, objects)
+    moved = stored({"a": weight, "b": weight.copy(), "c": np.zeros(9)}, objects)
+    sides = (moved, tied) if swapped else (tied, moved)
+    found = join_models("m", Versions(base, *sides), "fail")
+    assert found.source is not None
+    assert found.source.aliases == {"b": "a"}
+
+
+def test_a_tie_goes_where_the_other_side_moved_its_tensor() -> None:
+    objects = MemoryObjects()
+    weight = np.zeros(100)
+    base = stored({"a": weight, "b": weight.copy()}, objects)
+    tied = stored({"a": weight, "b": weight}, objects)
+    moved = stored({"a": np.ones(100), "b": weight.copy()}, objects)
+    assert join_models("m", Versions(base, tied, moved), "fail").side == "theirs"
+
+
+def test_a_tie_is_a_change_by_itself() -> None:
+    objects = MemoryObjects()
+    weight = np.zeros(100)
+    apart = stored({"a": weight, "b": weight.copy()}, objects)
+    tied = stored({"a": weight, "b": weight}, objects)
+    assert join_models("m", Versions(apart, apart, tied), "fail").side == "theirs"
+    assert join_models("m", Versions(tied, tied, apart), "fail").side == "theirs"
+
+
 def test_only_some_contested_tensors_are_measured() -> None:
     names = [f"t{at:02}" for at in range(25)]
     found, _ = joined(*(dict.fromkeys(names, value) for value in (0, 1, 2)))
