@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.backends.disk import Disk, Staged
@@ -24,11 +25,12 @@ class RecordingDisk(Disk):
         super().__init__(root)
         self.die_before = die_before
         self.steps: list[tuple[str, str]] = []
+        self._lock = Lock()
 
     def stage(self, parts: Sequence[memoryview]) -> Staged:
-        self._note("stage", "")
+        at = self._note("stage", "")
         staged = super().stage(parts)
-        self.steps[-1] = ("stage", staged.name)
+        self.steps[at] = ("stage", staged.name)
         return staged
 
     def sync(self, staged: Staged) -> None:
@@ -47,7 +49,10 @@ class RecordingDisk(Disk):
         self._note("sync folder", folder)
         super().sync_folder(folder)
 
-    def _note(self, verb: str, what: str) -> None:
-        if self.die_before is not None and len(self.steps) >= self.die_before:
-            raise Crash(f"died before {verb} {what}")
-        self.steps.append((verb, what))
+    def _note(self, verb: str, what: str) -> int:
+        """The number of the step: large files are synced and linked by threads meanwhile."""
+        with self._lock:
+            if self.die_before is not None and len(self.steps) >= self.die_before:
+                raise Crash(f"died before {verb} {what}")
+            self.steps.append((verb, what))
+            return len(self.steps) - 1
