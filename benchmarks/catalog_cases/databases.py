@@ -22,7 +22,7 @@ def databases(folder: Path) -> Iterator[tuple[str, Catalog]]:
     """Name and an empty catalog of each database, the next one when one is done with."""
     yield "sqlite", _empty(f"sqlite:///{folder / 'catalog.sqlite'}")
     if postgres.programs() is not None:
-        with postgres.server() as server:
+        with postgres.server({}) as server:
             yield "postgresql", _empty(server.database())
 
 

@@ -17,19 +17,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import psycopg
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 USERS = ("postgres", "nobody")  # whom root starts the server as: the first that there is
-SETTINGS = {
+QUICK = {  # nobody misses what a test wrote, and several servers share a machine
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
-    "listen_addresses": "'127.0.0.1'",
     "shared_buffers": "64MB",
     "max_wal_size": "512MB",
 }
@@ -77,13 +77,17 @@ def shared_server() -> Server:
 
 
 @contextmanager
-def server() -> Iterator[Server]:
-    """A cluster in a folder of its own, on a free port. Gone at the end."""
+def server(settings: Mapping[str, str] = MappingProxyType(QUICK)) -> Iterator[Server]:
+    """A cluster in a folder of its own, on a free port. Gone at the end.
+
+    Args:
+        settings: beside those that `initdb` writes; none: as people install it.
+    """
     where = programs()
     assert where is not None, "no initdb: on Debian, apt-get install postgresql"
     # Not pytest's folder: the server's user must be able to pass through all above it.
     with tempfile.TemporaryDirectory(prefix="tensorrepo-pg-", dir="/tmp") as folder:
-        started = _Cluster(where, Path(folder), _unprivileged())
+        started = _Cluster(where, Path(folder), _unprivileged(), settings)
         try:
             yield started.start()
         finally:
@@ -102,6 +106,7 @@ class _Cluster:
     programs: Path
     folder: Path
     user: pwd.struct_passwd | None
+    settings: Mapping[str, str]
 
     def start(self) -> Server:
         if self.user is not None:
@@ -110,7 +115,12 @@ class _Cluster:
         self._run("initdb", "-D", data, "-U", ADMIN, "-A", "trust", "-E", "UTF8", "--no-sync",
                   "--locale=C")  # fmt: skip
         port = _free_port()
-        settings = SETTINGS | {"port": str(port), "unix_socket_directories": f"'{self.folder}'"}
+        settings = {
+            **self.settings,
+            "listen_addresses": "'127.0.0.1'",
+            "port": str(port),
+            "unix_socket_directories": f"'{self.folder}'",
+        }
         text = "\n".join(f"{name} = {value}" for name, value in settings.items())
         with (self.folder / "data" / "postgresql.conf").open("a") as file:
             file.write(text + "\n")
