@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from blake3 import blake3
 from harness import medians_ms, ratio
-from model_cases.models import AS_THEY_ARE, DELTAS, Stored, grown, random_model, stored_bytes
+from model_cases.models import (
+    AS_THEY_ARE,
+    DELTAS,
+    Stored,
+    grown,
+    random_model,
+    stacked,
+    stored_bytes,
+)
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as map_file
 
@@ -58,11 +66,16 @@ def load_raw(folder: Path, options: Options) -> dict[str, Any]:
     }
 
 
-def load_delta(steps: tuple[int, int]) -> Case:
-    """A model of depth 1 whose base is stored as it is, or in byte planes as it would be."""
+def load_delta(steps: tuple[int, int], *, large: bool = False) -> Case:
+    """A model of depth 1 whose base is stored as it is, or in byte planes as it would be.
+
+    Tensors are those of a small transformer, of at most 1 MiB, or `large`, as a large one's.
+    """
 
     def case(folder: Path, options: Options) -> dict[str, Any]:
         base, new = (grown(step, DELTA_MIB * options.scale) for step in steps)
+        if large:
+            base, new = stacked(base), stacked(new)
         save_file(new, path := folder / "model.safetensors")
         stored, sides = Stored(folder / "objects"), {}
         found: dict[str, Any] = {"safetensors": lambda: load_file(path)}
@@ -120,4 +133,5 @@ CASES: dict[str, Case] = {
     "load_raw": load_raw,
     "load_delta_one_step": load_delta((200, 201)),
     "load_delta_200_steps": load_delta((0, 200)),
+    "load_delta_large": load_delta((200, 201), large=True),
 }

@@ -56,6 +56,14 @@ def grown(step: int, mib: float) -> Arrays:
     }
 
 
+def stacked(tensors: Arrays) -> Arrays:
+    """All copies of each of the weights that `grown` made, as one: tensors of some 26 MiB."""
+    copies: dict[str, list[np.ndarray[Any, Any]]] = {}
+    for name, array in tensors.items():
+        copies.setdefault(name.partition(".")[2], []).append(array)
+    return {name: np.concatenate(arrays) for name, arrays in copies.items()}
+
+
 class Stored:
     """Models in the objects of one folder."""
 
