@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ ROWS = 60_000
 
 @pytest.fixture(scope="module")
 def repo() -> tr.Repository:
-    made = tr.init(f"memory://pages-{os.getpid()}", author="Ada <ada@example.org>")
+    made = tr.init(f"memory://pages-{uuid4()}", author="Ada <ada@example.org>")
     numbers = np.arange(ROWS)
     wave = np.where(numbers < 9, np.nan, numbers).astype("f4")
     with made.transaction() as tx:
@@ -115,7 +115,7 @@ def test_it_may_be_asked_by_who_is_not_trusted(repo: tr.Repository) -> None:
 
 
 def test_an_empty_repository_has_no_pages() -> None:
-    made = tr.init(f"memory://nopages-{os.getpid()}", author="Ada <ada@example.org>")
+    made = tr.init(f"memory://nopages-{uuid4()}", author="Ada <ada@example.org>")
     assert asked(made, "SELECT count(*) AS n FROM catalog.pages") == [{"n": 0}]
 
 

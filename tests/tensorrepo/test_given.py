@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ WEIGHTS = {"w": np.ones((4, 4), np.float32)}
 
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
-    made = tr.init(f"memory://given-{os.getpid()}", author="Ada <ada@example.org>")
+    made = tr.init(f"memory://given-{uuid4()}", author="Ada <ada@example.org>")
     catalog = tmp_path_factory.mktemp("catalog") / "catalog.db"
     made = tr.open(made.url, author=made.author, catalog=f"sqlite:///{catalog}")
     with made.transaction() as tx:
@@ -176,7 +176,7 @@ def test_a_view_of_a_datasets_name_is_refused(repo: tr.Repository, name: str) ->
 
 
 def test_a_name_that_a_dataset_and_a_view_share_is_asked_about() -> None:
-    made = tr.init(f"memory://shared-{os.getpid()}", author="Ada <ada@example.org>")
+    made = tr.init(f"memory://shared-{uuid4()}", author="Ada <ada@example.org>")
     for name in ("points", "other"):
         with made.transaction() as tx:
             tx.create_dataset(name, {"x": "float32"}).append({"x": np.arange(9, dtype="f4")})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ WEIGHTS = {"w": np.ones((4, 4), np.float32)}
 def repository(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
     """points -> run exp1 -> net -> tuned, in which rows of points were deleted in between."""
     catalog = tmp_path_factory.mktemp("catalog") / "catalog.db"
-    made = tr.init(f"memory://lineage-{os.getpid()}", author=ADA)
+    made = tr.init(f"memory://lineage-{uuid4()}", author=ADA)
     made = tr.open(made.url, author=ADA, catalog=f"sqlite:///{catalog}")
     with made.transaction() as tx:
         tx.create_dataset("points", {"x": "float32", "label": "int64"}).append(COLUMNS)
@@ -82,9 +82,9 @@ def test_models_that_saw_rows_that_are_gone_now_are_named(repository: tr.Reposit
 def test_a_model_of_a_version_that_is_not_stored_is_named_with_what_is_unknown(
     tmp_path: Path,
 ) -> None:
-    made = tr.init(f"memory://gone-{os.getpid()}", author=ADA)
+    made = tr.init(f"memory://gone-{uuid4()}", author=ADA)
     made = tr.open(made.url, author=ADA, catalog=f"sqlite:///{tmp_path / 'catalog.db'}")
-    elsewhere = tr.init(f"memory://elsewhere-{os.getpid()}", author=ADA)
+    elsewhere = tr.init(f"memory://elsewhere-{uuid4()}", author=ADA)
     for one, rows in ((made, 30), (elsewhere, 40)):
         with one.transaction() as tx:
             columns = {name: values[:rows] for name, values in COLUMNS.items()}
@@ -115,7 +115,7 @@ def test_how_much_a_training_saw_is_told_by_its_place(
 
 
 def test_a_model_of_which_no_data_are_known_cannot_be_made_again(tmp_path: Path) -> None:
-    made = tr.init(f"memory://blind-{os.getpid()}", author=ADA)
+    made = tr.init(f"memory://blind-{uuid4()}", author=ADA)
     made = tr.open(made.url, author=ADA, catalog=f"sqlite:///{tmp_path / 'catalog.db'}")
     with made.run("exp1") as run:
         run.save_model("blind", WEIGHTS)
