@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ NAMES = ("shirt", "shoe", "hat")
 
 @pytest.fixture(scope="module")
 def repo() -> tr.Repository:
-    made = tr.init("memory://sql", author="Ada <ada@example.org>")
+    made = tr.init(f"memory://sql-{uuid4()}", author="Ada <ada@example.org>")
     rng = np.random.default_rng(0)
     rows = {
         "image": rng.integers(0, 255, (30, 4, 4)).astype("u1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture(scope="module")
 def repo() -> tr.Repository:
-    made = tr.init("memory://sandbox", author="Ada <ada@example.org>")
+    made = tr.init(f"memory://sandbox-{uuid4()}", author="Ada <ada@example.org>")
     with made.transaction("main", message="numbers") as tx:
         tx.create_dataset("numbers", {"n": "int64"}).append({"n": np.arange(20_000)})
     return made
