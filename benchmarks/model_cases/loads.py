@@ -24,6 +24,7 @@ from model_cases.models import (
     Stored,
     grown,
     random_model,
+    small_model,
     stacked,
     stored_bytes,
 )
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from harness import Case, Options
 
-RAW_MIB, DELTA_MIB = 512, 256
+RAW_MIB, DELTA_MIB, SMALL_MIB = 512, 256, 32
 
 
 def load_raw(folder: Path, options: Options) -> dict[str, Any]:
@@ -101,6 +102,31 @@ def load_delta(steps: tuple[int, int], *, large: bool = False) -> Case:
     return case
 
 
+def load_small(folder: Path, options: Options) -> dict[str, Any]:
+    """1,000 tensors of 1 to 64 KiB: as they are, and as differences from these or from planes."""
+    base = small_model(SMALL_MIB * options.scale)
+    rng = np.random.default_rng(len(base))
+    new = {
+        name: array * (1 + 1e-4 * rng.standard_normal(array.shape, dtype="f4"))
+        for name, array in base.items()
+    }
+    save_file(new, path := folder / "model.safetensors")
+    stored = Stored(folder / "objects")
+    raw = stored.put(base, AS_THEY_ARE)
+    on_raw = stored.put(new, Against(raw, codecs=DELTAS))
+    on_planes = stored.put(new, Against(stored.put(base, Against()), codecs=DELTAS))
+    entries = {"raw": raw, "on_raw": on_raw, "on_planes": on_planes}
+    sides: dict[str, Any] = {"safetensors": lambda: load_file(path)}
+    sides |= {name: _loading(stored, entry) for name, entry in entries.items()}
+    wall, cpu = measured(options.rounds, sides)
+    return {
+        "tensors": len(base),
+        **{f"{name}_to_safetensors": ratio(wall["safetensors"], wall[name]) for name in entries},
+        **medians_ms(wall),
+        **{f"{name}_cpu": seconds for name, seconds in cpu.items()},
+    }
+
+
 def _loading(stored: Stored, entry: Any) -> Callable[[], Any]:
     return lambda: stored.open(entry).load()
 
@@ -133,5 +159,6 @@ CASES: dict[str, Case] = {
     "load_raw": load_raw,
     "load_delta_one_step": load_delta((200, 201)),
     "load_delta_200_steps": load_delta((0, 200)),
+    "load_small": load_small,
     "load_delta_large": load_delta((200, 201), large=True),
 }

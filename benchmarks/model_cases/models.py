@@ -41,6 +41,13 @@ def random_model(mib: float) -> Arrays:
     return tensors
 
 
+def small_model(mib: float) -> Arrays:
+    """Many tensors of 1 to 64 KiB."""
+    rng = np.random.default_rng(SEED)
+    sizes = rng.integers(256, 16_384, max(8, round(mib * MIB / 33_280)))
+    return {f"t{at}": rng.standard_normal(size, dtype="f4") for at, size in enumerate(sizes)}
+
+
 def grown(step: int, mib: float) -> Arrays:
     """The trained transformer's weights over and over, each time turned by some elements.
 
