@@ -1,4 +1,4 @@
-"""Which revision have the catalog's tables, and how do they get another?
+"""Schema revisions of the catalog: how its tables stand, and upgrades and downgrades by Alembic.
 
 Each revision makes tables from the ones before, and can be taken back. All that an upgrade does is
 one transaction in both databases, so a crash leaves the tables as they were.
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 VERSION_TABLE: Final = "alembic_version"
 HEAD: Final = "head"
 BASE: Final = "base"
+# Revisions that were never released: nothing upgrades their tables, a catalog is only a cache.
+DROPPED: Final = frozenset({"0001"})
 SCRIPTS = Path(__file__).parent  # where Alembic finds env.py and the revisions
 
 
@@ -35,6 +37,7 @@ class Fit(Enum):
     CURRENT = "current"
     BEHIND = "behind"
     AHEAD = "ahead"
+    DROPPED = "dropped tables"
     HALF = "half-migrated"
     FOREIGN = "not a catalog"
 
@@ -69,7 +72,7 @@ def standing(connection: Connection) -> Standing:
     missing = tuple(sorted(ours - present))
     known = {script.revision for script in _scripts().walk_revisions()}
     if not set(revisions) <= known:
-        return Standing(Fit.AHEAD, revisions)
+        return Standing(Fit.DROPPED if set(revisions) <= DROPPED else Fit.AHEAD, revisions)
     if len(revisions) > 1 or (revisions == (newest(),) and missing):
         return Standing(Fit.HALF, revisions, missing)
     return Standing(Fit.CURRENT if revisions == (newest(),) else Fit.BEHIND, revisions)

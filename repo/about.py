@@ -1,6 +1,6 @@
-"""What do people say about a registered model, and about its versions?
+"""Descriptions and labels of registered names and of their versions.
 
-One JSON file a model, ``files/registry/<model>.json`` on the branch ``meta/registry``: texts
+One JSON file a name, ``files/registry/<name>.json`` on the branch ``meta/registry``: texts
 change, and their history is that branch's. Versions and aliases are refs, see `registry`.
 
 Source:
@@ -54,14 +54,14 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one file says.
+    """Content of one file; `entry` is stored under the key ``model``.
 
-    `last` is the largest number of a version that was deleted; `gone` tells that the model was
+    `last` is the largest number of a version that was deleted; `gone` tells that the name was
     removed, and that the file is there for that number alone.
     """
 
     version: int = VERSION
-    model: Words = Words()
+    entry: Words = msgspec.field(default=Words(), name="model")
     versions: dict[str, Words] = {}
     last: int = 0
     gone: bool = False
@@ -70,40 +70,40 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.versions.get(str(number), Words())
 
 
-def about_path(model: str) -> str:
-    return f"{FOLDER}{model}{SUFFIX}"
+def about_path(name: str) -> str:
+    return f"{FOLDER}{name}{SUFFIX}"
 
 
-def check_model(model: str) -> str:
-    """A name that a registered model may have: of a path, and its description has a file.
+def check_registered_name(name: str, folder: str) -> str:
+    """`name`, which can be registered: it is a path in `folder`, and its description has a file.
 
     Raises:
-        InvalidInputError: it can have none.
+        InvalidInputError: it cannot be registered.
     """
-    check_path(f"models/{model}")
-    folders = model.split("/")[:-1]
+    check_path(f"{folder}{name}")
+    folders = name.split("/")[:-1]
     taken = next((each for each in folders if each.endswith(SUFFIX)), None)
     if taken is not None:
         raise InvalidInputError(
-            f"a model cannot be registered as {model!r:.100}: its folder {taken!r:.80} has the "
+            f"nothing can be registered as {name!r:.100}: its folder {taken!r:.80} has the "
             f"name of the file that describes {taken.removesuffix(SUFFIX)!r:.80}. Choose a name "
             f"whose folders do not end in {SUFFIX}."
         )
-    return model
+    return name
 
 
-def about_at(repository: Repository, view: View, model: str) -> About | None:
-    """What is said about a model at `view`; None where nothing ever was."""
+def about_at(repository: Repository, view: View, name: str) -> About | None:
+    """What is said about a registered name at `view`; None where nothing ever was."""
     commit = view.state.refs.get(f"heads/{BRANCH}")
     if commit is None:
         return None
     objects = repository.objects
-    entry = lookup(objects, read_commit(objects, commit).tree, about_path(model))
+    entry = lookup(objects, read_commit(objects, commit).tree, about_path(name))
     return None if entry is None else _read(objects, entry)
 
 
 def described(repository: Repository, commit: Digest) -> Iterator[tuple[str, About]]:
-    """Every model that `commit`, of branch `BRANCH`, says something about."""
+    """Every name that `commit`, of branch `BRANCH`, says something about."""
     objects = repository.objects
     for path, entry in iterate(objects, read_commit(objects, commit).tree, FOLDER):
         if path.endswith(SUFFIX):
@@ -111,15 +111,15 @@ def described(repository: Repository, commit: Digest) -> Iterator[tuple[str, Abo
 
 
 def edit_about(
-    repository: Repository, model: str, change: Callable[[About], About], *, author: str
+    repository: Repository, name: str, change: Callable[[About], About], *, author: str
 ) -> About:
-    """Change what is said about a model: read, changed and committed anew when others were first.
+    """Change what is said about a name: read, changed and committed anew when others were first.
 
     Raises:
         ConflictError: others were first too often. Nothing changed.
         InvalidInputError: a text is too long, or has characters that deceive.
     """
-    path = about_path(model)
+    path = about_path(name)
     for last in reversed(range(_TRIES)):
         with begin(repository, BRANCH) as transaction:
             entry = transaction.entry(path)
@@ -127,7 +127,7 @@ def edit_about(
             link = transaction.objects.put(Kind.BLOB, encode_about(changed))
             transaction.stage(path, Entry(Kind.BLOB, link.digest))
             try:
-                transaction.commit(f"Describe {model}", author=author)
+                transaction.commit(f"Describe {name}", author=author)
             except ConflictError:
                 if not last:
                     raise
@@ -138,7 +138,7 @@ def edit_about(
 
 def encode_about(about: About) -> bytes:
     """Content of the file: JSON, sorted, for people who look at the branch, too."""
-    for words in (about.model, *about.versions.values()):
+    for words in (about.entry, *about.versions.values()):
         _check(words)
     return msgspec.json.format(msgspec.json.encode(about, order="sorted"), indent=2) + b"\n"
 
@@ -146,14 +146,14 @@ def encode_about(about: About) -> bytes:
 def decode_about(data: bytes | memoryview, where: str) -> About:
     """Raises CorruptError, which names `where`, for what is no such file."""
     try:
-        found = msgspec.json.decode(data, type=About)
-        for words in (found.model, *found.versions.values()):
+        content = msgspec.json.decode(data, type=About)
+        for words in (content.entry, *content.versions.values()):
             _check(words)
     except (msgspec.MsgspecError, InvalidInputError, RecursionError) as error:
         raise CorruptError(f"{where}: {error}") from error
-    if found.version != VERSION:
-        raise CorruptError(f"{where}: version {found.version}, this tensorrepo knows {VERSION}")
-    return found
+    if content.version != VERSION:
+        raise CorruptError(f"{where}: version {content.version}, this tensorrepo knows {VERSION}")
+    return content
 
 
 def _read(objects: ObjectSource, entry: Entry) -> About:

@@ -1,8 +1,8 @@
-"""Which versions of a model are registered, and which of them do its aliases name?
+"""Refs of the registry: numbered versions of an entry of any kind, and aliases that name them.
 
-    registry/<model>/v/<n>         version n: a commit that holds the model alone, at
-                                   models/<model>; its parent is the commit it was taken from
-    registry/<model>/alias/<name>  names one version; moves, and the log keeps where it was
+    registry/<name>/v/<n>           version n: a commit that holds the entry alone; its parent is
+                                    the commit that it was taken from
+    registry/<name>/alias/<alias>   names one version; moves, and the log keeps where it was
 
 All of it is refs: what is registered is never collected, and travels with the repository.
 `registering` changes them, `about` holds what people say about them.
@@ -36,30 +36,28 @@ SPACE: Final = "registry/"
 REGISTERED: Final = "registered"  # the key of a version's commit metadata
 PROTECTED: Final = "protected_refs"
 
-_REF = re.compile(
-    r"registry/(?P<model>.+)/(?:v/(?P<number>[1-9][0-9]{0,8})|alias/(?P<alias>[^/]+))"
-)
+_REF = re.compile(r"registry/(?P<name>.+)/(?:v/(?P<number>[1-9][0-9]{0,8})|alias/(?P<alias>[^/]+))")
 _DIGITS = re.compile(r"[0-9]+")
 _MOST_DIGITS: Final = 9  # of a version, as in `_REF`; of thousands Python makes no number
 _ALIAS = re.compile(r"(?![0-9]+$)[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(?<!\.)")
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """One version of a registered model.
+class RegisteredVersion:
+    """One version of a registered entry.
 
     Attributes:
-        model: name of the registered model.
-        number: counted from 1; a number is given once.
-        commit: that holds the model alone, at `path`.
-        source: the commit that it was taken from, and
-        source_path: where it stood there.
-        author: who registered it.
-        time_ns: when, UTC.
-        aliases: that name it now.
+        name: name that the entry is registered under.
+        number: number of the version, from 1; each number is given once.
+        commit: commit that holds the entry alone.
+        source: commit that the entry was taken from.
+        source_path: path of the entry in `source`.
+        author: author of the registration.
+        time_ns: time of the registration, UTC in ns.
+        aliases: names of the aliases that name this version now.
     """
 
-    model: str
+    name: str
     number: int
     commit: Digest
     source: Digest
@@ -69,17 +67,13 @@ class Version:
     aliases: tuple[str, ...]
 
     @property
-    def path(self) -> str:
-        return f"models/{self.model}"
-
-    @property
     def ref(self) -> str:
-        return version_ref(self.model, self.number)
+        return version_ref(self.name, self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What the refs say about one model: versions by number, and aliases by name."""
+    """What the refs say about one name: versions by number, and aliases by name."""
 
     versions: dict[int, Digest] = field(default_factory=dict)
     aliases: dict[str, Digest] = field(default_factory=dict)
@@ -88,27 +82,27 @@ class Registered:
         return next((number for number, at in self.versions.items() if at == commit), None)
 
 
-def version_ref(model: str, number: int) -> str:
-    return f"{SPACE}{model}/v/{number}"
+def version_ref(name: str, number: int) -> str:
+    return f"{SPACE}{name}/v/{number}"
 
 
-def alias_ref(model: str, alias: str) -> str:
+def alias_ref(name: str, alias: str) -> str:
     """Raises InvalidInputError for what cannot be an alias: a number means a version."""
     if not isinstance(alias, str) or not _ALIAS.fullmatch(alias):
         raise InvalidInputError(
             f"alias {alias!r:.80} cannot be used: letters, digits, . _ and - make an alias, and it "
             "is no number, which means a version"
         )
-    return check_ref(f"{SPACE}{model}/alias/{alias}")
+    return check_ref(f"{SPACE}{name}/alias/{alias}")
 
 
 def registered(view: View) -> dict[str, Registered]:
-    """The models that have versions, in the order of their names."""
+    """Every name that has versions or aliases, in order."""
     found: dict[str, Registered] = {}
     for ref, commit in view.state.refs.items():
         if (parts := _REF.fullmatch(ref)) is None:
             continue
-        one = found.setdefault(parts["model"], Registered())
+        one = found.setdefault(parts["name"], Registered())
         if parts["alias"] is not None:
             one.aliases[parts["alias"]] = commit
         else:
@@ -119,21 +113,23 @@ def registered(view: View) -> dict[str, Registered]:
     }
 
 
-def find_version(repository: Repository, model: str, which: int | str | None = None) -> Version:
+def find_version(
+    repository: Repository, name: str, which: int | str | None = None
+) -> RegisteredVersion:
     """A version by its number or by an alias; None: the newest.
 
     Raises:
-        NotFoundError: no such model, version or alias; says which there are.
+        NotFoundError: no such name, version or alias; says which there are.
     """
     view = repository.log.refresh()
-    one = existing(view, model)
-    return _read_version(repository, model, number_of(one, model, which), one)
+    one = existing(view, name)
+    return _read_version(repository, name, number_of(one, name, which), one)
 
 
-def versions(repository: Repository, model: str) -> Iterator[Version]:
-    """All versions of a model, the newest first. Raises NotFoundError for one without any."""
-    one = existing(repository.log.refresh(), model)
-    return (_read_version(repository, model, number, one) for number in reversed(one.versions))
+def versions(repository: Repository, name: str) -> Iterator[RegisteredVersion]:
+    """All versions of a name, the newest first. Raises NotFoundError for one without any."""
+    one = existing(repository.log.refresh(), name)
+    return (_read_version(repository, name, number, one) for number in reversed(one.versions))
 
 
 def protected_refs(view: View) -> tuple[str, ...]:
@@ -143,54 +139,56 @@ def protected_refs(view: View) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-def alias_history(repository: Repository, model: str, alias: str) -> Iterator[tuple[Move, int]]:
+def alias_history(repository: Repository, name: str, alias: str) -> Iterator[tuple[Move, int]]:
     """Every move of an alias, the newest first, and the version it named then; 0: none, or gone."""
-    one = registered(repository.log.refresh()).get(model, Registered())
-    for move in refs.reflog(repository, alias_ref(model, alias)):
+    one = registered(repository.log.refresh()).get(name, Registered())
+    for move in refs.reflog(repository, alias_ref(name, alias)):
         new = move.update.new
         yield move, (one.number_of(new) or 0) if new is not None else 0
 
 
-def _read_version(repository: Repository, model: str, number: int, one: Registered) -> Version:
+def _read_version(
+    repository: Repository, name: str, number: int, one: Registered
+) -> RegisteredVersion:
     digest = one.versions[number]
     commit = read_commit(repository.objects, digest)
     facts = commit.metadata.get(REGISTERED)
     path = facts.get("path") if isinstance(facts, dict) else None
     if not isinstance(path, str) or len(commit.parents) != 1:
         raise CorruptError(
-            f"{version_ref(model, number)} names commit {digest:.12}, which does not say where the "
-            "model was taken from: it was not made by `register`"
+            f"{version_ref(name, number)} names commit {digest:.12}, which does not say where the "
+            "entry was taken from: it was not made by `register`"
         )
     aliases = tuple(alias for alias, at in one.aliases.items() if at == digest)
-    return Version(
-        model, number, digest, commit.parents[0], path, commit.author, commit.time_ns, aliases
+    return RegisteredVersion(
+        name, number, digest, commit.parents[0], path, commit.author, commit.time_ns, aliases
     )
 
 
-def existing(view: View, model: str) -> Registered:
-    known = registered(view)
-    if model in known:
-        return known[model]
-    near = difflib.get_close_matches(model, known, 3, 0.5)
+def existing(view: View, name: str) -> Registered:
+    every = registered(view)
+    if name in every:
+        return every[name]
+    near = difflib.get_close_matches(name, every, 3, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`tensorrepo registry ls` lists them."
-    raise NotFoundError(f"no model {model!r:.100} has a registered version; {hint}")
+    raise NotFoundError(f"nothing is registered as {name!r:.100}; {hint}")
 
 
-def number_of(one: Registered, model: str, which: int | str | None) -> int:
+def number_of(one: Registered, name: str, which: int | str | None) -> int:
     """The version that a number, a number as text, an alias or None (the newest) means."""
     if which is None:
         return max(one.versions)
     if isinstance(which, str) and not _DIGITS.fullmatch(which):
         if which not in one.aliases:
-            raise NotFoundError(no_alias(one, model, which))
+            raise NotFoundError(no_alias(one, name, which))
         found = one.number_of(one.aliases[which])
         if found is None:
-            raise NotFoundError(f"alias {which!r} of {model} names a version that was deleted")
+            raise NotFoundError(f"alias {which!r} of {name} names a version that was deleted")
         return found
     number = _number(which)
     if number not in one.versions:
         listed = ", ".join(map(str, list(one.versions)[-8:]))
-        raise NotFoundError(f"{model} has no version {which!s:.40}; there are {listed}")
+        raise NotFoundError(f"{name} has no version {which!s:.40}; there are {listed}")
     return number
 
 
@@ -205,6 +203,6 @@ def _number(which: int | str) -> int:
         ) from error
 
 
-def no_alias(one: Registered, model: str, alias: str) -> str:
+def no_alias(one: Registered, name: str, alias: str) -> str:
     listed = f"there are {', '.join(one.aliases)}" if one.aliases else "it has none"
-    return f"{model} has no alias {alias!r:.80}; {listed}"
+    return f"{name} has no alias {alias!r:.80}; {listed}"

@@ -144,7 +144,7 @@ class Catalog:
         """
         with self._plain.writing() as connection:
             found = revisions.standing(connection)
-            if found.fit in {Fit.AHEAD, Fit.HALF, Fit.FOREIGN}:
+            if found.fit in {Fit.DROPPED, Fit.AHEAD, Fit.HALF, Fit.FOREIGN}:
                 raise self._misfit(found)
             if found.fit is not Fit.EMPTY:
                 catchup.check_owner(self._repository, core.read_owner(connection))
@@ -299,7 +299,7 @@ class Catalog:
         _, advice = self._state(found)
         told = f"the catalog {self.url}: {advice}"
         match found.fit:
-            case Fit.BEHIND | Fit.AHEAD:
+            case Fit.BEHIND | Fit.DROPPED | Fit.AHEAD:
                 return UnsupportedError(told)
             case Fit.FOREIGN:
                 return InvalidInputError(told)
@@ -313,6 +313,11 @@ class Catalog:
                 return "old tables", (
                     f"its tables are of revision {at}, this tensorrepo works with "
                     f"{revisions.newest()}. Run `tensorrepo catalog upgrade`."
+                )
+            case Fit.DROPPED:
+                return "old tables", (
+                    f"its tables are of revision {at}, from before the first release, and cannot "
+                    "be upgraded. Run `tensorrepo catalog rebuild`: it is only a cache."
                 )
             case Fit.AHEAD:
                 return "newer tables", (

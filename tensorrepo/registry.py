@@ -16,12 +16,13 @@ from tensorrepo.repo.about import (
     About,
     Words,
     about_at,
-    check_model,
+    check_registered_name,
     described,
     edit_about,
 )
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.registry import SPACE, Version
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.registry import SPACE, RegisteredVersion
 from tensorrepo.repo.revisions import split_path
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from tensorrepo.repo.refs import Move
     from tensorrepo.repository import Repository
 
-__all__ = ["AliasMove", "RegisteredModel", "Registry", "Version"]
+__all__ = ["AliasMove", "RegisteredModel", "RegisteredVersion", "Registry"]
+
+MODELS = registering.Shelf(Kind.MODEL, "model", "models/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ class Registry:
         self, name: str, *, description: str = "", labels: Mapping[str, str | None] | None = None
     ) -> RegisteredModel:
         """Name a model and say what it is, before its first version."""
-        return self._describe(check_model(named(name)), None, description, labels)
+        check_registered_name(named(name), MODELS.folder)
+        return self._describe(name, None, description, labels)
 
     def register(
         self,
@@ -104,7 +108,7 @@ class Registry:
         *,
         message: str = "",
         alias: str | None = None,
-    ) -> Version:
+    ) -> RegisteredVersion:
         """Make a model of a commit the next version.
 
         Args:
@@ -124,16 +128,17 @@ class Registry:
             named(name),
             model.commit,
             model.path,
+            shelf=MODELS,
             author=self.repository.author,
             message=text("message", message),
             alias=alias,
         )
 
-    def versions(self, name: str) -> list[Version]:
+    def versions(self, name: str) -> list[RegisteredVersion]:
         """All versions, the newest first."""
         return list(registry.versions(self.repository.core, named(name)))
 
-    def version(self, name: str, which: int | str | None = None) -> Version:
+    def version(self, name: str, which: int | str | None = None) -> RegisteredVersion:
         """One version; None: the newest. Raises NotFoundError, which names those there are."""
         return registry.find_version(self.repository.core, named(name), which)
 
@@ -205,8 +210,8 @@ class Registry:
 
         def change(about: About) -> About:
             if number is None:
-                words = about.model.with_changes(description, changes)
-                return msgspec.structs.replace(about, model=words, gone=False)
+                words = about.entry.with_changes(description, changes)
+                return msgspec.structs.replace(about, entry=words, gone=False)
             words = about.of(number).with_changes(description, changes)
             versions = {**about.versions, str(number): words}
             return msgspec.structs.replace(about, versions=versions, gone=False)
@@ -229,7 +234,7 @@ class Registry:
     def delete(self, name: str) -> int:
         """Remove all versions and aliases of a model; gives how many versions there were."""
         author = self.repository.author
-        return registering.delete_model(self.repository.core, named(name), actor=author)
+        return registering.delete_registered(self.repository.core, named(name), actor=author)
 
     def __getitem__(self, name: str) -> RegisteredModel:
         return self.get(name)
@@ -277,8 +282,8 @@ def _model(
         tuple(one.versions),
         numbers,
         tuple(ref.removeprefix(start) for ref in held if ref.startswith(start)),
-        about.model.description,
-        about.model.labels,
+        about.entry.description,
+        about.entry.labels,
     )
 
 

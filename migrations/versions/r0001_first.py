@@ -1,6 +1,9 @@
-"""The catalog's first tables.
+"""First tables of the catalog.
 
-Revision ID: 0001
+It is called 0002 because it makes what a step from 0001 to 0002 once made; tables of 0001, which
+no release had, are `revisions.DROPPED`.
+
+Revision ID: 0002
 Revises:
 """
 
@@ -10,7 +13,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0001"
+revision = "0002"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -416,11 +419,14 @@ def _lineage_edge() -> None:
         sa.Column("origin", WORDS, nullable=True),
         sa.Column("origin_commit", WORDS, nullable=True),
         sa.Column("detail", WORDS, nullable=False),
+        # Walks of lineage go by numbers: 8 bytes of a hash of each end stand in the indexes.
+        sa.Column("subject_hash", WHOLE, nullable=False),
+        sa.Column("origin_hash", WHOLE, nullable=False),
         sa.PrimaryKeyConstraint("stated_by", "place"),
         sqlite_strict=True,
     )
-    op.create_index("lineage_edge_of_origin", "lineage_edge", ["origin", "subject"])
-    op.create_index("lineage_edge_of_subject", "lineage_edge", ["subject", "origin"])
+    op.create_index("lineage_edge_of_origin", "lineage_edge", ["origin_hash", "subject_hash"])
+    op.create_index("lineage_edge_of_subject", "lineage_edge", ["subject_hash", "origin_hash"])
 
 
 def _view_version() -> None:

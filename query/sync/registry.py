@@ -53,7 +53,7 @@ def _rows(
     digests = dict(_digests(connection))
     for model in sorted({*known, *said}):
         about = said.get(model, About())
-        yield tables.registered_model, (model, *_words(about.model))
+        yield tables.registered_model, (model, *_words(about.entry))
         one = known.get(model)
         for number, commit in one.versions.items() if one else ():
             path, digest = f"models/{model}", digests.get(f"{SPACE}{model}/v/{number}", "")

@@ -15,7 +15,7 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.revisions import split_path
 
 if TYPE_CHECKING:
-    from tensorrepo.registry import RegisteredModel, Registry, Version
+    from tensorrepo.registry import RegisteredModel, RegisteredVersion, Registry
 
 ModelArgument = Annotated[
     str,
@@ -322,7 +322,7 @@ def _aliases(model: RegisteredModel) -> str:
     return ", ".join(f"{alias}={number}" for alias, number in model.aliases.items())
 
 
-def _origin(version: Version) -> str:
+def _origin(version: RegisteredVersion) -> str:
     return f"{version.source:.12}:{version.source_path}"
 
 
@@ -341,10 +341,10 @@ def _json(model: RegisteredModel) -> dict[str, Any]:
     }
 
 
-def _version_json(registry: Registry, version: Version) -> dict[str, Any]:
-    words = registry.words(version.model, version.number)
+def _version_json(registry: Registry, version: RegisteredVersion) -> dict[str, Any]:
+    words = registry.words(version.name, version.number)
     return {
-        "model": version.model,
+        "model": version.name,
         "version": version.number,
         "commit": version.commit,
         "ref": version.ref,

@@ -151,6 +151,23 @@ def test_tables_of_a_later_revision_are_refused(
         repo.catalog.catch_up()
 
 
+def test_tables_from_before_the_first_release_are_told_to_be_rebuilt(
+    repo: tr.Repository, catalog_url: str
+) -> None:
+    before = rows(catalog_url)
+    catalog = Catalog(connect(catalog_url))
+    with catalog.writing() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    catalog.dispose()
+    assert repo.catalog.status().state == "old tables"
+    with pytest.raises(tr.UnsupportedError, match="Run `tensorrepo catalog rebuild`"):
+        repo.catalog.catch_up()
+    with pytest.raises(tr.UnsupportedError, match="cannot be upgraded"):
+        repo.catalog.upgrade()
+    repo.catalog.rebuild()
+    assert rows(catalog_url) == before
+
+
 def test_the_command_line_says_and_does_the_same(
     full: Shell, later: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,11 +23,11 @@ from tensorrepo.repo.names import MAX_REF_BYTES
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.records import LogEntry, Record, Update, encode_record
 from tensorrepo.repo.registering import (
+    Shelf,
     delete_alias,
-    delete_model,
+    delete_registered,
     delete_version,
     protect_alias,
-    register,
     set_alias,
 )
 from tensorrepo.repo.registry import alias_history, find_version, registered, versions
@@ -35,8 +36,12 @@ from tensorrepo.repo.trees import Entry
 from tests.support.repositories import ADA, BOB, again, commit_files, new_repository
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.registry import Version
+    from tensorrepo.repo.registry import RegisteredVersion
     from tensorrepo.repo.repository import Repository
+
+
+MODELS = Shelf(Kind.MODEL, "model", "models/")
+register = partial(registering.register, shelf=MODELS)
 
 
 def commit_model(repository: Repository, content: bytes) -> Digest:
@@ -107,13 +112,13 @@ def test_a_name_in_a_folder_that_may_be_a_description_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"folder 'a\.json' .* describes 'a'"):
         register(repository, "team/a.json/b", source, "models/net", author=ADA)
     assert register(repository, "team/a.json", source, "models/net", author=ADA).number == 1
-    assert delete_model(repository, "team/a.json", actor=ADA) == 1
+    assert delete_registered(repository, "team/a.json", actor=ADA) == 1
 
 
 def test_who_registers_at_once_gets_different_numbers() -> None:
     repository = new_repository()
     source = commit_model(repository, b"weights")
-    made: list[Version] = []
+    made: list[RegisteredVersion] = []
 
     def one() -> None:
         made.append(register(again(repository), "net", source, "models/net", author=ADA))
@@ -207,7 +212,7 @@ def test_a_model_goes_whole_and_its_numbers_stay_given() -> None:
     repository = with_versions(2)
     source = find_version(repository, "team/net", 1).source
     set_alias(repository, "team/net", "champion", 1, actor=ADA)
-    assert delete_model(repository, "team/net", actor=ADA) == 2
+    assert delete_registered(repository, "team/net", actor=ADA) == 2
     assert registered(again(repository).log.refresh()) == {}
     assert register(repository, "team/net", source, "models/net", author=ADA).number == 3
 
@@ -224,7 +229,7 @@ def test_a_version_registered_while_its_model_goes_stays_and_has_its_own_number(
         return made
 
     monkeypatch.setattr(registering, "edit_about", noted)
-    assert delete_model(repository, "team/net", actor=ADA) == 2
+    assert delete_registered(repository, "team/net", actor=ADA) == 2
     assert numbers(repository) == [3]
     assert find_version(again(repository), "team/net", "new").number == 3
     assert register(repository, "team/net", source, "models/net", author=ADA).number == 4
@@ -240,7 +245,7 @@ def test_an_alias_that_moves_to_a_version_which_goes_goes_as_well(
         return edit_about(*args, **options)
 
     monkeypatch.setattr(registering, "edit_about", noted)
-    assert delete_model(repository, "team/net", actor=ADA) == 2
+    assert delete_registered(repository, "team/net", actor=ADA) == 2
     assert registered(again(repository).log.refresh()) == {}
 
 
@@ -253,7 +258,7 @@ def test_versions_of_a_long_name_go_in_as_many_records_as_they_need(
         register(repository, name, source, "models/net", author=ADA)
     before = repository.log.refresh().generation
     monkeypatch.setattr(registering, "MOST_AT_ONCE", 2000)
-    assert delete_model(repository, name, actor=ADA) == 5
+    assert delete_registered(repository, name, actor=ADA) == 5
     assert registered(again(repository).log.refresh()) == {}
     assert repository.log.refresh().generation == before + 1 + 3  # the note, and two refs in each
 
@@ -306,7 +311,7 @@ def test_a_ref_that_register_did_not_make_is_said_to_be_none() -> None:
 def say(repository: Repository, text: str) -> About:
     words = Words(text, {"task": "digits"})
     return edit_about(
-        repository, "net", lambda about: msgspec.structs.replace(about, model=words), author=ADA
+        repository, "net", lambda about: msgspec.structs.replace(about, entry=words), author=ADA
     )
 
 
@@ -324,8 +329,8 @@ def test_two_who_describe_at_once_both_have_their_say() -> None:
 
     def label(name: str) -> None:
         def change(about: About) -> About:
-            words = about.model.with_changes(None, {name: "yes"})
-            return msgspec.structs.replace(about, model=words)
+            words = about.entry.with_changes(None, {name: "yes"})
+            return msgspec.structs.replace(about, entry=words)
 
         edit_about(again(repository), "net", change, author=ADA)
 
@@ -336,7 +341,7 @@ def test_two_who_describe_at_once_both_have_their_say() -> None:
         thread.join()
     view = repository.log.refresh()
     assert [
-        len(said.model.labels)
+        len(said.entry.labels)
         for _, said in described(repository, view.state.refs["heads/meta/registry"])
     ] == [6]
 

@@ -111,7 +111,7 @@ def test_a_model_that_only_has_a_description_goes_as_others_do(repository: Repos
 
 def test_only_what_is_there_is_described_or_has_a_history(repository: Repository) -> None:
     registry = repository.registry
-    with pytest.raises(NotFoundError, match="no model 'zip'"):
+    with pytest.raises(NotFoundError, match="nothing is registered as 'zip'"):
         registry.describe("zip", description="what?")
     registry.register("net", "main:models/net")
     with pytest.raises(NotFoundError, match="never had an alias 'nope'"):
@@ -119,7 +119,7 @@ def test_only_what_is_there_is_described_or_has_a_history(repository: Repository
 
 
 def test_what_is_not_registered_is_not_found(repository: Repository) -> None:
-    with pytest.raises(NotFoundError, match="no model 'other'"):
+    with pytest.raises(NotFoundError, match="nothing is registered as 'other'"):
         repository.registry.get("other")
 
 
@@ -163,7 +163,7 @@ def test_the_shell_describes_protects_and_removes(shelf: Shell) -> None:
 @pytest.mark.parametrize(
     ("exit_code", "words", "says"),
     [
-        (3, ("show", "other"), "no model 'other'"),
+        (3, ("show", "other"), "nothing is registered as 'other'"),
         (3, ("register", "other"), "no entry"),
         (3, ("alias", "net", "best"), "no alias 'best'"),
         (2, ("describe", "net"), "give --description"),
