@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-try:
-    from tensorrepo.formats.native import _coder
-except ImportError:  # no compiler when this was installed, or built for another machine
-    _coder = None  # type: ignore[assignment]
+from tensorrepo.formats.native.extensions import codecs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,7 +100,7 @@ class NativeCoder:
         self, symbols: NDArray[np.uint8], contexts: NDArray[np.uint8] | None, tables: int
     ) -> NDArray[np.uint32]:
         counts = np.zeros((tables, SYMBOLS), np.uint32)
-        _coder.count(symbols, contexts, counts)
+        codecs.count(symbols, contexts, counts)
         return counts
 
     def pack(
@@ -115,7 +112,7 @@ class NativeCoder:
     ) -> NDArray[np.uint8]:
         # A symbol takes 12 bits at most. Written from the end: what is not needed costs nothing.
         out = np.empty(2 * symbols.size + 4 * MANY_LANES + 2 * MANY_LANES, np.uint8)
-        start = _coder.pack(symbols, contexts, frequencies, lanes, out)
+        start = codecs.pack(symbols, contexts, frequencies, lanes, out)
         assert start >= 0, "there is room for the longest symbols"
         return out[start:]
 
@@ -127,13 +124,13 @@ class NativeCoder:
         lanes: int,
         out: NDArray[np.uint8],
     ) -> bool:
-        return _coder.unpack(data, contexts, frequencies, lanes, out)
+        return codecs.unpack(data, contexts, frequencies, lanes, out)
 
     def tables(
         self, data: NDArray[np.uint8], rows: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint16], int] | None:
         groups, frequencies = np.empty(SYMBOLS, np.uint8), np.empty((rows, SYMBOLS), np.uint16)
-        used = _coder.tables(data, groups, frequencies)
+        used = codecs.tables(data, groups, frequencies)
         return None if used < 0 else (groups, frequencies, used)
 
 
@@ -244,5 +241,5 @@ def _check(
 
 
 NUMPY: Coder = NumpyCoder()
-NATIVE: Coder | None = None if _coder is None else NativeCoder()
+NATIVE: Coder | None = None if codecs is None else NativeCoder()
 BEST: Coder = NATIVE or NUMPY

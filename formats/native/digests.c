@@ -11,6 +11,7 @@
 #define _GNU_SOURCE /* madvise */
 #include <Python.h>
 
+#include "parts.h"
 #include "blake3wide.h"
 
 #include <stdlib.h>
@@ -304,22 +305,10 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int loaded(PyObject *module)
+int add_digests(PyObject *module)
 {
     hash_all = best_hash();
-    return PyModule_AddIntConstant(module, "fast", is_fast());
-}
-
-static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)loaded}, {0, NULL}};
-
-static PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_digests",
-    .m_methods = METHODS,
-    .m_slots = SLOTS,
-};
-
-PyMODINIT_FUNC PyInit__digests(void)
-{
-    return PyModuleDef_Init(&MODULE);
+    if (PyModule_AddIntConstant(module, "fast", is_fast()))
+        return -1;
+    return PyModule_AddFunctions(module, METHODS);
 }

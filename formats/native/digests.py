@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from blake3 import blake3
 
-try:
-    from tensorrepo.formats.native import _digests
-
-    why_not_native: str | None = None
-except ImportError as error:  # no compiler when this was installed, or built for another machine
-    _digests = None  # type: ignore[assignment]
-    why_not_native = str(error)
+from tensorrepo.formats.native.extensions import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +65,7 @@ class NativeFrames:
         digests: bytes,
     ) -> int:
         into = None if rooms is None else list(rooms)
-        return _digests.check_frames(context.encode(), list(frames), into, digests)
+        return kernels.check_frames(context.encode(), list(frames), into, digests)
 
 
 class PythonFrames:
@@ -110,5 +104,5 @@ def _check_sizes(
 
 
 PYTHON: FrameChecker = PythonFrames()
-NATIVE: FrameChecker | None = None if _digests is None else NativeFrames()
-BEST: FrameChecker = NATIVE if NATIVE is not None and _digests.fast else PYTHON
+NATIVE: FrameChecker | None = None if kernels is None else NativeFrames()
+BEST: FrameChecker = NATIVE if NATIVE is not None and kernels.fast else PYTHON

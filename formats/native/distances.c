@@ -14,6 +14,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "parts.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -380,23 +382,8 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int loaded(PyObject *module)
+int add_distances(PyObject *module)
 {
-    (void)module;
     choose();
-    return 0;
-}
-
-static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)loaded}, {0, NULL}};
-
-static PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_distances",
-    .m_methods = METHODS,
-    .m_slots = SLOTS,
-};
-
-PyMODINIT_FUNC PyInit__distances(void)
-{
-    return PyModuleDef_Init(&MODULE);
+    return PyModule_AddFunctions(module, METHODS);
 }

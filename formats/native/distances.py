@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-try:
-    from tensorrepo.formats.native import _distances
-except ImportError:  # no compiler when this was installed, or built for another machine
-    _distances = None  # type: ignore[assignment]
+from tensorrepo.formats.native.extensions import codecs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,12 +114,12 @@ class NativeDistances:
 
     def differ(self, frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
         out = np.empty(frame.size, of.dtype)
-        _distances.differ(_aligned(frame), base, of.size, of.signed_magnitude, out)
+        codecs.differ(_aligned(frame), base, of.size, of.signed_magnitude, out)
         return out
 
     def restore(self, distances: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
         out = np.empty(base.size, of.dtype)
-        _distances.restore(_aligned(distances), base, of.size, of.signed_magnitude, out)
+        codecs.restore(_aligned(distances), base, of.size, of.signed_magnitude, out)
         return out
 
     def scan(
@@ -130,14 +127,14 @@ class NativeDistances:
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
         tokens = np.empty(frame.size, np.uint8)
         counts = np.zeros((CONTEXTS, 256), np.uint32)
-        _distances.scan(frame, base, *of, tokens, counts)
+        codecs.scan(frame, base, *of, tokens, counts)
         return tokens, counts
 
     def contexts(
         self, base: NDArray[Any], of: Numbers, groups: NDArray[np.uint8]
     ) -> NDArray[np.uint8]:
         out = np.empty(base.size, np.uint8)
-        _distances.contexts(base, of.size, of.exponent_bits, groups, out)
+        codecs.contexts(base, of.size, of.exponent_bits, groups, out)
         return out
 
     def pack_bits(
@@ -148,7 +145,7 @@ class NativeDistances:
         tokens: NDArray[np.uint8],
         out: NDArray[np.uint8],
     ) -> int:
-        size = _distances.pack_bits(frame, base, tokens, of.size, of.signed_magnitude, out)
+        size = codecs.pack_bits(frame, base, tokens, of.size, of.signed_magnitude, out)
         if size < 0:
             raise ValueError(f"no room for bits in {out.size} bytes")
         return size
@@ -156,7 +153,7 @@ class NativeDistances:
     def decode(
         self, plane: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
     ) -> bool:
-        return _distances.decode(plane, base, *of, out)
+        return codecs.decode(plane, base, *of, out)
 
 
 class NumpyDistances:
@@ -322,5 +319,5 @@ def _unordered(numbers: NDArray[Any], of: Numbers) -> NDArray[Any]:
 
 
 NUMPY: Distances = NumpyDistances()
-NATIVE: Distances | None = None if _distances is None else NativeDistances()
+NATIVE: Distances | None = None if codecs is None else NativeDistances()
 BEST: Distances = NATIVE or NUMPY

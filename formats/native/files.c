@@ -15,6 +15,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include <Python.h>
 
+#include "parts.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -337,16 +339,7 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot SLOTS[] = {{0, NULL}};
-
-static PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_files",
-    .m_methods = METHODS,
-    .m_slots = SLOTS,
-};
-
-PyMODINIT_FUNC PyInit__files(void)
+int add_files(PyObject *module)
 {
-    return PyModuleDef_Init(&MODULE);
+    return PyModule_AddFunctions(module, METHODS);
 }

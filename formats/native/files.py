@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tensorrepo.formats.imagebytes import HEAD_BYTES, codec_of, jpeg_frame, jpeg_places
-
-try:
-    from tensorrepo.formats.native import _files
-
-    why_not_native: str | None = None
-except ImportError as error:  # no compiler when this was installed, or built for another machine
-    _files = None  # type: ignore[assignment]
-    why_not_native = str(error)
+from tensorrepo.formats.native.extensions import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,11 +94,11 @@ class NativeFiles:
 
     def look(self, paths: Sequence[str]) -> Found:
         found = np.empty(len(paths), RECORD)
-        return _found(found, _files.look_files(_joined(paths), found))
+        return _found(found, kernels.look_files(_joined(paths), found))
 
     def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> Found:
         found = np.empty(len(paths), RECORD)
-        return _found(found, _files.read_files(_joined(paths), found, out))
+        return _found(found, kernels.read_files(_joined(paths), found, out))
 
 
 class PythonFiles:
@@ -146,7 +139,7 @@ class PythonFiles:
 
 
 PYTHON: FileReader = PythonFiles()
-NATIVE: FileReader | None = None if _files is None else NativeFiles()
+NATIVE: FileReader | None = None if kernels is None else NativeFiles()
 BEST: FileReader = NATIVE or PYTHON
 
 

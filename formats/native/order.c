@@ -2,13 +2,15 @@
  *
  * What docs/spec/stream-order.md says in numbers, for thousands of rows a call: permutations of
  * runs, the global order, where lanes walk, and which runs open and close. Everything lets go of
- * the interpreter lock. The twin in numpy is order.py beside this, and gives the same.
+ * the interpreter lock. The twin in numpy is formats/dataset/streaming/ordering/kernel.py, and gives the same.
  *
  * Sizes are checked here, and what is used as an index. Unsigned numbers of 64 bits wrap.
  * Only what Python 3.11's limited API has is used, so one build serves every later version.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+
+#include "parts.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -673,16 +675,7 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot SLOTS[] = {{0, NULL}};
-
-static PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_order",
-    .m_methods = METHODS,
-    .m_slots = SLOTS,
-};
-
-PyMODINIT_FUNC PyInit__order(void)
+int add_order(PyObject *module)
 {
-    return PyModuleDef_Init(&MODULE);
+    return PyModule_AddFunctions(module, METHODS);
 }

@@ -10,6 +10,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "parts.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -273,23 +275,8 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int loaded(PyObject *module)
+int add_planes(PyObject *module)
 {
-    (void)module;
     choose();
-    return 0;
-}
-
-static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)loaded}, {0, NULL}};
-
-static PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_planes",
-    .m_methods = METHODS,
-    .m_slots = SLOTS,
-};
-
-PyMODINIT_FUNC PyInit__planes(void)
-{
-    return PyModuleDef_Init(&MODULE);
+    return PyModule_AddFunctions(module, METHODS);
 }

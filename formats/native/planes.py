@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-try:
-    from tensorrepo.formats.native import _planes
-except ImportError:  # no compiler when this was installed, or built for another machine
-    _planes = None  # type: ignore[assignment]
+from tensorrepo.formats.native.extensions import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,13 +48,13 @@ class NativePlanes:
 
     def split(self, frame: NDArray[np.uint8], size: int, *, turn: bool) -> NDArray[np.uint8]:
         out = np.empty((size, frame.size // size), np.uint8)
-        _planes.split(frame, size, turn, out)
+        kernels.split(frame, size, turn, out)
         return out
 
     def join(
         self, planes: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8], *, turn: bool
     ) -> None:
-        _planes.join(tuple(planes), len(planes), turn, out)
+        kernels.join(tuple(planes), len(planes), turn, out)
 
 
 class NumpyPlanes:
@@ -85,5 +82,5 @@ class NumpyPlanes:
 
 
 NUMPY: PlaneSplitter = NumpyPlanes()
-NATIVE: PlaneSplitter | None = None if _planes is None else NativePlanes()
+NATIVE: PlaneSplitter | None = None if kernels is None else NativePlanes()
 BEST: PlaneSplitter = NATIVE or NUMPY

@@ -14,6 +14,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "parts.h"
 #include "copyrow.h"
 
 #include <pthread.h>
@@ -446,23 +447,8 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int loaded(PyObject *module)
+int add_rows(PyObject *module)
 {
-    (void)module;
     copy_and_sum = best_summed();
-    return 0;
-}
-
-static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)loaded}, {0, NULL}};
-
-static PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_rows",
-    .m_methods = METHODS,
-    .m_slots = SLOTS,
-};
-
-PyMODINIT_FUNC PyInit__rows(void)
-{
-    return PyModuleDef_Init(&MODULE);
+    return PyModule_AddFunctions(module, METHODS);
 }

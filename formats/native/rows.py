@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-try:
-    from tensorrepo.formats.native import _rows
-
-    why_not_native: str | None = None
-except ImportError as error:  # no compiler when this was installed, or built for another machine
-    _rows = None  # type: ignore[assignment]
-    why_not_native = str(error)
+from tensorrepo.formats.native.extensions import kernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,7 +133,7 @@ class NativeRows:
     ) -> int:
         live, at, sums_at, step_bytes = table
         written = _bytes_of(out)
-        return _rows.take_rows(
+        return kernels.take_rows(
             live, at, sums_at, run, row, step_bytes, row_bytes, written, self._threads
         )
 
@@ -150,12 +144,12 @@ class NativeRows:
         out: NDArray[Any],
         sums_at: NDArray[np.int64] | None = None,
     ) -> int:
-        return _rows.copy_rows(addresses, row_bytes, _bytes_of(out), sums_at, self._threads)
+        return kernels.copy_rows(addresses, row_bytes, _bytes_of(out), sums_at, self._threads)
 
     def copy_spans(
         self, addresses: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any]
     ) -> None:
-        _rows.copy_spans(addresses, lengths, _bytes_of(out), self._threads)
+        kernels.copy_spans(addresses, lengths, _bytes_of(out), self._threads)
 
 
 class NumpyRows:
@@ -255,7 +249,7 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-NATIVE: RowCopier | None = None if _rows is None else NativeRows(min(_THREADS, _usable_cores()))
+NATIVE: RowCopier | None = None if kernels is None else NativeRows(min(_THREADS, _usable_cores()))
 BEST: RowCopier = NATIVE or NUMPY
 
 

@@ -6,7 +6,8 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorrepo.formats.native.rows import NATIVE, why_not_native
+from tensorrepo.formats.native.extensions import why_not_native
+from tensorrepo.formats.native.rows import NATIVE
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.mounts import mount_of
 from tensorrepo.repo.backends.probe import probe

@@ -51,10 +51,7 @@ WHICH = "from tensorrepo.formats.native.rows import BEST; print(BEST.name)"
 
 # What is built in C, where it can be.
 KERNELS = (
-    {
-        f"tensorrepo/formats/native/_{name}.abi3.so"
-        for name in ("coder", "digests", "distances", "files", "order", "planes", "rows")
-    }
+    {f"tensorrepo/formats/native/_{name}.abi3.so" for name in ("codecs", "kernels")}
     if why_nothing_is_compiled() is None
     else set()
 )

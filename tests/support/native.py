@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tensorrepo.formats.native.rows import NATIVE, NUMPY, why_not_native
+from tensorrepo.formats.native.extensions import why_not_native
+from tensorrepo.formats.native.rows import NATIVE, NUMPY
 
 
 def why_nothing_is_compiled() -> str | None:

@@ -8,7 +8,8 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.native.digests import NATIVE, PYTHON, FrameChecker, why_not_native
+from tensorrepo.formats.native.digests import NATIVE, PYTHON, FrameChecker
+from tensorrepo.formats.native.extensions import why_not_native
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason=f"not built: {why_not_native}")
 EVERY = pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.exchange.imagery.imagebytes import examine
 from tensorrepo.formats.imagebytes import HEAD_BYTES, JPEG_MODES, codec_of
+from tensorrepo.formats.native.extensions import kernels, why_not_native
 from tensorrepo.formats.native.files import (
     CODECS,
     NATIVE,
     PYTHON,
     FileReader,
     Found,
-    why_not_native,
 )
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.foreign import gif, png
@@ -251,9 +251,7 @@ def test_what_an_encoder_writes_needs_no_second_look(
 
 @needs_native
 def test_the_kernel_refuses_buffers_that_do_not_fit_each_other() -> None:
-    from tensorrepo.formats.native import _files  # it may not be there
-
     with pytest.raises(ValueError, match="1 paths do not fit 48 bytes"):
-        _files.look_files(b"/a\0", np.zeros(6, np.int64))
+        kernels.look_files(b"/a\0", np.zeros(6, np.int64))
     with pytest.raises(ValueError, match="paths do not fit"):
-        _files.look_files(b"/a\0/b", np.zeros(3, np.int64))
+        kernels.look_files(b"/a\0/b", np.zeros(3, np.int64))

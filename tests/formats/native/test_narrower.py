@@ -35,16 +35,17 @@ pytestmark = [
 ]
 
 
-def built(name: str, machine: str, folder: Path) -> Any:
-    """The kernel's module as such a machine would choose its paths."""
-    target = folder / f"_{name}.abi3.so"
+def built(machine: str, folder: Path) -> Any:
+    """The codecs' module as such a machine would choose its paths."""
+    target = folder / "_codecs.abi3.so"
+    sources = [str(SOURCES / f"{name}.c") for name in ("codecs", "coder", "distances")]
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[:1]
     options = ["-shared", "-fPIC", "-std=c11", "-pthread", "-DPy_LIMITED_API=0x030B0000"]
     told = f"-D__builtin_cpu_supports(x)={MACHINES[machine]}"
     include = f"-I{sysconfig.get_paths()['include']}"
-    command = [*compiler, *options, told, include, str(SOURCES / f"{name}.c"), "-o", str(target)]
+    command = [*compiler, *options, told, include, *sources, "-o", str(target)]
     subprocess.run(command, check=True, capture_output=True)
-    spec = spec_from_file_location(f"_{name}", target)
+    spec = spec_from_file_location("_codecs", target)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -56,8 +57,9 @@ def built(name: str, machine: str, folder: Path) -> Any:
 def machine(request: Any, tmp_path_factory: Any) -> Any:
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((distances, "distances"), (coder, "coder")):
-            patch.setattr(module, f"_{name}", built(name, request.param, folder))
+        codecs = built(request.param, folder)
+        for module in (distances, coder):
+            patch.setattr(module, "codecs", codecs)
         yield request.param
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
+from tensorrepo.formats.native.extensions import why_not_native
 from tensorrepo.formats.native.rows import (
     BEST,
     LEAST_SUMMED_BYTES,
@@ -20,7 +21,6 @@ from tensorrepo.formats.native.rows import (
     NumpyRows,
     RowCopier,
     RunTable,
-    why_not_native,
 )
 from tests.support.native import COPIERS, needs_native, why_nothing_is_compiled
 

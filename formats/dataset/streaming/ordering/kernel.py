@@ -20,14 +20,7 @@ from tensorrepo.formats.dataset.streaming.ordering.keyed import (
     permutations,
     scattered,
 )
-
-try:
-    from tensorrepo.formats.native import _order
-
-    why_not_native: str | None = None
-except ImportError as error:  # no compiler when this was installed, or built for another machine
-    _order = None  # type: ignore[assignment]
-    why_not_native = str(error)
+from tensorrepo.formats.native.extensions import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,18 +163,18 @@ class NativeOrder:
         at: NDArray[np.int64],
         out: NDArray[np.uint32],
     ) -> None:
-        _order.shuffle(keys, counts, at, out)
+        kernels.shuffle(keys, counts, at, out)
 
     def scatter(self, key: int, count: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         out = np.empty_like(positions)
-        _order.scatter(key, count, positions, out)
+        kernels.scatter(key, count, positions, out)
         return out
 
     def find(
         self, start: NDArray[np.int64], rows: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         piece, place = np.empty_like(rows), np.empty_like(rows)
-        _order.find(start, rows, piece, place)
+        kernels.find(start, rows, piece, place)
         return piece, place
 
     def look_up(
@@ -192,14 +185,14 @@ class NativeOrder:
         place: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         out = np.empty_like(place)
-        _order.look_up(shuffled, slot, run, place, out)
+        kernels.look_up(shuffled, slot, run, place, out)
         return out
 
     def walk(self, rings: Rings, blocks: range, bands: range) -> Walked:
         lanes, bands_of_all, stride, key, start, cut, first = rings
         most = len(blocks) * len(bands) * (lanes // bands_of_all)
         out = np.empty((4, most), dtype=np.int64)
-        found = _order.walk_lanes(
+        found = kernels.walk_lanes(
             start,
             cut,
             first,
@@ -215,7 +208,7 @@ class NativeOrder:
 
     def opened(self, run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
         out = np.empty_like(run)
-        return out[: _order.opened(run, is_open, out)]
+        return out[: kernels.opened(run, is_open, out)]
 
     def closed(
         self,
@@ -226,7 +219,7 @@ class NativeOrder:
         marks: NDArray[np.uint8],
     ) -> NDArray[np.int64]:
         out = np.empty_like(run)
-        return out[: _order.closed(run, busy, following, is_open, marks, out)]
+        return out[: kernels.closed(run, busy, following, is_open, marks, out)]
 
 
 class NumpyOrder:
@@ -402,5 +395,5 @@ def _line_rows(
 
 
 NUMPY: OrderKernel = NumpyOrder()
-NATIVE: OrderKernel | None = None if _order is None else NativeOrder()
+NATIVE: OrderKernel | None = None if kernels is None else NativeOrder()
 BEST: OrderKernel = NATIVE or NUMPY

@@ -15,9 +15,9 @@ from tensorrepo.formats.dataset.streaming.ordering.kernel import (
     NUMPY,
     OrderKernel,
     Rings,
-    why_not_native,
 )
 from tensorrepo.formats.dataset.streaming.ordering.order import paired_lanes, stride_of
+from tensorrepo.formats.native.extensions import why_not_native
 from tests.support import reference_order as reference
 from tests.support.native import why_nothing_is_compiled
 

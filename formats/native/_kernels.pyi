@@ -1,6 +1,17 @@
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.repo.ids import Buffer
+
+fast: int
+
+def check_frames(
+    context: bytes, frames: list[Buffer], rooms: list[memoryview] | None, digests: bytes, /
+) -> int: ...
+def look_files(paths: bytes, found: NDArray[Any], /) -> int: ...
+def read_files(paths: bytes, found: NDArray[Any], out: NDArray[np.uint8], /) -> int: ...
 def shuffle(
     keys: NDArray[np.uint64],
     counts: NDArray[np.int64],
@@ -49,5 +60,38 @@ def closed(
     is_open: NDArray[np.bool_],
     marks: NDArray[np.uint8],
     out: NDArray[np.int64],
+    /,
+) -> int: ...
+def split(
+    frame: NDArray[np.uint8], size: int, turn: bool, planes: NDArray[np.uint8], /
+) -> None: ...
+def join(
+    planes: tuple[NDArray[np.uint8], ...], size: int, turn: bool, out: NDArray[np.uint8], /
+) -> None: ...
+def take_rows(
+    live: NDArray[np.int64],
+    at: NDArray[np.int64],
+    sums_at: NDArray[np.int64] | None,
+    run: NDArray[np.int64],
+    row: NDArray[np.int64],
+    step_bytes: int,
+    row_bytes: int,
+    out: NDArray[Any],
+    threads: int,
+    /,
+) -> int: ...
+def copy_rows(
+    addresses: NDArray[np.int64],
+    row_bytes: int,
+    out: NDArray[Any],
+    sums_at: NDArray[np.int64] | None,
+    threads: int,
+    /,
+) -> int: ...
+def copy_spans(
+    addresses: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    out: NDArray[Any],
+    threads: int,
     /,
 ) -> int: ...

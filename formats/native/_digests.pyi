@@ -1,7 +1,0 @@
-from tensorrepo.repo.ids import Buffer
-
-fast: int
-
-def check_frames(
-    context: bytes, frames: list[Buffer], rooms: list[memoryview] | None, digests: bytes, /
-) -> int: ...

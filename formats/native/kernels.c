@@ -1,0 +1,9 @@
+/* The extension module `_kernels`: rows, orders, byte planes, digests and files. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "parts.h"
+
+static int (*PARTS[])(PyObject *) = {add_digests, add_files, add_order, add_planes, add_rows, NULL};
+
+EXTENSION(_kernels, PARTS)
