@@ -7,11 +7,9 @@ what DuckDB pushes down as a filter is applied to them here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from sqlalchemy import select
@@ -20,6 +18,7 @@ from tensorrepo.formats.dataset.rows.expression import expression_tree, field_na
 from tensorrepo.query import tables
 from tensorrepo.query.arrowscan import noting
 from tensorrepo.query.dialects import Bytes, Flag, Real, Whole
+from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -65,8 +64,9 @@ class CatalogTable:
         """Rows of some columns for which `where` is true."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         batches = self._batches(list(columns), where)
-        found = noting(self.scanned, _on_one_thread(batches))
-        return pa.RecordBatchReader.from_batches(schema, found)
+        # DuckDB pulls from any thread; a connection to SQLite belongs to the thread that made it.
+        pulled = ordered_map(batches, lambda batch: batch, threads=1, ahead=1, name="catalog")
+        return pa.RecordBatchReader.from_batches(schema, noting(self.scanned, pulled))
 
     def _batches(self, columns: list[str], where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
         compared = () if where is None else field_names(expression_tree(where))
@@ -106,14 +106,3 @@ def catalog_table(
 def catalog_names() -> Iterator[str]:
     """Names of all tables of the catalog."""
     yield from tables.METADATA.tables
-
-
-def _on_one_thread(batches: Iterator[Any]) -> Iterator[Any]:
-    """DuckDB pulls from any thread; connections to SQLite belong to the one that made them."""
-    thread = ThreadPoolExecutor(1, "catalog")
-    try:
-        while (batch := thread.submit(partial(next, batches, None)).result()) is not None:
-            yield batch
-    finally:
-        thread.submit(getattr(batches, "close", lambda: None)).result()
-        thread.shutdown(wait=False)

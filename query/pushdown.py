@@ -15,11 +15,10 @@ others, in order, at most one part each ahead.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +37,7 @@ from tensorrepo.formats.dataset.rows.expression import expression_tree, field_na
 from tensorrepo.formats.dataset.rows.rowread import read_columns
 from tensorrepo.query.arrowscan import Scanned, StoppedError, noting
 from tensorrepo.query.sqlcolumns import sql_array, sql_field
+from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,9 +83,14 @@ class DatasetTable:
         )
 
     def _batches(self, part: _Part) -> Iterator[pa.RecordBatch]:
-        read = part.read if self.threads > 1 else part.batches  # alone: nothing ahead
-        for found in _in_order(read, part.parts(), self.threads):
-            yield from found
+        if self.threads < 2:  # nothing is read ahead
+            for rows in part.parts():
+                yield from part.batches(rows)
+            return
+        parts = ordered_map(part.parts(), part.read, threads=self.threads, ahead=2, name="sql")
+        with closing(parts):  # not left to the collector: DuckDB drops this where it likes
+            for batches in parts:
+                yield from batches
 
 
 # ------------------------------------------------------------------------------ parts
@@ -212,30 +217,3 @@ def _part_rows(dataset: Dataset, columns: set[str]) -> int:
 
 def _pages(dataset: Dataset, name: str, rows: NDArray[np.int64]) -> int:
     return len(np.unique(column_index(dataset, name).page_of(rows)))
-
-
-# ------------------------------------------------------------------------------ threads
-
-
-def _in_order(work: Callable[[Any], Any], items: Iterator[Any], threads: int) -> Iterator[Any]:
-    """`work` of each item, in order, a few at a time; none is begun for whom nobody asks."""
-    first = next(items, None)
-    second = None if first is None else next(items, None)
-    if first is None:
-        return
-    if second is None or threads < 2:
-        yield work(first)
-        yield from map(work, [] if second is None else [second])
-        yield from map(work, items)
-        return
-    pool = ThreadPoolExecutor(threads, "sql")
-    try:
-        ahead: deque[Future[Any]] = deque([pool.submit(work, first), pool.submit(work, second)])
-        while ahead:
-            done = ahead.popleft().result()
-            waiting = next(items, None)
-            if waiting is not None:
-                ahead.append(pool.submit(work, waiting))
-            yield done
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)

@@ -11,13 +11,14 @@ import re
 import secrets
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    IsOwn = Callable[[str, str], bool]  # of a folder in the cache and of a file in that
+# Whether a cache made this: a name of a folder in it, and of a file in that folder.
+IsOwn: TypeAlias = "Callable[[str, str], bool]"
 
 MARKER = "CACHEDIR.TAG"  # of the Cache Directory Tagging Specification
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n"

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import (
@@ -163,6 +163,30 @@ class ReadsOnce(Protocol):
     def read_once(self, link: Link, start: int, stop: int) -> Buffer:
         """As `ObjectSource.read_range`; what fails for a moment is raised, not repeated."""
         ...
+
+
+class Span(NamedTuple):
+    """Payload bytes ``[start, stop)``, whose `content_tag` is `tag`."""
+
+    start: int
+    stop: int
+    tag: bytes
+
+
+@runtime_checkable
+class ReadsSpans(Protocol):
+    """A source that joins ranges by itself."""
+
+    def read_spans(self, link: Link, spans: Sequence[Span]) -> list[Buffer]:
+        """The bytes of each span, verified; raises CorruptError as `read_checked`."""
+        ...
+
+
+def read_spans(objects: ObjectSource, link: Link, spans: Sequence[Span]) -> list[Buffer]:
+    """The bytes of each span of an object, verified, in few requests where the source can."""
+    if isinstance(objects, ReadsSpans):
+        return objects.read_spans(link, spans)
+    return [objects.read_checked(link, *span) for span in spans]
 
 
 class ObjectSink(ObjectSource, Protocol):

@@ -7,10 +7,7 @@ a request costs about as much as the bytes between them; no request is larger th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, runtime_checkable
-
-from tensorrepo.repo.ids import Buffer
-from tensorrepo.repo.objects import Link, ObjectSource
+from typing import Final, NamedTuple
 
 GAP_BYTES: Final = 64 << 10  # what costs less to read along than to ask twice
 REQUEST_BYTES: Final = 16 << 20
@@ -63,27 +60,3 @@ def join_ranges(
 def split_range(start: int, stop: int, most_bytes: int = REQUEST_BYTES) -> list[tuple[int, int]]:
     """``[start, stop)`` in parts of at most `most_bytes`, which are read side by side."""
     return [(at, min(stop, at + most_bytes)) for at in range(start, stop, most_bytes)]
-
-
-class Span(NamedTuple):
-    """Payload bytes ``[start, stop)``, whose `content_tag` is `tag`."""
-
-    start: int
-    stop: int
-    tag: bytes
-
-
-@runtime_checkable
-class ReadsSpans(Protocol):
-    """A source that joins ranges by itself."""
-
-    def read_spans(self, link: Link, spans: Sequence[Span]) -> list[Buffer]:
-        """The bytes of each span, verified; raises CorruptError as `read_checked`."""
-        ...
-
-
-def read_spans(objects: ObjectSource, link: Link, spans: Sequence[Span]) -> list[Buffer]:
-    """The bytes of each span of an object, verified, in few requests where the source can."""
-    if isinstance(objects, ReadsSpans):
-        return objects.read_spans(link, spans)
-    return [objects.read_checked(link, *span) for span in spans]

@@ -11,21 +11,34 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tensorrepo.repo.commits import Commit, read_commit
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.ids import SHORT_DIGITS
+from tensorrepo.repo.ids import SHORT_DIGITS, Digest, parse_digest
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.refs import BRANCHES, TAGS, reflog
-from tensorrepo.repo.workspace import Head
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
     from tensorrepo.repo.repository import Repository
 
 _REVISION = re.compile(r"(?P<name>.+?)(?P<steps>(?:~\d*|\^\d*|@\{\d+\})*)", re.DOTALL)
 _STEP = re.compile(r"~(?P<back>\d*)|\^(?P<parent>\d*)|@\{(?P<ago>\d+)\}")
 _DIGITS = re.compile(r"[0-9a-f]+")
+
+
+class Head(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a workspace stands: on a branch, or at a commit (detached)."""
+
+    branch: str | None = None
+    commit: Digest | None = None
+
+    def __post_init__(self) -> None:
+        if (self.branch is None) == (self.commit is None):
+            raise ValueError("a HEAD is a branch or a commit")
+        if self.commit is not None:
+            parse_digest(self.commit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.ids import record_digest
 from tensorrepo.repo.records import Record, canonical_json, decode_record, parse_canonical
+from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -139,12 +139,10 @@ class Slots:
     def side_by_side(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`work` of each item, in order; several at once where answers come from far away."""
         workers = min(self.workers, len(items))
-        if workers <= 1:
-            return [work(item) for item in items]
-        # A pool for each call: nothing to close, to fork or to pickle, and starting threads
-        # costs less than one round trip to where more than one of them is of use.
-        with ThreadPoolExecutor(workers, thread_name_prefix="tensorrepo-log") as pool:
-            return list(pool.map(work, items))
+        # Threads for each call: nothing to close, to fork or to pickle, and starting them costs
+        # less than one round trip to where more than one of them is of use.
+        threads = workers if workers > 1 else 0
+        return list(ordered_map(items, work, threads=threads, name="log"))
 
     def run(
         self, start: int, stop: int, known: Mapping[str, bytes | None] | None = None

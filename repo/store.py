@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.cache import DiskCache
     from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.ranges import Span
+    from tensorrepo.repo.objects import Span
     from tensorrepo.repo.state import Grave
 
 T = TypeVar("T")

@@ -41,7 +41,7 @@ MAX_ROOT_BYTES = 16 << 10
 # One path in 128 ends a page once it has MIN_ITEMS: 191 on average. An edit rewrites a page per
 # level, so pages are small; a page forced shut at MAX_ITEMS is as rare as 1 in 1,800.
 _END_MASK = 0x7F
-_KINDS = {int(kind): kind for kind in Kind}
+KINDS = {int(kind): kind for kind in Kind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _decode_items(data: bytes, count: int, where: str) -> tuple[list[Item], int]
         end = rest_at + rest_bytes
         if flags & ~STORAGE_FLAG or shared > len(previous) or end > len(data):
             raise CorruptError(f"{where}: the item after {previous!r} disagrees with its lengths")
-        if kind not in _KINDS:
+        if kind not in KINDS:
             raise UnsupportedError(f"{where}: kind {kind} is unknown here. Update tensorrepo.")
         path = previous[:shared] + text[rest_at:end]
         fold = folded(path)
@@ -171,7 +171,7 @@ def _decode_items(data: bytes, count: int, where: str) -> tuple[list[Item], int]
         if fold <= fold_before or not old or old.lower() == new.lower() or not is_path(path):
             _check_step(previous, path, shared, where)
         storage = Digest(data[at:rest_at].hex()) if rest_at > at else None
-        items.append((path, Entry(_KINDS[kind], Digest(raw.hex()), storage)))
+        items.append((path, Entry(KINDS[kind], Digest(raw.hex()), storage)))
         at, previous, fold_before = end, path, fold
     return items, at
 

@@ -18,13 +18,13 @@ Threads of our own are never interrupted: for them conditions, entered by their 
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from typing import Protocol
 
-    class Wait(Protocol):
-        def __call__(self, *, timeout: float = -1) -> bool: ...
+class Wait(Protocol):
+    """Waits for the next `wake`; False when `timeout` seconds pass before."""
+
+    def __call__(self, *, timeout: float = -1) -> bool: ...
 
 
 class Waiting:

@@ -34,6 +34,7 @@ from tensorrepo.repo.errors import (
 )
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.revisions import Head
 from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
@@ -48,18 +49,6 @@ def _check_digests(*digests: Digest | None) -> None:
     for digest in digests:
         if digest is not None:
             parse_digest(digest)
-
-
-class Head(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the workspace stands: on a branch, or at a commit (detached)."""
-
-    branch: str | None = None
-    commit: Digest | None = None
-
-    def __post_init__(self) -> None:
-        if (self.branch is None) == (self.commit is None):
-            raise ValueError("a HEAD is a branch or a commit")
-        _check_digests(self.commit)
 
 
 class WorkspaceState(msgspec.Struct, frozen=True, omit_defaults=True):

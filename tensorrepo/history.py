@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from tensorrepo.formats.arguments import whole
 from tensorrepo.given import ref_text, text
-from tensorrepo.repo import append, combine, pick, refs
+from tensorrepo.repo import append, refs
+from tensorrepo.repo.combine import MergeOutcome, merge
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history import walk
+from tensorrepo.repo.pick import cherry_pick, revert
 from tensorrepo.repo.revisions import Revision, resolve
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class History(ABC):
         *,
         message: str | None = None,
         strategy: str | Mapping[str, str] = "fail",
-    ) -> combine.MergeOutcome:
+    ) -> MergeOutcome:
         """Bring the history of `ref` into a branch: one merge commit, or nothing.
 
         Args:
@@ -102,7 +104,7 @@ class History(ABC):
             ConflictError: `conflicts` names paths and reasons. Nothing changed.
         """
         other = self.resolve(ref)
-        return combine.merge(
+        return merge(
             self.core,
             into,
             other.digest,
@@ -138,7 +140,7 @@ class History(ABC):
             ConflictError: `conflicts` names paths and reasons. Nothing changed.
             InvalidInputError: a merge without `mainline`, or no such parent.
         """
-        return pick.revert(
+        return revert(
             self.core,
             branch,
             self.resolve(ref).digest,
@@ -161,7 +163,7 @@ class History(ABC):
 
         Arguments, result and errors are those of `revert`.
         """
-        return pick.cherry_pick(
+        return cherry_pick(
             self.core,
             branch,
             self.resolve(ref).digest,

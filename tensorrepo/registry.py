@@ -10,7 +10,6 @@ import msgspec
 from tensorrepo.formats.arguments import flag, wrong
 from tensorrepo.given import mapping, text
 from tensorrepo.model import Model
-from tensorrepo.repo import registering, registry
 from tensorrepo.repo.about import (
     BRANCH,
     About,
@@ -22,7 +21,26 @@ from tensorrepo.repo.about import (
 )
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.registry import SPACE, RegisteredVersion
+from tensorrepo.repo.registering import (
+    Shelf,
+    delete_alias,
+    delete_registered,
+    delete_version,
+    protect_alias,
+    register,
+    set_alias,
+)
+from tensorrepo.repo.registry import (
+    SPACE,
+    Registered,
+    RegisteredVersion,
+    alias_history,
+    existing,
+    find_version,
+    protected_refs,
+    registered,
+    versions,
+)
 from tensorrepo.repo.revisions import split_path
 
 if TYPE_CHECKING:
@@ -34,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AliasMove", "RegisteredModel", "RegisteredVersion", "Registry"]
 
-MODELS = registering.Shelf(Kind.MODEL, "model", "models/")
+MODELS = Shelf(Kind.MODEL, "model", "models/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +96,7 @@ class Registry:
     def models(self) -> list[RegisteredModel]:
         """All registered models, by name."""
         view = self.repository.core.log.refresh()
-        known = registry.registered(view)
+        known = registered(view)
         said = self._said(view)
         return [
             _model(view, name, known.get(name), said.get(name)) for name in sorted({*known, *said})
@@ -88,10 +106,10 @@ class Registry:
         """One registered model, as ``registry[name]`` too. Raises NotFoundError."""
         named(name)
         view = self.repository.core.log.refresh()
-        known = registry.registered(view)
+        known = registered(view)
         about = about_at(self.repository.core, view, name)
         if name not in known and (about is None or about.gone):
-            registry.existing(view, name)
+            existing(view, name)
         return _model(view, name, known.get(name), about)
 
     def create(
@@ -123,7 +141,7 @@ class Registry:
         model = source if isinstance(source, Model) else self._source(source)
         if model.repository.id != self.repository.id:
             raise InvalidInputError(f"{model!r} is of another repository: pull it into this first")
-        return registering.register(
+        return register(
             self.repository.core,
             named(name),
             model.commit,
@@ -136,11 +154,11 @@ class Registry:
 
     def versions(self, name: str) -> list[RegisteredVersion]:
         """All versions, the newest first."""
-        return list(registry.versions(self.repository.core, named(name)))
+        return list(versions(self.repository.core, named(name)))
 
     def version(self, name: str, which: int | str | None = None) -> RegisteredVersion:
         """One version; None: the newest. Raises NotFoundError, which names those there are."""
-        return registry.find_version(self.repository.core, named(name), which)
+        return find_version(self.repository.core, named(name), which)
 
     def model(self, name: str, which: int | str | None = None) -> Model:
         """The weights of a version, read when asked for; None: the newest."""
@@ -154,21 +172,21 @@ class Registry:
             ConflictError: the alias is protected. Nothing changed.
         """
         author = self.repository.author
-        return registering.set_alias(self.repository.core, named(name), alias, which, actor=author)
+        return set_alias(self.repository.core, named(name), alias, which, actor=author)
 
     def delete_alias(self, name: str, alias: str) -> None:
         author = self.repository.author
-        registering.delete_alias(self.repository.core, named(name), alias, actor=author)
+        delete_alias(self.repository.core, named(name), alias, actor=author)
 
     def protect(self, name: str, alias: str, *, on: bool = True) -> None:
         """Refuse to move or remove an alias; ``on=False`` allows it again."""
         author = self.repository.author
         core, wanted = self.repository.core, flag("on", on)
-        registering.protect_alias(core, named(name), alias, actor=author, on=wanted)
+        protect_alias(core, named(name), alias, actor=author, on=wanted)
 
     def history(self, name: str, alias: str) -> list[AliasMove]:
         """Where an alias was, and who moved it: the newest first. Raises NotFoundError."""
-        found = list(registry.alias_history(self.repository.core, named(name), alias))
+        found = list(alias_history(self.repository.core, named(name), alias))
         if not found:
             raise NotFoundError(f"{name} never had an alias {alias!r:.80}")
         return [_alias_move(move, number) for move, number in found]
@@ -229,12 +247,12 @@ class Registry:
         """Remove a version; its number is not given again. One with an alias is refused."""
         number = self.version(name, which).number
         author = self.repository.author
-        registering.delete_version(self.repository.core, name, number, actor=author)
+        delete_version(self.repository.core, name, number, actor=author)
 
     def delete(self, name: str) -> int:
         """Remove all versions and aliases of a model; gives how many versions there were."""
         author = self.repository.author
-        return registering.delete_registered(self.repository.core, named(name), actor=author)
+        return delete_registered(self.repository.core, named(name), actor=author)
 
     def __getitem__(self, name: str) -> RegisteredModel:
         return self.get(name)
@@ -270,13 +288,11 @@ def named(name: str) -> str:
     return text("the name of a registered model", name)
 
 
-def _model(
-    view: View, name: str, known: registry.Registered | None, said: About | None
-) -> RegisteredModel:
-    one, about = known or registry.Registered(), said or About()
+def _model(view: View, name: str, known: Registered | None, said: About | None) -> RegisteredModel:
+    one, about = known or Registered(), said or About()
     numbers = {alias: one.number_of(at) or 0 for alias, at in one.aliases.items()}
     start = f"{SPACE}{name}/alias/"
-    held = registry.protected_refs(view)
+    held = protected_refs(view)
     return RegisteredModel(
         name,
         tuple(one.versions),

@@ -13,12 +13,11 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.query import tables
-from tensorrepo.query.sync.treechanges import TreeChanges
 from tensorrepo.query.sync.values import as_json
 from tensorrepo.repo.commits import decode_commit, read_commit
 from tensorrepo.repo.errors import Error
 from tensorrepo.repo.objects import Kind, decode_payload
-from tensorrepo.repo.trees import EMPTY_TREE, Change
+from tensorrepo.repo.trees import EMPTY_TREE, Change, TreeChanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.trees import Entry
 
 
-def rows_of(objects: ObjectSource, entry: Entry) -> Rows:
+def dataset_rows(objects: ObjectSource, entry: Entry) -> Rows:
     """The rows of a dataset that a tree names. Reads its root alone."""
     root = decode_root(objects.get(entry.digest).payload)
     yield (

@@ -6,24 +6,21 @@ One reader for each kind of entry. All rows of a thing begin with its digest, in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import Column
 
 from tensorrepo.query import tables
-from tensorrepo.query.sync import datasets, views
+from tensorrepo.query.sync.datasets import dataset_rows
+from tensorrepo.query.sync.loader import Rows
 from tensorrepo.query.sync.models import ModelRows
-from tensorrepo.repo.objects import Kind
+from tensorrepo.query.sync.views import view_rows
+from tensorrepo.repo.objects import Kind, ObjectSource
+from tensorrepo.repo.trees import Entry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlalchemy import Column
-
-    from tensorrepo.query.sync.loader import Rows
-    from tensorrepo.repo.objects import ObjectSource
-    from tensorrepo.repo.trees import Entry
-
-    RowsOf = Callable[[ObjectSource, Entry], Rows]
+RowsOf: TypeAlias = Callable[[ObjectSource, Entry], Rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class Content:
 # `entry.kind` to how it is read. Kinds that are not here have no rows but those of entries.
 CONTENTS: Final[dict[Kind, Content]] = {
     Kind.DATASET: Content(
-        lambda: datasets.rows_of,
+        lambda: dataset_rows,
         tables.dataset_version.c.digest,
         (
             tables.dataset_version.c.digest,
@@ -65,7 +62,7 @@ CONTENTS: Final[dict[Kind, Content]] = {
         ),
     ),
     Kind.VIEW: Content(
-        lambda: views.rows_of,
+        lambda: view_rows,
         tables.view_version.c.digest,
         (tables.view_version.c.digest, tables.lineage_edge.c.stated_by),
     ),

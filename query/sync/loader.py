@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, delete, select
 
 from tensorrepo.query import tables
 from tensorrepo.query.dialects import POSTGRESQL, shown
@@ -120,6 +120,13 @@ def present(connection: Connection, column: Column[Any], values: Iterable[str]) 
     for some in chunks(values):
         found.update(connection.execute(query, {"asked": some}).scalars())
     return found
+
+
+def delete_where(connection: Connection, column: Column[Any], values: Iterable[str]) -> None:
+    """Delete the rows whose `column` is one of `values`."""
+    statement = delete(column.table).where(column.in_(bindparam("asked", expanding=True)))
+    for some in chunks(values):
+        connection.execute(statement, {"asked": some})
 
 
 def chunks(values: Iterable[Any], size: int = ASK_AT_ONCE) -> Iterator[list[Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import bindparam, delete
 
 from tensorrepo.query import tables
-from tensorrepo.query.sync.sweep import delete_where
+from tensorrepo.query.sync.loader import delete_where
 from tensorrepo.repo.commits import read_commit
 from tensorrepo.repo.errors import CommitExpired, NotFoundError
 from tensorrepo.repo.trees import EMPTY_TREE, differences

@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, delete, select
 
 from tensorrepo.query import tables
 from tensorrepo.query.sync.kinds import CONTENTS
-from tensorrepo.query.sync.loader import chunks, present
+from tensorrepo.query.sync.loader import chunks, delete_where, present
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -116,10 +116,3 @@ def present_where(
 def _ask(connection: Connection, query: Any, values: Iterable[str]) -> Iterator[str | None]:
     for some in chunks(values):
         yield from connection.execute(query, {"asked": some}).scalars()
-
-
-def delete_where(connection: Connection, column: Column[Any], values: Iterable[str]) -> None:
-    """Delete the rows whose `column` is one of `values`."""
-    statement = delete(column.table).where(column.in_(bindparam("asked", expanding=True)))
-    for some in chunks(values):
-        connection.execute(statement, {"asked": some})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.trees import Entry
 
 
-def rows_of(objects: ObjectSource, entry: Entry) -> Rows:
+def view_rows(objects: ObjectSource, entry: Entry) -> Rows:
     """The rows of a view that a tree names. Reads one object."""
     view = open_view(objects, entry.digest)
     yield (

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import secrets
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.errors import Error, NotFoundError, UnsupportedError
+from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +53,7 @@ def _race(backend: Backend, key: str) -> bool:
         return backend.create(key, (_value(writer),))
 
     try:
-        with ThreadPoolExecutor(_WRITERS, "tensorrepo-probe") as threads:
-            won = list(threads.map(create, range(_WRITERS)))
+        won = list(ordered_map(range(_WRITERS), create, threads=_WRITERS, name="probe"))
         return _judge(backend, key, won)
     finally:
         with suppress(Error):

@@ -11,7 +11,7 @@ from tensorrepo.cli.common import JsonOption, RepoOption, session_of
 from tensorrepo.cli.complete import complete_branch, complete_ref, complete_tag
 from tensorrepo.repo import refs
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
-from tensorrepo.repo.workspace import Head
+from tensorrepo.repo.revisions import Head
 
 if TYPE_CHECKING:
     from tensorrepo.workspace.session import Session

@@ -10,7 +10,7 @@ from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, session_of
 from tensorrepo.cli.complete import complete_branch, complete_ref
 from tensorrepo.repo import refs
-from tensorrepo.repo.workspace import Head
+from tensorrepo.repo.revisions import Head
 from tensorrepo.workspace.checkout import switch, update_tracked
 
 if TYPE_CHECKING:

@@ -28,7 +28,8 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.refs import BRANCHES, create_branch, refuse_taken
-from tensorrepo.repo.workspace import Head, Tracked, changed_files, describe_files
+from tensorrepo.repo.revisions import Head
+from tensorrepo.repo.workspace import Tracked, changed_files, describe_files
 from tensorrepo.workspace.session import RESERVED, full_path
 from tensorrepo.workspace.staging import carry_staging
 

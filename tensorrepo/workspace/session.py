@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from tensorrepo.connect import Machine, allowed_outside, author, connect, is_url
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.revisions import Revision, resolve, split_path
+from tensorrepo.repo.revisions import Head, Revision, resolve, split_path
 from tensorrepo.repo.trees import Entry, iterate, lookup
-from tensorrepo.repo.workspace import FOLDER, Head, Workspace, find_workspace
+from tensorrepo.repo.workspace import FOLDER, Workspace, find_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 
 from tensorrepo.connect import Machine, connect, create, is_url
 from tensorrepo.repo.errors import ConflictError, PermissionDenied
-from tensorrepo.repo.workspace import (
-    FOLDER,
-    Head,
-    Staging,
-    Workspace,
-    create_workspace,
-    find_workspace,
-)
+from tensorrepo.repo.revisions import Head
+from tensorrepo.repo.workspace import FOLDER, Staging, Workspace, create_workspace, find_workspace
 
 if TYPE_CHECKING:
     from tensorrepo.repo.repository import Repository

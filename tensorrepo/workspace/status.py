@@ -16,7 +16,8 @@ from tensorrepo.workspace.staging import LEASE_SECONDS
 if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.pending import Unresolved
-    from tensorrepo.repo.workspace import Head, Staged
+    from tensorrepo.repo.revisions import Head
+    from tensorrepo.repo.workspace import Staged
     from tensorrepo.workspace.session import Session
 
 

@@ -15,7 +15,8 @@ from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import CommitOutcomeUnknown
 from tensorrepo.repo.repository import LocalState, create_repository, open_repository
-from tensorrepo.repo.workspace import Head, Workspace, create_workspace
+from tensorrepo.repo.revisions import Head
+from tensorrepo.repo.workspace import Workspace, create_workspace
 from tensorrepo.workspace.add import add
 from tensorrepo.workspace.commit import commit_staged
 from tensorrepo.workspace.request import Mode, Request

@@ -11,8 +11,8 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.cache import DiskCache
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import content_tag
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.ranges import Span, join_ranges, read_spans, split_range
+from tensorrepo.repo.objects import Kind, Span, read_spans
+from tensorrepo.repo.ranges import join_ranges, split_range
 from tensorrepo.repo.store import ObjectStore
 from tensorrepo.repo.writer import ObjectWriter
 from tests.support.objects import MemoryObjects

@@ -8,8 +8,7 @@ from tensorrepo.repo import combine, refs
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.repository import Repository
-from tensorrepo.repo.revisions import resolve, split_path
-from tensorrepo.repo.workspace import Head
+from tensorrepo.repo.revisions import Head, resolve, split_path
 from tests.support.repositories import ADA, commit_files, new_repository
 
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.query.sync.treechanges import TreeChanges
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.treepages import HEADER, Entry
-from tensorrepo.repo.trees import EMPTY_TREE, Change, differences, update
+from tensorrepo.repo.trees import EMPTY_TREE, Change, TreeChanges, differences, update
 from tests.support.objects import MemoryObjects
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.revisions import Head
 from tensorrepo.repo.trees import Entry
 from tensorrepo.repo.workspace import (
-    Head,
     Staged,
     Staging,
     Tracked,
