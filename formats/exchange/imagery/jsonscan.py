@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from tensorrepo.formats.exchange.base import damage, refusals
+from tensorrepo.formats.damage import damage, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import (
     ClassLabel,
     Column,
@@ -32,14 +33,7 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import (
-    Candidate,
-    Damage,
-    Origin,
-    Reading,
-    damage,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import Candidate, Damage, Origin, Reading
 from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.formats.exchange.imagery.annotated import (
     MISSING_ADVICE,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tensorrepo.formats.exchange.base import damage
+from tensorrepo.formats.damage import damage
 from tensorrepo.repo.errors import UnsupportedError
 
 _ONE, _MANY = 1, 3

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     Column,
@@ -29,7 +30,7 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import Candidate, Origin, Reading, damage, file_bytes
+from tensorrepo.formats.exchange.base import Candidate, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.records.messages import parse_message
 from tensorrepo.formats.exchange.shards.lmdbfile import (
     DATA_FILE,

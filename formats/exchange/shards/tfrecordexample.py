@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     Column,
@@ -28,7 +29,6 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.exchange.records.messages import parse_message
 from tensorrepo.formats.exchange.shards.records import check_image, check_text, image_type, is_text
 from tensorrepo.repo.errors import InvalidInputError

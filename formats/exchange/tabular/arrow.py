@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tensorrepo.formats.exchange.base import Candidate, damage, refusals
+from tensorrepo.formats.damage import damage, refusals
+from tensorrepo.formats.exchange.base import Candidate
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
     TableFile,

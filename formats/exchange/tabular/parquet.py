@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate, refusals
+from tensorrepo.formats.damage import refusals
+from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
     TableFile,

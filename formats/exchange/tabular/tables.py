@@ -18,16 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Json, Schema
-from tensorrepo.formats.exchange.base import (
-    BATCH_BYTES,
-    Candidate,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.formats.exchange.tabular.nested import is_nested, json_says, json_texts
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
