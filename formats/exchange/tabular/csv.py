@@ -22,11 +22,11 @@ import pyarrow.csv as pc
 from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.exchange.base import Candidate, Damage
+from tensorrepo.formats.exchange.child import TableFile
 from tensorrepo.formats.exchange.tabular.csvskip import RowsOfOtherWidth, skip_misfits
 from tensorrepo.formats.exchange.tabular.lent import LentReader
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
-    TableFile,
     has_table_files,
     naming_file,
     read_tables,

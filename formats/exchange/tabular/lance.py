@@ -24,12 +24,12 @@ from tensorrepo.formats.dataset.columns.arrow_types import (
 )
 from tensorrepo.formats.dataset.columns.schema import Column, Schema, type_from_json
 from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate, Origin, Reading, file_bytes
+from tensorrepo.formats.exchange.child import TableFile
 from tensorrepo.formats.exchange.output import Table, new_folder
 from tensorrepo.formats.exchange.tabular.huggingface_features import adapt_feature
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
     Adapted,
-    TableFile,
     naming_file,
     table_batches,
 )
