@@ -7,21 +7,13 @@ dataset and a path that does not exist yet. Nothing here is read twice, and noth
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from errno import EINVAL
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.repo.errors import (
-    Error,
-    InvalidInputError,
-    NotFoundError,
-    PermissionDenied,
-    StorageError,
-)
+from tensorrepo.formats.damage import damage, refusals, sentence
+from tensorrepo.repo.errors import Error, InvalidInputError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.schema import InputBatch, Schema
@@ -73,7 +65,7 @@ class Damage:
             InvalidInputError: `problem` itself, or what it says when it is none of ours.
         """
         if not self.skip:
-            raise problem if isinstance(problem, Error) else damage(source, _sentence(problem))
+            raise problem if isinstance(problem, Error) else damage(source, sentence(problem))
         self.count += 1
         if len(self.skipped) < MAX_SKIPPED:
             self.skipped.append(Skipped(str(source), row, str(problem)))
@@ -159,38 +151,6 @@ class ObjectFormat:
     read_options: tuple[Option, ...] = ()
 
 
-@contextmanager
-def refusals(path: object, what: str, *damaged: type[Exception]) -> Iterator[None]:
-    """Tell a damaged file from a missing one and from a failing disk.
-
-    Args:
-        path: what is being read.
-        what: the format, as a sentence calls it: "gzip file".
-        damaged: further exceptions by which a decoder says that the bytes are wrong.
-    """
-    wrong: tuple[type[Exception], ...] = (EOFError, zlib.error, *damaged)
-    try:
-        yield
-    except Error:
-        raise
-    except wrong as problem:
-        raise damage(path, f"not a readable {what}: {_sentence(problem)}") from problem
-    except FileNotFoundError as problem:
-        raise NotFoundError(f"{path}: no such file") from problem
-    except PermissionError as problem:
-        raise PermissionDenied(f"{path}: permission denied. Check who may read it.") from problem
-    except OSError as problem:
-        # Decoders raise it without a number; a lying offset makes the system call invalid.
-        if problem.errno in (None, EINVAL):
-            raise damage(path, f"not a readable {what}: {_sentence(problem)}") from problem
-        raise StorageError(f"{path}: {problem.strerror}") from problem
-
-
-def damage(path: object, what: str) -> InvalidInputError:
-    """The error for a source that cannot be used: says where it is and what is wrong with it."""
-    return InvalidInputError(f"{path}: {what}")
-
-
 def file_bytes(path: Path) -> int:
     with refusals(path, "file"):
         return path.stat().st_size
@@ -229,8 +189,3 @@ def parse_names(value: object) -> tuple[str, ...]:
 
 
 DAMAGED = Option("damaged", "records that cannot be read: raise or skip", parse_damaged)
-
-
-def _sentence(problem: Exception) -> str:
-    lines = str(problem).splitlines()
-    return (lines[0] if lines else type(problem).__name__).rstrip(".")

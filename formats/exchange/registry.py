@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Schema
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
@@ -25,8 +26,6 @@ from tensorrepo.formats.exchange.base import (
     ObjectFormat,
     Option,
     Reading,
-    damage,
-    refusals,
 )
 from tensorrepo.formats.exchange.catalogue import FORMATS, OBJECTS
 from tensorrepo.formats.exchange.checkpoints.zipranges import BAD_ZIP

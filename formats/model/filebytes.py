@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from tensorrepo.formats.exchange.base import refusals
+from tensorrepo.formats.damage import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.model.frameread import PackReader
     from tensorrepo.formats.model.manifest import TensorEntry
+    from tensorrepo.formats.model.read import Model
     from tensorrepo.formats.model.source import ModelSource, OriginalFile
     from tensorrepo.repo.ids import Buffer
     from tensorrepo.repo.objects import ObjectSink
@@ -113,3 +114,16 @@ def _differs(original: OriginalFile, at: int) -> InvalidInputError:
         f"{original.path}: what was stored differs from the file near byte {at}. It changed while "
         "it was read: add it again."
     )
+
+
+def whole_original(model: Model, format_name: str, *, beside: str | None = None) -> str | None:
+    """The file of that format that holds all of the model's tensors, if it came from one.
+
+    `beside` is the format of files that belong to it and hold some of them.
+    """
+    main = [one.name for one in model.originals.values() if one.format == format_name]
+    rest = {one.format for one in model.originals.values()} - {format_name, beside}
+    if len(main) != 1 or rest:
+        return None
+    held = {part for one in model.originals.values() for part in (*one.parts, *one.others)}
+    return main[0] if held.issuperset(model.tensors) else None

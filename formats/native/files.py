@@ -1,8 +1,9 @@
-"""How do many image files come into one buffer without Python between one file and the next?
+"""Bulk reads of image files into one buffer, in C or Python.
 
-`NATIVE` does it in C (files.c beside this) where it was built, `PYTHON` everywhere, with identical
-results; `BEST` is the first that there is. Bytes of a file are those that the system gave, however
-it changes meanwhile; sizes that it promises are never believed.
+`NATIVE` (files.c beside this) has no Python between one file and the next, and looks at the frames
+of usual JPEGs on the way: an import takes 0.76 of the time (benchmarks/results/dataset.md).
+`PYTHON` works everywhere; `BEST` is the first that there is. Bytes of a file are those that the
+system gave, however it changes meanwhile; sizes that it promises are never believed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tensorrepo.formats.imagebytes import HEAD_BYTES, codec_of, jpeg_frame, jpeg_places
+from tensorrepo.formats.imagebytes import HEAD_BYTES, codec_of
 from tensorrepo.formats.native.extensions import kernels
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ assert RECORD.itemsize == 24, "files.c knows records of 24 bytes"
 _NUMBERS = {codec: number for number, codec in enumerate(CODECS)}
 _FIRST_BYTES = 64 << 10  # most images, and not much of what is none
 _MOST_BYTES = 1 << 30  # that the system is asked for at once
-_JPEG_END = b"\xff\xd9"
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 
 
@@ -75,7 +75,8 @@ class FileReader(Protocol):
         """The bytes of image files one behind the other in `out`, as far as they fit.
 
         Of what does not begin as an image nothing is kept. Of an image nothing is checked, unless
-        its components are told: a JPEG that is whole by the rules of `examine`, with pixels.
+        its components are told, which C does alone: a JPEG that is whole by the rules of `examine`,
+        with pixels.
 
         Args:
             paths: of the files.
@@ -93,12 +94,12 @@ class NativeFiles:
     name = "native"
 
     def look(self, paths: Sequence[str]) -> Found:
-        found = np.empty(len(paths), RECORD)
-        return _found(found, kernels.look_files(_joined(paths), found))
+        records = np.empty(len(paths), RECORD)
+        return _first_files(records, kernels.look_files(_joined(paths), records))
 
     def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> Found:
-        found = np.empty(len(paths), RECORD)
-        return _found(found, kernels.read_files(_joined(paths), found, out))
+        records = np.empty(len(paths), RECORD)
+        return _first_files(records, kernels.read_files(_joined(paths), records, out))
 
 
 class PythonFiles:
@@ -107,35 +108,32 @@ class PythonFiles:
     name = "python"
 
     def look(self, paths: Sequence[str]) -> Found:
-        found = np.zeros(len(paths), RECORD)
+        records = np.zeros(len(paths), RECORD)
         for at, path in enumerate(paths):
             try:
                 codec, size = _look_into(path)
             except OSError as problem:
-                found[at]["error"] = problem.errno
-                return _found(found, at)
-            found[at] = size, 0, 0, 0, _NUMBERS[codec or ""], 0
-        return _found(found, len(paths))
+                records[at]["error"] = problem.errno
+                return _first_files(records, at)
+            records[at] = size, 0, 0, 0, _NUMBERS[codec or ""], 0
+        return _first_files(records, len(paths))
 
     def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> Found:
-        found = np.zeros(len(paths), RECORD)
+        records = np.zeros(len(paths), RECORD)
         end = 0
         for at, path in enumerate(paths):
             try:
                 data = _read_image(path, len(out) - end)
             except OSError as problem:
-                found[at]["error"] = problem.errno
-                return _found(found, at)
+                records[at]["error"] = problem.errno
+                return _first_files(records, at)
             if data is None:
-                return _found(found, at)
+                return _first_files(records, at)
             start, end = end, end + len(data)
             # No array operation: for a small image it would take longer than the copy.
             out.data[start:end] = data
-            codec = codec_of(data[:HEAD_BYTES])
-            frame = _whole_jpeg(data) if codec == "jpeg" else (0, 0, 0)
-            height, width, components = frame
-            found[at] = end, height, width, 0, _NUMBERS[codec or ""], components
-        return _found(found, len(paths))
+            records[at] = end, 0, 0, 0, _NUMBERS[codec_of(data[:HEAD_BYTES]) or ""], 0
+        return _first_files(records, len(paths))
 
 
 PYTHON: FileReader = PythonFiles()
@@ -147,7 +145,7 @@ def _joined(paths: Sequence[str]) -> bytes:
     return os.fsencode("\0".join([*paths, ""]))
 
 
-def _found(records: NDArray[Any], done: int) -> Found:
+def _first_files(records: NDArray[Any], done: int) -> Found:
     return Found(records[:done], int(records["error"][done]) if done < len(records) else 0)
 
 
@@ -184,15 +182,3 @@ def _read_image(path: str, room: int) -> bytes | None:
         return b"".join(parts)
     finally:
         os.close(file)
-
-
-def _whole_jpeg(data: bytes) -> tuple[int, int, int]:
-    """Height, width and components of a JPEG such as encoders write; zeros of any other."""
-    places = jpeg_places(data, to_scan=True)
-    if places is None or not places[0] or len(data) < places[0] + 8:
-        return 0, 0, 0
-    frame, scan = places
-    height, width, _ = jpeg_frame(data, frame)
-    if not height or not width or data.rfind(_JPEG_END) < scan or not data[frame + 7]:
-        return 0, 0, 0
-    return height, width, data[frame + 7]

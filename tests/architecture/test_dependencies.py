@@ -12,6 +12,7 @@ from tests.support.sources import ROOT, imports, project, sources
 # Where a package is imported by another name than it is installed by.
 INSTALLED_AS = {
     "PIL": "pillow", "cv2": "opencv-python-headless", "lance": "pylance", "sklearn": "scikit-learn",
+    "yaml": "pyyaml", "google": "protobuf",
 }  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import Column, Schema
 from tensorrepo.formats.dataset.editing.fragmentwrite import column_groups
 from tensorrepo.formats.dataset.elsewhere.foreign import ForeignFile, encode_foreign
@@ -39,7 +40,6 @@ from tensorrepo.formats.exchange.adoption.adopttar import (
     shard_fragments,
     survey_shard,
 )
-from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.lineage import Edge, imported_from, with_edges
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes

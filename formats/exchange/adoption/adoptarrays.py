@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import Column, ColumnType, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.elsewhere.foreign import (
     ArrayPlace,
@@ -31,7 +32,6 @@ from tensorrepo.formats.exchange.adoption.adopting import (
     Scan,
     Source,
 )
-from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.exchange.checkpoints.safetensors import MAX_HEADER_BYTES, parse_header
 from tensorrepo.formats.exchange.numeric.arrays import check_rows
 from tensorrepo.formats.exchange.numeric.npy import read_header

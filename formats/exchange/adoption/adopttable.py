@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Layout, Schema
 from tensorrepo.formats.dataset.elsewhere.foreign import TablePlace, foreign_entries, place_type
 from tensorrepo.formats.dataset.elsewhere.foreigntable import read_group, read_metadata
 from tensorrepo.formats.dataset.pages.page import DIRECTORY, padded
 from tensorrepo.formats.exchange.adoption.adopting import AdoptedFragment, Scan, Source
 from tensorrepo.formats.exchange.adoption.parquetfooter import ColumnChunk, RowGroup, read_footer
-from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.exchange.tabular.tables import ARROW_ERRORS, adapt
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 

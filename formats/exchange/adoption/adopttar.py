@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Column, Layout, Schema, Text
 from tensorrepo.formats.dataset.elsewhere.foreign import (
     InlinePlace,
@@ -30,7 +31,6 @@ from tensorrepo.formats.exchange.adoption.adopting import (
     Source,
     page_bounds,
 )
-from tensorrepo.formats.exchange.base import damage, refusals
 from tensorrepo.formats.exchange.shards.records import SAMPLES
 from tensorrepo.formats.exchange.shards.webdatasetparts import (
     CLASSES_MEMBER,

@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass
 from typing import IO, Any
 
-from tensorrepo.formats.exchange.base import damage
+from tensorrepo.formats.damage import damage
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8  # length of the footer, magic

@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo.formats.damage import within
 from tensorrepo.formats.exchange.checkpoints.ggufheader import (
     ALIGNMENT,
     ARRAY,
@@ -21,9 +22,10 @@ from tensorrepo.formats.exchange.checkpoints.ggufheader import (
     TEXT,
     read_gguf_header,
 )
-from tensorrepo.formats.exchange.checkpoints.original import original_of, whole_original, within
+from tensorrepo.formats.exchange.checkpoints.original import original_of
 from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, RangeFile
 from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.formats.model.originals import whole_original
 from tensorrepo.formats.model.source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
 

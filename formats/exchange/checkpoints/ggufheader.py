@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.exchange.checkpoints.original import refused
+from tensorrepo.formats.damage import refused
 from tensorrepo.formats.model.manifest import check_tensor_name
 from tensorrepo.formats.tensors import TYPES, TensorType
 from tensorrepo.repo.errors import InvalidInputError

@@ -9,12 +9,11 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.exchange.base import damage
+from tensorrepo.formats.damage import damage, is_refused
 from tensorrepo.formats.exchange.checkpoints.gguf import write_gguf
 from tensorrepo.formats.exchange.checkpoints.huggingface import write_huggingface, write_snapshot
 from tensorrepo.formats.exchange.checkpoints.numpyfile import write_npy, write_npz
 from tensorrepo.formats.exchange.checkpoints.onnx import DATA, write_onnx
-from tensorrepo.formats.exchange.checkpoints.original import is_refused
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tensorrepo.formats.exchange.checkpoints.snapshot import (
     INDEX_SUFFIX,

@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tensorrepo.formats.exchange.base import damage
-from tensorrepo.formats.exchange.checkpoints.original import (
-    double_note,
-    original_of,
-    whole_original,
-    within,
-)
+from tensorrepo.formats.damage import damage, within
+from tensorrepo.formats.exchange.checkpoints.original import double_note, original_of
 from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, LoadedTensor, RangeFile
 from tensorrepo.formats.exchange.checkpoints.zipranges import data_start, zip_members
 from tensorrepo.formats.exchange.numeric.arrays import read_array
 from tensorrepo.formats.exchange.numeric.npy import npy_array, npz_arrays
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.manifest import check_tensor_name
+from tensorrepo.formats.model.originals import whole_original
 from tensorrepo.formats.model.source import ModelSource
 from tensorrepo.formats.tensors import ArrayTensor, TensorReader, tensor_of
 from tensorrepo.repo.errors import InvalidInputError

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tensorrepo.formats.exchange.base import damage, shorten_notes
+from tensorrepo.formats.damage import damage, refused
+from tensorrepo.formats.exchange.base import shorten_notes
 from tensorrepo.formats.exchange.checkpoints.onnxfile import (
     ONNX_TYPES,
     External,
@@ -20,11 +21,7 @@ from tensorrepo.formats.exchange.checkpoints.onnxfile import (
     OnnxFile,
     scan_onnx,
 )
-from tensorrepo.formats.exchange.checkpoints.original import (
-    original_of,
-    refused,
-    whole_original,
-)
+from tensorrepo.formats.exchange.checkpoints.original import original_of
 from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, RangeFile
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.exchange.shards.protowire import (
@@ -33,6 +30,7 @@ from tensorrepo.formats.exchange.shards.protowire import (
     write_field,
     write_varint,
 )
+from tensorrepo.formats.model.originals import whole_original
 from tensorrepo.formats.model.source import ModelSource
 from tensorrepo.formats.tensors import ArrayTensor, TensorReader
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError

@@ -18,14 +18,12 @@ from tensorrepo.formats.exchange.checkpoints.onnxfile import (
     ONNX_TYPES,
     scan_onnx,
 )
-from tensorrepo.formats.exchange.checkpoints.original import whole_original
-from tensorrepo.formats.exchange.checkpoints.tensorfile import RangeFile
 from tensorrepo.formats.exchange.shards.protowire import Wire, read_fields, read_varints, signed
+from tensorrepo.formats.model.originals import whole_original
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from tensorrepo.formats.exchange.checkpoints.onnxfile import OnnxFile
     from tensorrepo.formats.exchange.checkpoints.protoranges import Ranges
@@ -88,21 +86,12 @@ class OnnxGraph:
     opset: Mapping[str, int]
 
 
-def read_graph(path: Path) -> OnnxGraph:
-    """The graph of an ONNX file.
-
-    Raises:
-        InvalidInputError: no ONNX model, or damaged.
-    """
-    return _graph(RangeFile(path, "ONNX file"), str(path))
-
-
 def graph_of(model: Model) -> OnnxGraph | None:
     """The graph of a stored model, None when it did not come from an ONNX file."""
     name = whole_original(model, "onnx", beside="onnx data")
     if name is None:
         return None
-    return _graph(_Stored(model, model.originals[name]), name)
+    return parse_graph(_Stored(model, model.originals[name]), name)
 
 
 class _Stored:
@@ -134,7 +123,12 @@ class _Stored:
         return bytes(out)
 
 
-def _graph(ranges: Ranges, where: str) -> OnnxGraph:
+def parse_graph(ranges: Ranges, where: str) -> OnnxGraph:
+    """The graph of an ONNX file.
+
+    Raises:
+        InvalidInputError: no ONNX model, or damaged.
+    """
     found = scan_onnx(ranges, where)
     parser = _Parser(where)
     for node in found.nodes:

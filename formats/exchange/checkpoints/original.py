@@ -8,35 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.formats.model.source import OriginalFile, Stretch
-from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from tensorrepo.formats.exchange.checkpoints.tensorfile import RangeFile
-    from tensorrepo.formats.model.read import Model
 
 _HELD_BYTES: Final = 1 << 20  # a longer stretch is taken from the file when it is stored
 NOTED_BYTES: Final = 1 << 20
-_REFUSED: Final = "refused"
-
-
-def refused(what: str) -> InvalidInputError:
-    """The error for what must not be kept, not even as an opaque file: cut short, or elsewhere."""
-    return InvalidInputError(what, _REFUSED)
-
-
-def is_refused(error: Exception) -> bool:
-    """Whether `refused` made it."""
-    return _REFUSED in error.args[1:]
-
-
-def within(path: Path, error: InvalidInputError) -> InvalidInputError:
-    """The same error, saying first which file it is about."""
-    text = str(error)
-    shown = text if text.startswith(f"{path}: ") else f"{path}: {text}"
-    return type(error)(shown, *error.args[1:])
 
 
 def original_of(
@@ -96,16 +75,3 @@ def double_note(original: OriginalFile) -> tuple[str, ...]:
         "them lie in the file in another form (compressed, transposed, shared in part)"
     )
     return (note,)
-
-
-def whole_original(model: Model, format_name: str, *, beside: str | None = None) -> str | None:
-    """The file of that format that holds all of the model's tensors, if it came from one.
-
-    `beside` is the format of files that belong to it and hold some of them.
-    """
-    main = [one.name for one in model.originals.values() if one.format == format_name]
-    rest = {one.format for one in model.originals.values()} - {format_name, beside}
-    if len(main) != 1 or rest:
-        return None
-    held = {part for one in model.originals.values() for part in (*one.parts, *one.others)}
-    return main[0] if held.issuperset(model.tensors) else None

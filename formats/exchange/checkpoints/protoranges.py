@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tensorrepo.formats.exchange.checkpoints.original import refused
+from tensorrepo.formats.damage import refused
 from tensorrepo.formats.exchange.shards.protowire import MAX_VARINT_BYTES, Wire, read_varint
 from tensorrepo.repo.errors import InvalidInputError
 

@@ -20,14 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tensorrepo.formats.exchange.base import damage
-from tensorrepo.formats.exchange.checkpoints.original import (
-    refused,
-    whole_original,
-    within,
-)
+from tensorrepo.formats.damage import damage, refused, within
 from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, RangeFile
 from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.formats.model.originals import whole_original
 from tensorrepo.formats.model.source import ModelSource, OriginalFile
 from tensorrepo.formats.tensors import SAFETENSORS_TYPES, TYPES, TensorType
 from tensorrepo.repo.errors import InvalidInputError

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tensorrepo.formats.exchange.base import damage, refusals
+from tensorrepo.formats.damage import damage, is_refused, refusals, refused
 from tensorrepo.formats.exchange.checkpoints.gguf import read_gguf
 from tensorrepo.formats.exchange.checkpoints.numpyfile import read_npy_model, read_npz_model
 from tensorrepo.formats.exchange.checkpoints.onnx import read_onnx
-from tensorrepo.formats.exchange.checkpoints.original import is_refused, refused
 from tensorrepo.formats.exchange.checkpoints.safetensors import read_safetensors
 from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.formats.exchange.ignore import read_ignore

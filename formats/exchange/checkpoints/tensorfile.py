@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.exchange.base import damage, refusals
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.tensors import ArrayTensor, TensorType
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.exchange.base import damage
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.exchange.checkpoints.original import double_note, original_of
 from tensorrepo.formats.exchange.checkpoints.pickledata import Function, Record, is_key, load_pickle
 from tensorrepo.formats.exchange.checkpoints.tensorfile import (

@@ -10,9 +10,9 @@ import zipfile
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
-from tensorrepo.formats.exchange.checkpoints.original import whole_original
 from tensorrepo.formats.exchange.checkpoints.torch import FORMAT, STORAGES, read_torch
 from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.formats.model.originals import whole_original
 from tensorrepo.formats.tensors import TORCH_NAMES
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 

@@ -11,7 +11,7 @@ import struct
 import zipfile
 from typing import TYPE_CHECKING, Final
 
-from tensorrepo.formats.exchange.base import refusals
+from tensorrepo.formats.damage import refusals
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:

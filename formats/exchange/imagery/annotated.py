@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Column, Image
-from tensorrepo.formats.exchange.base import BATCH_BYTES, Damage, damage, refusals
+from tensorrepo.formats.exchange.base import BATCH_BYTES, Damage
 from tensorrepo.formats.exchange.imagery.imagebytes import codec_of
 from tensorrepo.formats.exchange.imagery.imagewalk import ImageFile, read_head, read_whole
 from tensorrepo.repo.errors import InvalidInputError

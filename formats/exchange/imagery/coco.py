@@ -22,16 +22,9 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Column, Json, Scalar, Schema, Tensor, Text
-from tensorrepo.formats.exchange.base import (
-    Candidate,
-    Damage,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import Candidate, Damage, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.imagery.annotated import (
     MISSING_ADVICE,
     few,

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tensorrepo.formats.damage import refusals
 from tensorrepo.formats.dataset.pages.pool import Pool
-from tensorrepo.formats.exchange.base import BATCH_BYTES, refusals
+from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.formats.exchange.imagery.imagewalk import Place, check_whole
 from tensorrepo.formats.imagebytes import JPEG_MODES, ImageHeader
 from tensorrepo.formats.native.files import BEST, CODECS

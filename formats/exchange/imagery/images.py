@@ -19,18 +19,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.encoded import EncodedImages, LastingBatch
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Schema, Text
 from tensorrepo.formats.dataset.columns.values import BinaryValues
-from tensorrepo.formats.exchange.base import (
-    Candidate,
-    Damage,
-    Origin,
-    Reading,
-    damage,
-    refusals,
-    shorten_notes,
-)
+from tensorrepo.formats.exchange.base import Candidate, Damage, Origin, Reading, shorten_notes
 from tensorrepo.formats.exchange.ignore import Ignore, read_ignore
 from tensorrepo.formats.exchange.imagery.imagebytes import codec_of
 from tensorrepo.formats.exchange.imagery.imageread import Portion, WantedFile, read_ahead

@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from tensorrepo.formats.exchange.base import damage, refusals
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.exchange.ignore import Ignore
 from tensorrepo.formats.exchange.imagery.imagebytes import HEAD_BYTES, SUFFIXES, examine
 from tensorrepo.formats.imagebytes import ImageHeader

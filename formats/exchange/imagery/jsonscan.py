@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from tensorrepo.formats.exchange.base import damage, refusals
+from tensorrepo.formats.damage import damage, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ def _nested(levels: int) -> bytes:
 
 # A whole record, found in one go; the few that nest deeper are walked bracket by bracket.
 _RECORD = re.compile(rb"[\s,]*+(" + _nested(4) + rb")", re.DOTALL)
-Record = TypeVar("Record")
+JsonRecord = TypeVar("JsonRecord")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def scan(path: Path) -> Iterator[Span]:
         raise damage(path, "is not JSON, or cut short: its brackets do not close")
 
 
-def read_record(path: Path, file: IO[bytes], span: Span, kind: type[Record]) -> Record:
+def read_record(path: Path, file: IO[bytes], span: Span, kind: type[JsonRecord]) -> JsonRecord:
     """Decode the record at a place.
 
     Raises:
@@ -75,7 +75,7 @@ def read_record(path: Path, file: IO[bytes], span: Span, kind: type[Record]) -> 
     return decode_record(f"{path}, {span.key or 'record'} at byte {span.start}", text, kind)
 
 
-def decode_record(where: object, text: bytes, kind: type[Record]) -> Record:
+def decode_record(where: object, text: bytes, kind: type[JsonRecord]) -> JsonRecord:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:

@@ -21,15 +21,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Column, Json, Schema, Text
-from tensorrepo.formats.exchange.base import (
-    Damage,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import Damage, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.imagery.annotated import (
     MISSING_ADVICE,
     few,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import (
     ClassLabel,
     Column,
@@ -32,14 +33,7 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import (
-    Candidate,
-    Damage,
-    Origin,
-    Reading,
-    damage,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import Candidate, Damage, Origin, Reading
 from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.formats.exchange.imagery.annotated import (
     MISSING_ADVICE,
@@ -53,7 +47,6 @@ from tensorrepo.formats.exchange.imagery.imagewalk import (
     is_called_image,
     walk_images,
 )
-from tensorrepo.formats.exchange.imagery.yamlsubset import parse_yaml
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -66,6 +59,7 @@ YAML_FILES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 NAME_FILES = (CLASSES_FILE, "obj.names", "labels/classes.txt")
 SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing")
 _MAX_TEXT_BYTES = 16 << 20
+_MAX_YAML_BYTES = 1 << 20  # PyYAML reads a few hundred KiB a second
 _OBJECT_BYTES = 512
 _LOOKED_INTO = 200  # label files that are read to tell boxes from outlines
 
@@ -316,18 +310,47 @@ def _class_names(root: Path, path: Path) -> tuple[str, ...]:
 
 
 def _yaml_names(file: Path) -> tuple[str, ...]:
+    """Class names that a YAML file lists, or numbers from 0."""
+    import yaml
+
+    text = read_text(file, "YAML file", _MAX_YAML_BYTES)
     try:
-        form = parse_yaml(read_text(file, "YAML file", _MAX_TEXT_BYTES))
-    except ValueError as problem:
-        raise damage(file, f"cannot be read: {problem}") from problem
-    if "kpt_shape" in form:
-        raise damage(file, "describes key points (kpt_shape), which are not read")
-    names = form.get("names", [])
-    if isinstance(names, dict):
-        numbered = {int(number): str(name) for number, name in names.items()}
-        if sorted(numbered) != list(range(len(numbered))):
-            raise damage(file, f"numbers its classes {sorted(numbered)}, expected 0, 1, 2, ...")
-        return tuple(numbered[number] for number in range(len(numbered)))
-    if not isinstance(names, list):
-        raise damage(file, f"its names are {names!r:.60}, expected a list")
-    return tuple(map(str, names))
+        # Composed, not loaded: every scalar stays the text that it is, no tag is obeyed, and an
+        # alias is never unfolded. A class may be called `no` or `1.0`.
+        entries = _yaml_entries(yaml.compose(text, Loader=yaml.SafeLoader))
+        if "kpt_shape" in entries:
+            raise damage(file, "describes key points (kpt_shape), which are not read")
+        names = entries.get("names")
+        if isinstance(names, yaml.MappingNode):
+            numbered = {int(key): _yaml_text(node) for key, node in _yaml_entries(names).items()}
+            if sorted(numbered) != list(range(len(numbered))):
+                raise damage(file, f"numbers its classes {sorted(numbered)}, expected 0, 1, 2, ...")
+            return tuple(numbered[number] for number in range(len(numbered)))
+        if names is not None and not isinstance(names, yaml.SequenceNode):
+            raise damage(file, f"its names are {names.value!r:.60}, expected a list")
+        return tuple(map(_yaml_text, names.value if names is not None else ()))
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:
+        told = " ".join(str(problem).split())
+        raise damage(file, f"cannot be read as YAML: {told}") from problem
+
+
+def _yaml_entries(node: Any) -> dict[str, Any]:
+    """Nodes of a mapping by their keys; PyYAML would keep the last of two equal ones silently."""
+    import yaml
+
+    entries: dict[str, Any] = {}
+    if node is not None and not isinstance(node, yaml.MappingNode):
+        raise ValueError(f"line {node.start_mark.line + 1}: expected keys with values")
+    for key, value in node.value if node is not None else ():
+        text = _yaml_text(key)
+        if text in entries:
+            raise ValueError(f"line {key.start_mark.line + 1}: key {text!r} is there twice")
+        entries[text] = value
+    return entries
+
+
+def _yaml_text(node: Any) -> str:
+    text = node.value
+    if isinstance(text, str):
+        return text
+    raise ValueError(f"line {node.start_mark.line + 1}: expected plain text")

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     Column,
@@ -28,7 +29,7 @@ from tensorrepo.formats.dataset.columns.schema import (
 )
 from tensorrepo.formats.dataset.columns.types import TimeUnit
 from tensorrepo.formats.dtypes import dtype_name
-from tensorrepo.formats.exchange.base import BATCH_BYTES, damage, refusals
+from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:

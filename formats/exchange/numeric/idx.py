@@ -22,16 +22,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Schema
-from tensorrepo.formats.exchange.base import (
-    DEFLATE_LIMIT,
-    Candidate,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import DEFLATE_LIMIT, Candidate, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.formats.exchange.numeric.arrays import (
     ArraySource,

@@ -23,16 +23,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Schema
-from tensorrepo.formats.exchange.base import (
-    DEFLATE_LIMIT,
-    Candidate,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import DEFLATE_LIMIT, Candidate, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.numeric.arrays import (
     ArraySource,
     array_batches,

@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     Column,
@@ -32,14 +33,7 @@ from tensorrepo.formats.dataset.columns.schema import (
     Scalar,
     Schema,
 )
-from tensorrepo.formats.exchange.base import (
-    Candidate,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import Candidate, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.shards.records import (
     Record,
     array_type,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     Column,
@@ -29,7 +30,8 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import Candidate, Origin, Reading, damage, file_bytes
+from tensorrepo.formats.exchange.base import Candidate, Origin, Reading, file_bytes
+from tensorrepo.formats.exchange.records.messages import parse_message
 from tensorrepo.formats.exchange.shards.lmdbfile import (
     DATA_FILE,
     MAGIC,
@@ -38,7 +40,6 @@ from tensorrepo.formats.exchange.shards.lmdbfile import (
     find_database,
     walk_entries,
 )
-from tensorrepo.formats.exchange.shards.protowire import Wire, read_fields, signed
 from tensorrepo.formats.exchange.shards.records import (
     SAMPLES,
     Record,
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 KEYS = ("text", "bytes")
 VALUES = ("bytes", "text", "image", "datum")
 _SAMPLE_BYTES = 64 << 20  # of values that are held to infer types from
-_INTEGERS = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +122,15 @@ def parse_datum(data: bytes, where: str) -> Datum:
     Raises:
         InvalidInputError: another message, or one whose sizes and data disagree.
     """
-    numbers = dict.fromkeys(_INTEGERS.values(), 0)
-    content: memoryview | None = None
-    floats: list[memoryview] = []
-    for field, wire, number, part in read_fields(memoryview(data), where):
-        if wire is Wire.VARINT and field in _INTEGERS:
-            numbers[_INTEGERS[field]] = signed(number)
-        elif wire is Wire.BYTES and field == 4:
-            content = part
-        elif field == 6 and wire in (Wire.BYTES, Wire.FIXED32):
-            floats.append(part)
-        else:
-            raise damage(where, f"is no Datum of Caffe: it has a field {field}")
-    if numbers["encoded"]:
-        return Datum(bytes(content or b""), numbers["label"])
-    shape = numbers["channels"], numbers["height"], numbers["width"]
-    dtype = np.dtype("<f4" if floats else "u1")
-    stored = b"".join(floats) if floats else bytes(content or b"")
-    if min(shape) < 1 or prod(shape) * dtype.itemsize != len(stored):
-        raise damage(where, f"is no Datum of Caffe: {len(stored)} bytes for shape {shape}")
-    return Datum(np.frombuffer(stored, dtype).reshape(shape), numbers["label"])
+    datum = parse_message("Datum", data, where, "Datum of Caffe")
+    if datum.encoded:
+        return Datum(datum.data, datum.label)
+    shape = datum.channels, datum.height, datum.width
+    floats = len(datum.float_data)
+    stored = np.array(datum.float_data, "<f4") if floats else np.frombuffer(datum.data, np.uint8)
+    if min(shape) < 1 or prod(shape) != len(stored):
+        raise damage(where, f"is no Datum of Caffe: {len(stored)} numbers for shape {shape}")
+    return Datum(stored.reshape(shape), datum.label)
 
 
 def _first_entries(file: Path, database: Database, samples: int) -> list[tuple[bytes, bytes]]:

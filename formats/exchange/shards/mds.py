@@ -28,16 +28,9 @@ import numpy as np
 import xxhash
 import zstandard
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Column, Json, Schema
-from tensorrepo.formats.exchange.base import (
-    DEFLATE_LIMIT,
-    Candidate,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import DEFLATE_LIMIT, Candidate, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.shards.mdsvalues import Encoding, parse_encoding
 from tensorrepo.formats.exchange.shards.records import (
     SAMPLES,

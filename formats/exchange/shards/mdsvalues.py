@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     ColumnType,
@@ -26,7 +27,6 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.exchange.shards.records import check_image, check_text
 from tensorrepo.repo.errors import UnsupportedError
 

@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     Column,
@@ -36,14 +37,7 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import (
-    Candidate,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import Candidate, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.shards.records import (
     SAMPLES,
     Record,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.exchange.base import damage
+from tensorrepo.formats.damage import damage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

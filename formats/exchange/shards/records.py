@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import ColumnType, Image, Scalar, Tensor
 from tensorrepo.formats.dtypes import dtype_name
-from tensorrepo.formats.exchange.base import BATCH_BYTES, damage, refusals
+from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.formats.exchange.imagery.imagebytes import HEAD_BYTES, codec_of, examine
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError

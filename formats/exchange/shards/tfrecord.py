@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import Schema
-from tensorrepo.formats.exchange.base import Candidate, Origin, Reading, damage, file_bytes
+from tensorrepo.formats.exchange.base import Candidate, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.shards.records import (
     SAMPLES,
     Record,

@@ -11,13 +11,14 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     Column,
@@ -28,8 +29,7 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import damage
-from tensorrepo.formats.exchange.shards.protowire import Wire, read_fields, read_varints, signed
+from tensorrepo.formats.exchange.records.messages import parse_message
 from tensorrepo.formats.exchange.shards.records import check_image, check_text, image_type, is_text
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 WORDS = ("bytes", "text", "image", "json", "scalar", "ragged")
-# A byte or two may stand for a value that takes a hundred in memory.
-MAX_SINGLE_VALUES = 1 << 20
+MAX_BYTES_VALUES = 1 << 20  # two bytes may stand for one that takes forty in memory
 _DTYPES = {FLOAT_LIST: "float32", INT64_LIST: "int64"}
 _KIND_NAMES = {BYTES_LIST: "bytes", FLOAT_LIST: "float", INT64_LIST: "int64"}
 
@@ -77,78 +76,26 @@ def parse_example(record: bytes, where: str) -> Example:
         InvalidInputError: another message, or a damaged one.
     """
     example: Example = {}
-    for field, wire, _, features in read_fields(memoryview(record), where):
-        if field != 1 or wire is not Wire.BYTES:
-            sequence = " It may be a SequenceExample, which is not read." if field == 2 else ""
-            raise damage(where, f"is no tf.train.Example: it has a field {field}.{sequence}")
-        for number, kind, _, entry in read_fields(features, where):
-            if number != 1 or kind is not Wire.BYTES:
-                raise damage(where, f"is no tf.train.Example: its features have a field {number}")
-            name, feature = _parse_entry(entry, where)
-            example[name] = feature
+    message = parse_message("Example", record, where, "tf.train.Example (a SequenceExample?)")
+    for entry in message.features.feature:
+        name = check_text(entry.key, f"{where}, name of a feature")
+        example[name] = _feature(entry.value, f"{where}, feature {name!r}")
     return example
 
 
-def _parse_entry(entry: memoryview, where: str) -> tuple[str, Feature]:
-    name, feature = "", _NONE
-    for field, wire, _, content in read_fields(entry, where):
-        if wire is Wire.BYTES and field == 1:
-            name = check_text(bytes(content), f"{where}, name of a feature")
-        elif wire is Wire.BYTES and field == 2:
-            feature = _parse_feature(content, f"{where}, feature {name!r}")
-    return name, feature
-
-
-def _parse_feature(message: memoryview, where: str) -> Feature:
-    feature = _NONE
-    for field, wire, _, content in read_fields(message, where):
-        if field not in _KIND_NAMES or wire is not Wire.BYTES:
-            raise damage(where, f"is no list of bytes, floats or integers: it has a field {field}")
-        feature = Feature(field, _LISTS[field](content, where))  # the last of a oneof holds
-    return feature
-
-
-def _parse_bytes(message: memoryview, where: str) -> list[bytes]:
-    found = []
-    for field, wire, _, content in read_fields(message, where):
-        if field != 1 or wire is not Wire.BYTES:
-            raise damage(where, f"is no list of bytes: it has a field {field}")
-        found.append(bytes(content))
-        _bound(found, where)
-    return found
-
-
-def _parse_floats(message: memoryview, where: str) -> NDArray[Any]:
-    parts: list[NDArray[Any]] = []
-    for field, wire, _, content in read_fields(message, where):
-        if field != 1 or wire not in (Wire.BYTES, Wire.FIXED32) or len(content) % 4:
-            raise damage(where, f"is no list of float32: it has a field {field} that is none")
-        parts.append(np.frombuffer(content, "<f4"))
-        _bound(parts, where)
-    return np.concatenate(parts) if parts else np.empty(0, "<f4")
-
-
-def _parse_integers(message: memoryview, where: str) -> NDArray[Any]:
-    parts: list[NDArray[Any]] = []
-    for field, wire, number, content in read_fields(message, where):
-        if field != 1 or wire not in (Wire.BYTES, Wire.VARINT):
-            raise damage(where, f"is no list of int64: it has a field {field} that is none")
-        packed = wire is Wire.BYTES
-        parts.append(read_varints(content, where) if packed else np.array([signed(number)]))
-        _bound(parts, where)
-    return np.concatenate(parts) if parts else np.empty(0, "<i8")
-
-
-def _bound(found: Sequence[object], where: str) -> None:
-    if len(found) > MAX_SINGLE_VALUES:
-        raise damage(where, f"has more than {MAX_SINGLE_VALUES} values that are stored one by one")
-
-
-_LISTS: dict[int, Callable[[memoryview, str], NDArray[Any] | list[bytes]]] = {
-    BYTES_LIST: _parse_bytes,
-    FLOAT_LIST: _parse_floats,
-    INT64_LIST: _parse_integers,
-}
+def _feature(message: Any, where: str) -> Feature:
+    match message.WhichOneof("kind"):
+        case "bytes_list":
+            values = message.bytes_list.value
+            if len(values) > MAX_BYTES_VALUES:
+                raise damage(where, f"has more than {MAX_BYTES_VALUES} values of bytes")
+            return Feature(BYTES_LIST, list(values))
+        case "float_list":
+            return Feature(FLOAT_LIST, np.array(message.float_list.value, "<f4"))
+        case "int64_list":
+            return Feature(INT64_LIST, np.array(message.int64_list.value, "<i8"))
+        case _:
+            return _NONE
 
 
 # ------------------------------------------------------------------------------ columns

@@ -20,7 +20,7 @@ from pathlib import Path
 from struct import Struct
 from typing import IO
 
-from tensorrepo.formats.exchange.base import damage, refusals
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.exchange.shards.records import ends_early, read_exactly
 from tensorrepo.repo.errors import UnsupportedError
 

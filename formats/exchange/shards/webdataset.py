@@ -14,16 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Column, Schema, Text
-from tensorrepo.formats.exchange.base import (
-    MAX_NOTES,
-    Candidate,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import MAX_NOTES, Candidate, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.shards.records import (
     SAMPLES,
     Record,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     ClassLabel,
@@ -28,7 +29,6 @@ from tensorrepo.formats.dataset.columns.schema import (
     Scalar,
     Text,
 )
-from tensorrepo.formats.exchange.base import damage
 from tensorrepo.formats.exchange.numeric.npy import read_header
 from tensorrepo.formats.exchange.shards.records import (
     array_type,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import IO
 
-from tensorrepo.formats.exchange.base import damage
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.exchange.shards.records import read_exactly
 from tensorrepo.repo.errors import InvalidInputError
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tensorrepo.formats.exchange.base import Candidate, damage, refusals
+from tensorrepo.formats.damage import damage, refusals
+from tensorrepo.formats.exchange.base import Candidate
+from tensorrepo.formats.exchange.child import TableFile
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
-    TableFile,
     has_table_files,
     read_tables,
 )
@@ -30,7 +31,7 @@ def read_arrow(path: Path, *, columns: tuple[str, ...] | None = None) -> Reading
 
     A record batch is read whole, as Arrow wrote it: memory is that of the largest one.
     """
-    return read_tables(path, "arrow", SUFFIXES, open_arrow, columns)
+    return read_tables(path, "arrow", SUFFIXES, None, columns)
 
 
 def matches_arrow(candidate: Candidate) -> bool:

@@ -19,13 +19,14 @@ from typing import IO, TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Schema
-from tensorrepo.formats.exchange.base import Candidate, Damage, damage, refusals
+from tensorrepo.formats.exchange.base import Candidate, Damage
+from tensorrepo.formats.exchange.child import TableFile
 from tensorrepo.formats.exchange.tabular.csvskip import RowsOfOtherWidth, skip_misfits
 from tensorrepo.formats.exchange.tabular.lent import LentReader
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
-    TableFile,
     has_table_files,
     naming_file,
     read_tables,

@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tensorrepo.formats.exchange.base import Damage, damage
+from tensorrepo.formats.damage import damage
+from tensorrepo.formats.exchange.base import Damage
 
 
 class RowsOfOtherWidth:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import (
     ClassLabel,
     Column,
@@ -32,9 +33,7 @@ from tensorrepo.formats.exchange.base import (
     Candidate,
     Origin,
     Reading,
-    damage,
     file_bytes,
-    refusals,
     shorten_notes,
 )
 from tensorrepo.repo.errors import NotFoundError, UnsupportedError

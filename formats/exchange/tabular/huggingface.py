@@ -17,16 +17,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Schema
-from tensorrepo.formats.exchange.base import (
-    BATCH_BYTES,
-    Candidate,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate, Origin, Reading, file_bytes
+from tensorrepo.formats.exchange.child import TableFile
 from tensorrepo.formats.exchange.imagery.annotated import read_text
 from tensorrepo.formats.exchange.imagery.jsonscan import decode_record
 from tensorrepo.formats.exchange.tabular.arrow import open_arrow
@@ -34,7 +28,6 @@ from tensorrepo.formats.exchange.tabular.huggingface_features import adapt_featu
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
     Adapted,
-    TableFile,
     features_of,
     naming_file,
     table_batches,

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tensorrepo.formats.damage import refusals
 from tensorrepo.formats.dataset.columns.schema import (
     Bytes,
     ClassLabel,
@@ -24,7 +25,6 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
 )
 from tensorrepo.formats.dtypes import dtype_name
-from tensorrepo.formats.exchange.base import refusals
 from tensorrepo.formats.exchange.tabular.nested import json_says, json_texts
 from tensorrepo.formats.exchange.tabular.tables import Adapted, null_below_zero
 from tensorrepo.repo.errors import UnsupportedError

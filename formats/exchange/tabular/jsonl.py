@@ -15,16 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Column, Json, Schema
-from tensorrepo.formats.exchange.base import (
-    Candidate,
-    Damage,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import Candidate, Damage, Origin, Reading, file_bytes
 from tensorrepo.formats.exchange.tabular.csv import is_text, open_text
 from tensorrepo.formats.exchange.tabular.tables import has_table_files, table_files
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError

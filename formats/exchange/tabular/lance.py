@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.arrow_types import (
     TYPE_KEY,
     FixedTensorType,
@@ -22,21 +23,13 @@ from tensorrepo.formats.dataset.columns.arrow_types import (
     arrow_type,
 )
 from tensorrepo.formats.dataset.columns.schema import Column, Schema, type_from_json
-from tensorrepo.formats.exchange.base import (
-    BATCH_BYTES,
-    Candidate,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate, Origin, Reading, file_bytes
+from tensorrepo.formats.exchange.child import TableFile
 from tensorrepo.formats.exchange.output import Table, new_folder
 from tensorrepo.formats.exchange.tabular.huggingface_features import adapt_feature
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
     Adapted,
-    TableFile,
     naming_file,
     table_batches,
 )

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate, refusals
+from tensorrepo.formats.damage import refusals
+from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate
+from tensorrepo.formats.exchange.child import TableFile
 from tensorrepo.formats.exchange.tabular.tables import (
     ARROW_ERRORS,
-    TableFile,
     has_table_files,
     read_tables,
 )
@@ -29,14 +30,15 @@ _STREAM_BYTES = 1 << 20
 
 def read_parquet(path: Path, *, columns: tuple[str, ...] | None = None) -> Reading:
     """A Parquet file, or all those of a folder with one schema, in the order of their names."""
-    return read_tables(path, "parquet", SUFFIXES, _open, columns)
+    return read_tables(path, "parquet", SUFFIXES, None, columns)
 
 
 def matches_parquet(candidate: Candidate) -> bool:
     return candidate.head.startswith(MAGIC) or has_table_files(candidate, SUFFIXES)
 
 
-def _open(path: Path) -> TableFile:
+def open_parquet(path: Path) -> TableFile:
+    """One file; in a child process, since pyarrow may end the process that reads a damaged one."""
     with refusals(path, "Parquet file", *ARROW_ERRORS), _parquet_file(path) as file:
         return TableFile(file.schema_arrow, file.metadata.num_rows, lambda: _batches(path))
 

@@ -18,16 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Image, Json, Schema
-from tensorrepo.formats.exchange.base import (
-    BATCH_BYTES,
-    Candidate,
-    Origin,
-    Reading,
-    damage,
-    file_bytes,
-    refusals,
-)
+from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate, Origin, Reading, file_bytes
+from tensorrepo.formats.exchange.child import TableFile, open_files
 from tensorrepo.formats.exchange.ignore import read_ignore
 from tensorrepo.formats.exchange.tabular.nested import is_nested, json_says, json_texts
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
@@ -46,15 +40,6 @@ _HUGGING_FACE = b"huggingface"
 
 
 @dataclass(frozen=True, slots=True)
-class TableFile:
-    """One file of a table, opened: `rows` is None when only reading tells."""
-
-    schema: pa.Schema
-    rows: int | None
-    batches: Callable[[], Iterator[pa.RecordBatch]]
-
-
-@dataclass(frozen=True, slots=True)
 class Adapted:
     """How one Arrow field becomes a column: its type here, and what to do with its arrays."""
 
@@ -66,17 +51,22 @@ def read_tables(
     path: Path,
     name: str,
     suffixes: tuple[str, ...],
-    open_file: Callable[[Path], TableFile],
+    open_file: Callable[[Path], TableFile] | None,
     columns: tuple[str, ...] | None,
 ) -> Reading:
     """One file, or the files with these suffixes in a folder, as one dataset.
+
+    Without `open_file` they are opened in a child process, by its reader called `name`.
 
     Raises:
         InvalidInputError: no such files, a damaged one, or schemas that differ.
         UnsupportedError: a column that no column type holds; choose others with `columns`.
     """
     files = table_files(path, suffixes)
-    opened = {file: open_file(file) for file in files}
+    if open_file is None:
+        opened = open_files(name, files)
+    else:
+        opened = {file: open_file(file) for file in files}
     first = opened[files[0]].schema
     for file, table in opened.items():
         if not table.schema.equals(first):

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.formats.damage import damage
 from tensorrepo.formats.dataset.columns.schema import Column, Schema
-from tensorrepo.formats.exchange.base import BATCH_BYTES, Damage, Origin, Reading, damage
+from tensorrepo.formats.exchange.base import BATCH_BYTES, Damage, Origin, Reading
 from tensorrepo.formats.exchange.tabular.samples import (
     column_of,
     misfit,

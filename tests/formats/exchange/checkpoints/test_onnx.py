@@ -19,8 +19,9 @@ from tensorrepo.formats.exchange.checkpoints.onnxgraph import (
     OnnxGraph,
     OnnxTensor,
     graph_of,
-    read_graph,
+    parse_graph,
 )
+from tensorrepo.formats.exchange.checkpoints.tensorfile import RangeFile
 from tensorrepo.formats.tensors import TYPES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support import modelfiles
@@ -216,7 +217,9 @@ def test_a_new_file_passes_the_library_s_checker(tmp_path: Path) -> None:
 
 
 def test_a_graph_is_read_with_its_nodes(tmp_path: Path) -> None:
-    graph = read_graph(modelfiles.write_onnx(tmp_path / "m.onnx"))
+    graph = parse_graph(
+        RangeFile(modelfiles.write_onnx(tmp_path / "m.onnx"), "ONNX file"), "m.onnx"
+    )
     assert [node.op for node in graph.nodes] == ["Reshape", "Gemm", "Constant", "Softmax"]
     gemm = graph.nodes[1]
     assert gemm.inputs == ("r", "layer.0.weight", "layer.0.bias")
@@ -234,7 +237,7 @@ def test_a_graph_is_read_with_its_nodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", [modelfiles.write_onnx, modelfiles.write_onnx_outside])
 def test_a_stored_graph_is_that_of_the_file(write: Callable[[Path], Path], tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx")
-    assert graph_of(stored(read_onnx(path))) == read_graph(path)
+    assert graph_of(stored(read_onnx(path))) == parse_graph(RangeFile(path, "ONNX file"), "m.onnx")
 
 
 def test_a_model_of_another_format_has_no_onnx_graph() -> None:
@@ -253,7 +256,7 @@ def test_graphs_in_nodes_are_graphs(tmp_path: Path) -> None:
     outer = helper.make_graph([node], "g", [], [])
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(outer), path)
-    then = read_graph(path).nodes[0].attributes["then_branch"]
+    then = parse_graph(RangeFile(path, "ONNX file"), "m.onnx").nodes[0].attributes["then_branch"]
     assert isinstance(then, OnnxGraph)
     assert (then.name, then.initializers, then.nodes[0].op) == ("then", ("w",), "Identity")
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tensorrepo.formats.exchange.imagery import yolo
 from tensorrepo.formats.exchange.registry import read, recognise
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.foreign import png, rows_of, store
@@ -137,3 +138,40 @@ def test_key_points_are_refused(folder: Path) -> None:
     (folder / "data.yaml").write_text("kpt_shape: [17, 3]\nnames: [cat]\n")
     with pytest.raises(InvalidInputError, match="key points"):
         read(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("names: [cat, 'a, b', \"d#g\"]  # three", ("cat", "a, b", "d#g")),
+        ("names: [no, 1.0, null]", ("no", "1.0", "null")),
+        ("names:\n  1: traffic light\n  0: cat", ("cat", "traffic light")),
+        ("train: &a x\nval: *a", ()),
+        ("", ()),
+    ],
+)
+def test_names_of_classes_are_the_text_that_stands_in_the_yaml(
+    text: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "data.yaml").write_text(text)
+    assert yolo._yaml_names(tmp_path / "data.yaml") == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "names: [[a], [b]]",
+        "names: cat",
+        "names: {a: cat}",
+        "names: &a [*a]",
+        "names: [cat",
+        "a: 1\na: 2",
+        "just words",
+        "[" * 5000,
+        "a: b: c",
+    ],
+)
+def test_other_yaml_is_refused_and_not_half_understood(text: str, tmp_path: Path) -> None:
+    (tmp_path / "data.yaml").write_text(text)
+    with pytest.raises(InvalidInputError, match=r"data\.yaml"):
+        yolo._yaml_names(tmp_path / "data.yaml")

@@ -1,0 +1,113 @@
+"""Importers' child processes: what they die of becomes an error that names the file."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tensorrepo.formats.exchange import child
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tests.support.sources import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are killed by descriptor")
+TABLE = pa.table({"n": list(range(1000)), "s": [f"row {row}" for row in range(1000)]})
+
+
+def parquet(path: Path, group: int = 100) -> Path:
+    pq.write_table(TABLE, path, row_group_size=group)
+    return path
+
+
+def _signal(connection: child._Child, number: int) -> None:
+    assert connection._process is not None
+    signal.pidfd_send_signal(connection._process, number)
+
+
+def rows(opened: Any) -> list[int]:
+    return [row for batch in opened.batches() for row in batch.column("n").to_pylist()]
+
+
+def test_files_are_read_in_any_order_and_as_often_as_asked(tmp_path: Path) -> None:
+    files = [parquet(tmp_path / "a.parquet"), parquet(tmp_path / "b.parquet", 30)]
+    opened = child.open_files("parquet", files)
+    assert opened[files[1]].schema.equals(TABLE.schema)
+    assert opened[files[1]].rows == 1000
+    assert rows(opened[files[1]]) == rows(opened[files[0]]) == rows(opened[files[1]])
+
+
+def test_a_child_that_is_killed_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "a.parquet")
+    connection = child._Child("parquet", [path])
+    connection.schema(path)
+    _signal(connection, signal.SIGKILL)
+    with pytest.raises(InvalidInputError, match=r"a\.parquet: ended the process that read it"):
+        list(connection.batches(0, path))
+
+
+def test_a_child_that_does_not_answer_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = parquet(tmp_path / "a.parquet")
+    connection = child._Child("parquet", [path])
+    connection.schema(path)
+    _signal(connection, signal.SIGSTOP)
+    monkeypatch.setattr(child, "STALL_SECONDS", 0.05)
+    with pytest.raises(InvalidInputError, match=r"a\.parquet: is not read in time"):
+        list(connection.batches(0, path))
+
+
+def test_memory_beyond_the_limit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large.parquet"
+    pq.write_table(pa.table({"n": ["x" * (64 << 20)]}), path, compression="zstd")
+    monkeypatch.setattr(child, "MEMORY_BYTES", 32 << 20)
+    with pytest.raises(InvalidInputError, match=r"large\.parquet"):
+        list(child.open_files("parquet", [path])[path].batches())
+
+
+def test_what_the_reader_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+    with pytest.raises(InvalidInputError, match=r"a\.parquet: not a readable Parquet file"):
+        child.open_files("parquet", [path])
+    with pytest.raises(NotFoundError, match=r"gone\.parquet: no such file"):
+        child.open_files("parquet", [tmp_path / "gone.parquet"])
+
+
+def test_a_child_ends_with_the_last_that_refers_to_it(tmp_path: Path) -> None:
+    connection = child._Child("parquet", [parquet(tmp_path / "a.parquet")])
+    assert connection._process is not None
+    process = os.dup(connection._process)
+    ended = select.poll()
+    ended.register(process, select.POLLIN)
+    del connection
+    gc.collect()
+    assert ended.poll(60_000)
+    os.close(process)
+
+
+def test_nothing_is_left_of_a_process_that_imported(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "a.parquet")
+    program = (
+        "import sys; from pathlib import Path; from tensorrepo.formats.exchange import child;"
+        f"path = Path({str(path)!r}); opened = child.open_files('parquet', [path]);"
+        "print(child._server().process.pid, flush=True)"
+    )
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr == ""
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
