@@ -1,136 +1,145 @@
-"""How do many tensors come into memory at once, each as it is wanted?
+"""Loading of tensors: planned together, read by a pool in batches, verified, handed over when done.
 
-Every tensor is planned first: memory for what is wanted of it, and the runs of frames that fill
-it. The runs of all tensors are done by one pool; a tensor is handed over when its last run is, in
-whatever order that happens.
+Members are looked up for all tensors at once, and memory is taken for each. A batch is what one
+task fetches, decodes and verifies: many small tensors, so that Python does little for each; a
+large tensor is a batch of its own, with a task for each run of frames.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import wait
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
-from tensorrepo.formats.model.frameread import StoredFrames
-from tensorrepo.formats.model.pieces import PiecedTensor
+from tensorrepo.formats.model.frameread import (
+    PackReader,
+    PiecedTensor,
+    StoredFrames,
+    read_together,
+)
+from tensorrepo.formats.model.frames import frame_bytes
+from tensorrepo.formats.model.manifest import TensorEntry
 from tensorrepo.formats.model.rounding import ROUNDABLE
 from tensorrepo.formats.model.selection import Index, select
 from tensorrepo.formats.model.values import numbers
-from tensorrepo.formats.model.wanted import float_type, plane_count, share, torch_device
-from tensorrepo.formats.tensors import Output, TensorType, array_of, torch_of
-from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.formats.model.wanted import Wish
+from tensorrepo.formats.tensors import TensorType, array_of, torch_of
+from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Executor, Future
-
     from numpy.typing import NDArray
 
 Tensor = StoredFrames | PiecedTensor
 R = TypeVar("R", bound="Reading")
-Shard = tuple[int, int, int]
+
+SMALL_BYTES: Final = 4 << 20  # decoded; a larger tensor is a batch of its own
+BATCH_BYTES: Final = 4 << 20
+REMOTE_BATCH_BYTES: Final = 8 << 20  # so many small tensors are fetched in one request
+BATCH_TENSORS: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """How tensors are wanted.
+def open_tensors(
+    packs: PackReader,
+    entries: Mapping[str, TensorEntry],
+    types: Mapping[str, TensorType],
+    pool: Executor,
+) -> Iterator[tuple[str, Tensor]]:
+    """Readers of tensors under the keys of `entries`, in the order in which they lie in packs."""
+    places = {
+        key: [
+            member.place
+            for piece in entry.pieces
+            if (stored := packs.stored.get(piece.fingerprint or b"")) is not None
+            for member in stored.members
+        ]
+        for key, entry in entries.items()
+    }
+    packs.members.prepare((place for each in places.values() for place in each), pool)
+    for key in sorted(entries, key=lambda key: places[key][:1]):
+        yield key, packs.tensor(entries[key], types[entries[key].type])
 
-    Attributes:
-        output: "numpy" or "torch".
-        copy: False: numpy arrays are read-only, and mapped where that is possible.
-        device: a torch device to put them on.
-        dtype: what floating-point tensors are converted to: numpy's or torch's word.
-        shard: (dimension, rank, world): of each tensor the part that `torch.chunk` would give to
-            that rank. Tensors without that dimension come whole.
-        planes: only so many of the most significant bytes of each number; the others are 0.
-    """
 
-    output: Output = "numpy"
-    copy: bool = True
-    device: Any = None
-    dtype: Any = None
-    shard: Shard | None = None
-    planes: int | None = None
+def batches(
+    tensors: Iterable[tuple[str, Tensor]], most_bytes: int = REMOTE_BATCH_BYTES
+) -> Iterator[list[tuple[str, Tensor]]]:
+    """Tensors that are read by one task: small ones, up to `most_bytes` of them; others alone."""
+    batch: list[tuple[str, Tensor]] = []
+    batch_bytes = 0
+    for key, tensor in tensors:
+        limit, size = _batch_limit(tensor), tensor.size_bytes
+        if size > min(limit, SMALL_BYTES):
+            yield [(key, tensor)]
+            continue
+        if batch and (batch_bytes + size > min(limit, most_bytes) or len(batch) == BATCH_TENSORS):
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append((key, tensor))
+        batch_bytes += size
+    if batch:
+        yield batch
 
-    def __post_init__(self) -> None:
-        if self.output not in {"numpy", "torch"}:
-            raise InvalidInputError(f"output {self.output!r}: expected 'numpy' or 'torch'")
-        if self.device is not None and self.output != "torch":
-            raise InvalidInputError("a device is torch's: give output='torch' with it")
-        known = {
-            "planes": None if self.planes is None else plane_count(self.planes),
-            "shard": None if self.shard is None else share(self.shard),
-            "dtype": None if self.dtype is None else float_type(self.dtype, self.output),
-            "device": None if self.device is None else torch_device(self.device),
-        }
-        for name, value in known.items():
-            object.__setattr__(self, name, value)
 
-    @property
-    def mapped(self) -> bool:
-        """Whether what lies on a local disk may be handed out where it lies."""
-        # torch knows no read-only tensors.
-        return not self.copy and self.output == "numpy" and self.planes is None
+def _batch_limit(tensor: Tensor) -> int:
+    """Bytes of a batch that a tensor may be part of; 0 where it is read alone."""
+    if not isinstance(tensor, StoredFrames):
+        return 0
+    if tensor.frames and not tensor.members.is_local(tensor.frames[0]):
+        return REMOTE_BATCH_BYTES
+    # On a local disk several frames are better read side by side.
+    return BATCH_BYTES if len(tensor.frames) <= 1 else 0
 
-    @property
-    def plain(self) -> bool:
-        """Whether numpy arrays are wanted with the numbers that are stored."""
-        return self.output == "numpy" and self.dtype is None
 
-    @property
-    def whole(self) -> bool:
-        """Whether all bytes of tensors are wanted."""
-        return self.shard is None and self.planes is None
+class _Target(msgspec.Struct, eq=False, gc=False):
+    """A tensor, or a part of it, and the array that its bytes come to."""
 
-    def index(self, shape: tuple[int, ...]) -> Index | None:
-        """The part of a tensor of that shape; None: all of it."""
-        if self.shard is None or self.shard[0] >= len(shape):
-            return None
-        dim, rank, world = self.shard
-        step = -(-shape[dim] // world)
-        part = slice(min(rank * step, shape[dim]), min((rank + 1) * step, shape[dim]))
-        return (*(slice(None),) * dim, part)
+    key: str
+    tensor: Tensor
+    index: Index | None
+    shape: tuple[int, ...]
+    array: Any
+    is_mapped: bool
 
 
 class TensorRead:
-    """One tensor, or a part of it, being read."""
+    """Tensors being read: several small ones by one task, or one by a task for each part."""
 
     def __init__(
         self,
-        tensor: Tensor,
-        wish: Wish,
-        index: Index | None,
+        batch: list[tuple[str, Tensor]],
+        options: Wish,
         pool: Executor,
-        out: Any = None,
-        after: Future[None] | None = None,
+        *,
+        index: Index | None = None,
+        rooms: Mapping[str, memoryview] | None = None,
     ) -> None:
         """Begin.
 
         Args:
-            tensor: where it lies.
-            wish: how it is wanted.
-            index: which part; None: all of it.
+            batch: tensors by key, as `batches` gives them; one, where only a part is wanted.
+            options: how they are loaded.
             pool: threads that read.
-            out: memory for its bytes, when there is some already.
-            after: what is waited for first; not in the same pool, where it may wait for threads.
+            index: part of the tensor, instead of that which `options` says.
+            rooms: memory for the bytes of tensors by key, where there is some already.
         """
-        self.name = tensor.name
-        self._tensor, self._wish = tensor, wish
-        self.shape = tensor.shape if index is None else _shape_of(tensor, index)
-        self.size_bytes = tensor.type.bytes_of(self.shape)
-        mapped = tensor.mapped() if wish.mapped and index is None else None
-        if mapped is not None and isinstance(tensor, StoredFrames):
-            self._data: memoryview = mapped
-            work = [_checking(tensor, at, mapped) for at in range(len(tensor.frames))]
-        else:
-            self._data = np.empty(self.size_bytes, np.uint8).data if out is None else out
-            work = list(tensor.fills(index, self._data, wish.planes))
-        self._work: list[Future[None]] = [pool.submit(_behind(after, fill)) for fill in work]
+        # Memory is taken here and not by the task: what other threads take, malloc gives back to
+        # the system as soon as it is free, and the next model's pages are new ones.
+        room_of = (rooms or {}).get
+        self._options = options
+        self._targets = [
+            _target(key, tensor, options, index, room_of(key)) for key, tensor in batch
+        ]
+        self.size_bytes = sum(
+            target.array.nbytes for target in self._targets if room_of(target.key) is None
+        )
+        tasks = _tasks(self._targets, options)
+        self._work: list[Future[None]] = [pool.submit(task) for task in tasks]
 
     def when_done(self, tell: Callable[[], None]) -> None:
         """Call `tell` once nothing of it goes on any more, well or not: on any thread, or here."""
@@ -149,26 +158,16 @@ class TensorRead:
         if not self._work:
             tell()
 
-    def wait(self) -> None:
-        """Return when all of it is there and verified."""
+    def results(self) -> Iterator[tuple[str, Any]]:
+        """Tensors under their keys, once all are there; each is let go of with the next."""
         for future in self._work:
             future.result()
         # Futures hold what is told when they are done, and that holds this: nobody else would let
-        # go of the tensor's memory until the collector comes by.
+        # go of the tensors' memory until the collector comes by.
         self._work = []
-
-    def results(self) -> Iterator[tuple[str, Any]]:
-        """The tensor as it is wanted, under its name."""
-        yield self.name, self.result()
-
-    def result(self) -> Any:
-        """The tensor as it is wanted."""
-        self.wait()
-        data = self._data if self._wish.copy or not self._wish.mapped else self._data.toreadonly()
-        try:
-            return as_wanted(data, self._tensor.type, self.shape, self._wish)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"tensor {self.name!r}: {error}") from error
+        targets, self._targets = self._targets[::-1], []
+        while targets:
+            yield targets[-1].key, _loaded(targets.pop(), self._options)
 
 
 class Reading(Protocol):
@@ -179,18 +178,86 @@ class Reading(Protocol):
     def when_done(self, tell: Callable[[], None]) -> None: ...
 
 
-def as_wanted(data: memoryview, element: TensorType, shape: tuple[int, ...], wish: Wish) -> Any:
-    """Bytes as the array or the tensor that is wanted; they share memory where nothing changes."""
-    if wish.output == "torch":
-        made = torch_of(data, element, shape)
-        dtype = wish.dtype if made.is_floating_point() or made.is_complex() else None
-        return made if dtype is None and wish.device is None else made.to(wish.device, dtype)
-    if wish.dtype is not None and element.numpy is None and element.name in ROUNDABLE:
-        return _as_numbers(data, element, shape).astype(wish.dtype)
-    array = array_of(data, element, shape)
-    if wish.dtype is None or array.dtype.kind not in "fc":
+def _target(
+    key: str, tensor: Tensor, options: Wish, index: Index | None, room: memoryview | None
+) -> _Target:
+    element, shape = tensor.type, tensor.shape
+    if index is None and options.shard is not None:
+        index = options.index(shape)
+    if index is not None:
+        shape = _shape_of(tensor, index)
+    data = room
+    if not options.copy and options.mapped and index is None:
+        data = tensor.mapped()
+    if data is None:
+        array = (
+            np.empty(element.units_shape(shape), element.units)
+            if options.plain
+            else np.empty(element.bytes_of(shape), np.uint8)
+        )
+    else:
+        array = array_of(data, element, shape) if options.plain else np.frombuffer(data, np.uint8)
+    return _Target(key, tensor, index, shape, array, data is not None and room is None)
+
+
+def _tasks(targets: list[_Target], options: Wish) -> Iterable[Callable[[], None]]:
+    """What fills the arrays of a batch; in any order, on any thread."""
+    first = targets[0]
+    if options.whole and first.index is None and isinstance(first.tensor, StoredFrames):
+        if len(targets) > 1 or len(first.tensor.frames) <= 1:
+            return (
+                partial(_read_batch, [(one.tensor, one.array, one.is_mapped) for one in targets]),
+            )
+        if first.is_mapped:
+            return _checks(first.tensor, first.array.reshape(-1).view(np.uint8).data)
+    return first.tensor.fills(
+        first.index, first.array.reshape(-1).view(np.uint8).data, options.planes
+    )
+
+
+def _checks(tensor: StoredFrames, whole: memoryview) -> Iterator[Callable[[], None]]:
+    size = frame_bytes(tensor.type)
+    for index in range(len(tensor.frames)):
+        yield partial(tensor.check, index, whole[index * size : (index + 1) * size])
+
+
+def _read_batch(wanted: list[tuple[StoredFrames, Any, bool]]) -> None:
+    remote = [
+        tensor
+        for tensor, _, _ in wanted
+        if tensor.frames and not tensor.members.is_local(tensor.frames[0])
+    ]
+    if len(remote) > 1:
+        with suppress(Error):  # the reads of each tensor ask themselves then
+            remote[0].members.keep(placed.place for one in remote for placed in one.frames)
+    read_together(wanted)
+
+
+def _loaded(target: _Target, options: Wish) -> Any:
+    """The array, or the tensor that is made of it; they share memory where nothing changes."""
+    array = target.array
+    if not options.copy and options.mapped:
+        array.flags.writeable = False
+    if options.plain:
         return array
-    return array.astype(wish.dtype, copy=False)
+    try:
+        return as_wanted(array.data, target.tensor.type, target.shape, options)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"tensor {target.tensor.name!r}: {error}") from error
+
+
+def as_wanted(data: memoryview, element: TensorType, shape: tuple[int, ...], options: Wish) -> Any:
+    """Bytes as the array or the tensor asked for; they share memory where nothing changes."""
+    if options.output == "torch":
+        made = torch_of(data, element, shape)
+        dtype = options.dtype if made.is_floating_point() or made.is_complex() else None
+        return made if dtype is None and options.device is None else made.to(options.device, dtype)
+    if options.dtype is not None and element.numpy is None and element.name in ROUNDABLE:
+        return _as_numbers(data, element, shape).astype(options.dtype)
+    array = array_of(data, element, shape)
+    if options.dtype is None or array.dtype.kind not in "fc":
+        return array
+    return array.astype(options.dtype, copy=False)
 
 
 def _as_numbers(data: memoryview, element: TensorType, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -207,22 +274,6 @@ def _shape_of(tensor: Tensor, index: Index) -> tuple[int, ...]:
     except InvalidInputError as error:
         raise InvalidInputError(f"tensor {tensor.name!r}: {error}") from error
     return chosen.shape
-
-
-def _checking(tensor: StoredFrames, index: int, whole: memoryview) -> Callable[[], None]:
-    return lambda: tensor.check_mapped(index, whole)
-
-
-def _behind(first: Future[None] | None, fill: Callable[[], None]) -> Callable[[], None]:
-    """`fill`, once that is over, well or not."""
-    if first is None:
-        return fill
-
-    def both() -> None:
-        wait([first])
-        fill()
-
-    return both
 
 
 def as_done(reads: Iterable[R], limit_bytes: int) -> Iterator[R]:

@@ -9,11 +9,12 @@ decoded from a wrong base is a wrong frame.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from tensorrepo.formats.model.codecs.framecodec import FrameShape
@@ -27,7 +28,6 @@ from tensorrepo.formats.model.pack import (
     Frame,
     Member,
     Plane,
-    Single,
     decode_directory,
 )
 from tensorrepo.formats.model.truncate import truncate
@@ -37,6 +37,7 @@ from tensorrepo.repo.objects import Span, read_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Executor
 
     from tensorrepo.formats.model.placement import MemberEntry, Placement
     from tensorrepo.formats.tensors import TensorType
@@ -49,8 +50,7 @@ _READ_BYTES: Final = 256 << 10
 Place = tuple[int, int]  # pack of the placement, member of the pack
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedFrame:
+class PlacedFrame(msgspec.Struct, frozen=True, gc=False):
     """One frame of a tensor, its number there, and the member that it lies in.
 
     Frames before `group_stop` follow it in its group, or begin one: they can be read together.
@@ -93,6 +93,7 @@ class MemberReader:
         # Two threads may read the same directory at once: both find the same.
         self._directories: dict[int, Directory] = {}
         self._members: dict[Place, Member] = {}
+        self._local: dict[int, bool] = {}
         self._decoded = _FrameCache(cache_bytes)
         self._kept: dict[tuple[Digest, int], Buffer] = {}
 
@@ -121,63 +122,44 @@ class MemberReader:
             self._directories[number] = known
         return known
 
-    def singles(self, places: Iterable[Place]) -> dict[Place, Single | None]:
-        """Members of one frame in packs on this machine, and all their bases, in few steps.
+    def prepare(self, places: Iterable[Place], pool: Executor) -> None:
+        """Look members and all their bases up, thousands in few steps.
 
-        None for one that is not, or where something is wrong: `member` says what.
+        Directories from afar are read side by side. Nothing is raised here: `member` says what is
+        wrong with one, and its caller knows the tensor's name.
         """
-        found: dict[Place, Single | None] = {}
-        pending = set(places)
+        pending = set(places) - self._members.keys()
+        with suppress(Error):
+            if any(self.objects.map(link) is None for link in self._links):
+                numbers = {number for number, _ in self.with_bases(pending)}
+                unread = sorted(numbers - self._directories.keys())
+                list(pool.map(self._try_directory, unread))
+        asked: set[Place] = set()
         while pending:
+            asked |= pending
             by_pack: dict[int, list[int]] = {}
-            for number, at in sorted(pending):
-                by_pack.setdefault(number, []).append(at)
-            for number, members in by_pack.items():
-                for at, single in zip(members, self._singles(number, members), strict=True):
-                    place = number, at
-                    found[place] = single if single and self._fits(place, single) else None
-            needed = (self.entries[place].bases for place in pending if found[place] is not None)
-            pending = {base for bases in needed for base in bases} - found.keys()
-        return found
+            for number, index in sorted(pending):
+                by_pack.setdefault(number, []).append(index)
+            for number, indices in by_pack.items():
+                with suppress(Error):
+                    directory = self.directory(number)
+                    for index, member in directory.single_frame_members(indices).items():
+                        self._check((number, index), member)
+                        self._members[number, index] = member
+            pending = {
+                base for place in pending if place in self._members
+                for base in self.entries[place].bases
+            } - asked - self._members.keys()  # fmt: skip
 
-    def _singles(self, number: int, members: list[int]) -> Sequence[Single | None]:
-        try:
-            if self.payload(number) is not None:
-                return self.directory(number).singles(members)
-        except Error:
-            pass  # said by whoever asks for one of them alone, who knows the tensor's name
-        return [None] * len(members)
-
-    def _fits(self, place: Place, found: Single) -> bool:
-        """As `_check`."""
-        entry = self.entries[place]
-        if (
-            found.codec != entry.codec
-            or found.depth != entry.depth
-            or found.stored_bytes != entry.stored_bytes
-            or len(found.bases) != len(entry.bases)
-        ):
-            return False
-        if not found.bases:
-            return found.codec == RAW or not CODECS[found.codec].bases
-        if CODECS[found.codec].bases != len(found.bases):
-            return False
-        numbers, own = self._numbers, place[0]
-        return all(
-            (own if base.pack == THIS_PACK else numbers.get(base.pack, -1)) == expected[0]
-            and base.member == expected[1]
-            for base, expected in zip(found.bases, entry.bases, strict=True)
-        )
+    def _try_directory(self, number: int) -> None:
+        with suppress(Error):
+            self.directory(number)
 
     @cached_property
     def shared(self) -> frozenset[Place]:
         """Members that several others are encoded against: those are worth keeping decoded."""
         named = Counter(base for entry in self.entries.values() for base in entry.bases)
         return frozenset(place for place, times in named.items() if times > 1)
-
-    def payload(self, number: int) -> memoryview | None:
-        """The payload of pack number `number`, where it lies on this machine."""
-        return self.objects.map(self._links[number])
 
     def with_bases(self, places: Iterable[Place]) -> set[Place]:
         """Members, and all that a read of them needs."""
@@ -213,15 +195,35 @@ class MemberReader:
     def placed(self, place: Place) -> tuple[PlacedFrame, ...]:
         """The frames of a member."""
         member = self.member(place)
-        first, pack = member.first_frame, self._links[place[0]]
+        first, pack, codec = member.first_frame, self._links[place[0]], member.codec
+        if len(member.frames) == 1:
+            return (PlacedFrame(first, pack, place, codec, member.frames[0], first + 1),)
         return tuple(
-            PlacedFrame(first + at, pack, place, member.codec, frame, first + member.group(at).stop)
-            for at, frame in enumerate(member.frames)
+            [
+                PlacedFrame(first + at, pack, place, codec, frame, first + member.group_stop(at))
+                for at, frame in enumerate(member.frames)
+            ]
         )
 
     def is_local(self, placed: PlacedFrame) -> bool:
         """Whether its pack lies on this machine: nothing is gained by fetching frames together."""
-        return self.objects.map(placed.pack) is not None
+        number = placed.place[0]
+        known = self._local.get(number)
+        if known is None:
+            known = self._local[number] = self.objects.map(placed.pack) is not None
+        return known
+
+    def mapped_frame(self, placed: PlacedFrame) -> memoryview | None:
+        """A raw frame where it lies on this machine, not verified; None for any other."""
+        pack = self.objects.map(placed.pack) if placed.codec == RAW else None
+        if pack is None:
+            return None
+        frame = placed.frame
+        start = frame.planes[0].offset
+        data = pack[start : start + frame.size_bytes]
+        if data.nbytes != frame.size_bytes:
+            raise CorruptError(f"frame {placed.index} lies beyond pack {placed.pack.digest:.12}")
+        return data
 
     def frames_into(
         self,
@@ -229,6 +231,8 @@ class MemberReader:
         frames: range,
         about: Sequence[FrameShape],
         rooms: Sequence[memoryview],
+        *,
+        once: bool = False,
     ) -> None:
         """Decode consecutive frames of one member. Nothing is verified but what is on disk.
 
@@ -237,6 +241,8 @@ class MemberReader:
             frames: their numbers in the tensor.
             about: what is known of each.
             rooms: memory for each, exactly as large as it is.
+            once: whether the caller reads whole tensors: then decoded frames of a base are kept
+                only where several members need them.
         """
         member = self.member(place)
         found = self._inside(place, member, frames, rooms)
@@ -252,7 +258,9 @@ class MemberReader:
                 room[:] = data
             return
         per_frame = len(found[0].planes)
-        bases = [self.base_frames(base, frames, about) for base in self.entries[place].bases]
+        bases = [
+            self.base_frames(base, frames, about, once=once) for base in self.entries[place].bases
+        ]
         codec = CODECS[member.codec]
         for at, room in enumerate(rooms):
             codec.decode(
@@ -261,6 +269,32 @@ class MemberReader:
                 about[at]._replace(params=member.params),
                 room,
             )
+
+    def frame_into(self, place: Place, about: FrameShape, room: memoryview) -> None:
+        """Decode the one frame of a small member and of its bases, without runs and lists of them.
+
+        What `frames_into` does, in a third of the Python: models have thousands of such members.
+        """
+        member, pack = self.member(place), self.objects.map(self._links[place[0]])
+        if pack is None or len(member.frames) != 1 or member.frames[0].size_bytes != room.nbytes:
+            self.frames_into(place, range(1), [about], [room], once=True)
+            return
+        planes = [
+            StoredPlane(plane.codec, pack[plane.offset : plane.offset + plane.size_bytes])
+            for plane in member.frames[0].planes
+        ]
+        bases = [self._base_frame(base, about) for base in self.entries[place].bases]
+        if member.params != about.params:
+            about = about._replace(params=member.params)
+        CODECS[member.codec].decode(planes, bases, about, room)
+
+    def _base_frame(self, place: Place, about: FrameShape) -> memoryview:
+        member = self.member(place)
+        if member.codec == RAW or place in self.shared or len(member.frames) != 1:
+            return self.base_frames(place, range(1), [about], once=True)[0]
+        room = np.empty(about.size_bytes, np.uint8).data
+        self.frame_into(place, about, room)
+        return room
 
     def truncated_into(
         self,
@@ -313,7 +347,7 @@ class MemberReader:
                 )
 
     def base_frames(
-        self, place: Place, frames: range, about: Sequence[FrameShape]
+        self, place: Place, frames: range, about: Sequence[FrameShape], *, once: bool = False
     ) -> list[memoryview]:
         """Frames of a base: mapped where that is possible, else from the cache, else decoded."""
         member = self.member(place)
@@ -326,13 +360,13 @@ class MemberReader:
             if [part.nbytes for part in parts] != sizes:
                 raise CorruptError(f"a base lies beyond pack {self._links[place[0]].digest:.12}")
             return parts
-        keys = [(*place, index) for index in frames]
-        kept = [self._decoded.get(key) for key in keys]
-        if all(one is not None for one in kept):
-            return [one for one in kept if one is not None]
+        keys = [] if once and place not in self.shared else [(*place, index) for index in frames]
+        cached = [frame for key in keys if (frame := self._decoded.get(key)) is not None]
+        if len(cached) == len(frames):
+            return cached
         rooms = [np.empty(size, np.uint8).data for size in sizes]
-        self.frames_into(place, frames, about, rooms)
-        for key, room in zip(keys, rooms, strict=True):
+        self.frames_into(place, frames, about, rooms, once=once)
+        for key, room in zip(keys, rooms, strict=bool(keys)):
             self._decoded.put(key, room)
         return rooms
 
@@ -352,21 +386,21 @@ class MemberReader:
             kept = [self._kept.pop((link.digest, plane.offset), None) for plane in planes]
             whole = [data for data in kept if data is not None]
             read = whole if len(whole) == len(planes) else self._read(link, planes)
-            return [StoredPlane(plane[2], data) for plane, data in zip(planes, read, strict=True)]
-        local = [mapped[offset : offset + size] for offset, size, *_ in planes]
+            return [StoredPlane(one.codec, data) for one, data in zip(planes, read, strict=True)]
+        local = [mapped[one.offset : one.offset + one.size_bytes] for one in planes]
         if verify:
-            for (offset, _, _, _, tag), data in zip(planes, local, strict=True):
-                if content_tag(data) != tag:
+            for plane, data in zip(planes, local, strict=True):
+                if content_tag(data) != plane.tag:
                     raise CorruptError(
-                        f"pack {link.digest:.12}, payload byte {offset}: a plane differs from its "
-                        "tag. Run `tensorrepo doctor`; restore the pack from a copy of the "
-                        "repository."
+                        f"pack {link.digest:.12}, payload byte {plane.offset}: a plane differs "
+                        "from its tag. Run `tensorrepo doctor`; restore the pack from a copy of "
+                        "the repository."
                     )
-        return [StoredPlane(plane[2], data) for plane, data in zip(planes, local, strict=True)]
+        return [StoredPlane(one.codec, data) for one, data in zip(planes, local, strict=True)]
 
     def _read(self, link: Link, planes: Sequence[Plane]) -> list[Buffer]:
         """The stored bytes of planes from afar, verified by their tags."""
-        spans = [Span(offset, offset + size, tag) for offset, size, _, _, tag in planes]
+        spans = [Span(one.offset, one.offset + one.size_bytes, one.tag) for one in planes]
         return read_spans(self.objects, link, spans)
 
     def _inside(
@@ -392,9 +426,12 @@ class MemberReader:
         entry = self.entries[place]
         pack = self.packs[place[0]].pack
         bases = tuple(
-            (place[0] if base.pack == THIS_PACK else self._numbers.get(base.pack, -1), base.member)
-            for base in member.bases
-        )
+            [
+                (place[0] if base.pack == THIS_PACK else self._numbers.get(base.pack, -1),
+                 base.member)
+                for base in member.bases
+            ]
+        )  # fmt: skip
         found = member.codec, member.depth, member.stored_bytes, bases
         expected = entry.codec, entry.depth, entry.stored_bytes, entry.bases
         if found != expected:

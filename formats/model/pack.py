@@ -99,7 +99,7 @@ class Base(NamedTuple):
     member: int
 
 
-class Plane(NamedTuple):
+class Plane(msgspec.Struct, frozen=True, gc=False):
     """The stored bytes of one plane of one frame, and the plane codec that packed them."""
 
     offset: int
@@ -125,7 +125,7 @@ class _Row(NamedTuple):
     param_bytes: int
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One frame: its decoded bytes, their digest, and the planes that it is decoded from."""
 
     size_bytes: int
@@ -133,9 +133,11 @@ class Frame(NamedTuple):
     planes: tuple[Plane, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Consecutive frames of a tensor, from its frame number `first_frame`."""
+class Member(msgspec.Struct, frozen=True, gc=False):
+    """Consecutive frames of a tensor, from its frame number `first_frame`.
+
+    The garbage collector looks at neither members, frames nor planes: models have thousands.
+    """
 
     first_frame: int
     frames: tuple[Frame, ...]
@@ -152,26 +154,9 @@ class Member:
     def digests(self) -> bytes:
         return b"".join(frame.digest for frame in self.frames)
 
-    def group(self, index: int) -> range:
-        """The frames of the member that lie in one group with frame `index`, plane by plane."""
-        first = index // GROUP_FRAMES * GROUP_FRAMES
-        return range(first, min(first + GROUP_FRAMES, len(self.frames)))
-
-
-class Single(msgspec.Struct, frozen=True, gc=False):
-    """A member of one frame, in as few objects as a read of thousands can bear.
-
-    `planes` are (codec, first byte in the payload, bytes). The collector does not look at them.
-    """
-
-    size_bytes: int
-    digest: bytes
-    planes: tuple[tuple[int, int, int], ...]
-    codec: str
-    depth: int
-    bases: tuple[Base, ...]
-    params: bytes
-    stored_bytes: int
+    def group_stop(self, index: int) -> int:
+        """The end of the group of frames, stored plane by plane, that holds frame `index`."""
+        return min((index // GROUP_FRAMES + 1) * GROUP_FRAMES, len(self.frames))
 
 
 def align(offset: int, member_bytes: int) -> int:
@@ -239,10 +224,12 @@ def _member_table(members: Sequence[Member]) -> NDArray[Any]:
 def _plane_table(planes: Sequence[Plane]) -> NDArray[Any]:
     table = np.zeros(len(planes), PLANE)
     if planes:
-        offsets, sizes, codecs, sums, tags = zip(*planes, strict=True)
-        table["offset"], table["bytes"] = offsets, sizes
-        table["codec"], table["xxh3"] = codecs, sums
-        table["tag"] = np.frombuffer(b"".join(tags), "u1").reshape(-1, 16)
+        table["offset"] = [plane.offset for plane in planes]
+        table["bytes"] = [plane.size_bytes for plane in planes]
+        table["codec"] = [plane.codec for plane in planes]
+        table["xxh3"] = [plane.xxh3 for plane in planes]
+        tags = b"".join(plane.tag for plane in planes)
+        table["tag"] = np.frombuffer(tags, "u1").reshape(-1, 16)
     return table
 
 
@@ -317,7 +304,7 @@ class Directory:
             raise UnsupportedError(f"{name}: codec {row.codec} is unknown here. Update tensorrepo.")
         frame, plane, base, param = (int(first[index]) for first in self._firsts)
         stop = plane + row.frames * row.planes
-        planes = [Plane._make(one) for one in _PLANE_ROW.iter_unpack(self.planes[plane:stop].data)]
+        planes = [Plane(*one) for one in _PLANE_ROW.iter_unpack(self.planes[plane:stop].data)]
         _check_layout(row, planes, name)
         bases = tuple(
             Base._make(one)
@@ -333,59 +320,55 @@ class Directory:
             bytes(self.params[param : param + row.param_bytes]),
         )
 
-    def singles(self, indices: Sequence[int]) -> list[Single | None]:
-        """Members of one frame each, all in one go.
+    def single_frame_members(self, indices: Sequence[int]) -> dict[int, Member]:
+        """Members of one frame each by number, parsed in few steps however many they are.
 
-        None for a number under which `member` finds several frames, or something wrong.
+        Numbers under which `member` finds several frames, or something wrong, are left out.
         """
-        wanted = np.asarray(indices, np.int64)
-        inside = (wanted >= 0) & (wanted < len(self.members))
-        if not inside.all():
-            found = iter(self.singles(wanted[inside].tolist()))
-            return [next(found) if one else None for one in inside.tolist()]
-        if not wanted.size:
-            return []
+        inside = [index for index in indices if 0 <= index < len(self.members)]
+        if not inside:
+            return {}
+        wanted = np.asarray(inside, np.int64)
         rows = self.members[wanted]
         frame, plane, base, param = (first[wanted] for first in self._firsts)
         counts = rows["planes"].astype(np.int64)
         begins = np.cumsum(counts) - counts
         planes = self.planes[np.arange(counts.sum()) + np.repeat(plane - begins, counts)]
-        sound = _are_singles(rows, planes, begins)
-        columns = (planes[name].tolist() for name in ("codec", "offset", "bytes"))
-        stored = list(zip(*columns, strict=True))
-        begin = begins.tolist()
-        places = list(zip(*(each.tolist() for each in (wanted, frame, base, param)), strict=True))
-        return [
-            self._single(row, stored[begin[at] : begin[at] + row[7]], places[at]) if fine else None
-            for at, (row, fine) in enumerate(
-                zip(_MEMBER_ROW.iter_unpack(rows.tobytes()), sound.tolist(), strict=True)
-            )
-        ]
+        sound = _are_singles(rows, planes, begins).tolist()
+        stored = [Plane(*one) for one in _PLANE_ROW.iter_unpack(planes.tobytes())]
+        starts = zip(*(each.tolist() for each in (begins, frame, base, param)), strict=True)
+        members: dict[int, Member] = {}
+        for index, row, fine, start in zip(
+            inside, _MEMBER_ROW.iter_unpack(rows.tobytes()), sound, starts, strict=True
+        ):
+            if fine and (member := self._single(index, row, stored, start)) is not None:
+                members[index] = member
+        return members
 
     def _single(
         self,
+        index: int,
         row: tuple[int, ...],
-        planes: list[tuple[int, int, int]],
-        places: tuple[int, int, int, int],
-    ) -> Single | None:
-        """The member of a row; `places`: its number, where its frame, bases and params begin."""
-        _, stored_bytes, _, _, _, size_bytes, codec, _, depth, bases, param_bytes = row
-        index, frame, base, param = places
-        found: tuple[Base, ...] = ()
-        if bases:
-            raw = self.bases[base : base + bases].data
-            found = tuple(Base._make(one) for one in _BASE_ROW.iter_unpack(raw))
-            if any(one.pack == THIS_PACK and one.member >= index for one in found):
+        planes: list[Plane],
+        starts: tuple[int, int, int, int],
+    ) -> Member | None:
+        """The member of a row; `starts`: of its planes in `planes`, its frame, bases and params."""
+        size_bytes, codec, plane_count, depth, base_count, param_bytes = row[5:]
+        plane, frame, base, param = starts
+        bases: tuple[Base, ...] = ()
+        if base_count:
+            raw = self.bases[base : base + base_count].data
+            bases = tuple([Base._make(one) for one in _BASE_ROW.iter_unpack(raw)])
+            if any(one.pack == THIS_PACK and one.member >= index for one in bases):
                 return None
-        return Single(
-            size_bytes,
-            bytes(self.digests[frame * DIGEST_BYTES : (frame + 1) * DIGEST_BYTES]),
-            tuple(planes),
+        digest = bytes(self.digests[frame * DIGEST_BYTES : (frame + 1) * DIGEST_BYTES])
+        return Member(
+            0,
+            (Frame(size_bytes, digest, tuple(planes[plane : plane + plane_count])),),
             NAMES[codec],
             depth,
-            found,
+            bases,
             bytes(self.params[param : param + param_bytes]) if param_bytes else b"",
-            stored_bytes,
         )
 
 

@@ -1,4 +1,4 @@
-"""How is a stored model read?
+"""Stored models: names, tensors, slices, and files, read as they are asked for.
 
 `open_model` reads the manifest and the placement. After that tensors, slices and files are read
 as they are asked for, in parallel, and every byte is verified before it is returned.
@@ -6,17 +6,28 @@ as they are asked for, in parallel, and every byte is verified before it is retu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.lineage import Edge
-from tensorrepo.formats.model.bundles import bundles, by_place, fetch, read_directories
-from tensorrepo.formats.model.frameread import PackReader, StoredFrames, tensor_chunks
-from tensorrepo.formats.model.loading import R, Shard, Tensor, TensorRead, Wish, as_done
+from tensorrepo.formats.model.frameread import (
+    PackReader,
+    PiecedTensor,
+    StoredFrames,
+    tensor_chunks,
+)
+from tensorrepo.formats.model.loading import (
+    REMOTE_BATCH_BYTES,
+    Tensor,
+    TensorRead,
+    as_done,
+    batches,
+    open_tensors,
+)
 from tensorrepo.formats.model.manifest import (
     FileEntry,
     Manifest,
@@ -24,25 +35,18 @@ from tensorrepo.formats.model.manifest import (
     TensorEntry,
     decode_manifest,
 )
-from tensorrepo.formats.model.pieces import PiecedTensor
 from tensorrepo.formats.model.placement import decode_placement
-from tensorrepo.formats.model.refill import Refill, matching
+from tensorrepo.formats.model.refill import matching, memory_of
 from tensorrepo.formats.model.selection import Index
-from tensorrepo.formats.model.smallread import BATCH_BYTES, SmallRead, batches, find_small
+from tensorrepo.formats.model.wanted import Shard, Wish
 from tensorrepo.formats.tensors import Output, TensorType
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
-from tensorrepo.repo.ids import digest_from_bytes
-from tensorrepo.repo.objects import Envelope, Kind
+from tensorrepo.repo.ids import Buffer, Digest, digest_from_bytes
+from tensorrepo.repo.objects import Envelope, Kind, ObjectSource
+from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from concurrent.futures import Executor, Future
-
     from numpy.typing import NDArray
-
-    from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.objects import ObjectSource
-    from tensorrepo.repo.trees import Entry
 
 DEFAULT_THREADS: Final = 8
 READ_AHEAD_BYTES: Final = 256 << 20
@@ -176,9 +180,10 @@ class Model:
             planes: as for `load`.
             threads: how many runs of frames are read at a time.
         """
-        wish = Wish(output=output, planes=planes)
+        options = Wish(output=output, planes=planes)
         with ThreadPoolExecutor(threads) as pool:
-            return TensorRead(self.tensor(name), wish, index, pool).result()
+            read = TensorRead([(name, self.tensor(name))], options, pool, index=index)
+            return next(read.results())[1]
 
     def load(
         self,
@@ -211,8 +216,8 @@ class Model:
             Arrays by name. Aliases are the same object as their tensor; no others share memory.
         """
         wanted = self._wanted(names)
-        wish = Wish(output, copy, device, dtype, shard, planes)
-        loaded = dict(self._iterate(wanted, wish, threads, READ_AHEAD_BYTES))
+        options = Wish(output, copy, device, dtype, shard, planes)
+        loaded = dict(self._iterate(wanted, options, threads, READ_AHEAD_BYTES))
         return {name: loaded[name] for name in wanted}
 
     def iter_tensors(
@@ -235,62 +240,36 @@ class Model:
         `load`.
         """
         wanted = self._wanted(names)
-        wish = Wish(output, copy, device, dtype, shard, planes)
-        return self._iterate(wanted, wish, threads, budget_bytes)
+        options = Wish(output, copy, device, dtype, shard, planes)
+        return self._iterate(wanted, options, threads, budget_bytes)
 
     def _iterate(
-        self, wanted: list[str], wish: Wish, threads: int, budget_bytes: int
+        self, wanted: list[str], options: Wish, threads: int, budget_bytes: int
     ) -> Iterator[tuple[str, Any]]:
-        by_target: dict[str, list[str]] = {}
+        names_of: dict[str, list[str]] = {}
         for name in wanted:
-            by_target.setdefault(self._target(name), []).append(name)
-        # Reads wait for what is fetched of several: that must go on beside them.
-        with ThreadPoolExecutor(threads) as fetching, ThreadPoolExecutor(threads) as pool:
-            batch_bytes = min(BATCH_BYTES, budget_bytes // _BATCHES_AHEAD)
-            begun = self._reads(list(by_target), wish, (fetching, pool), batch_bytes)
+            names_of.setdefault(self._target(name), []).append(name)
+        with ThreadPoolExecutor(threads) as pool:
+            batch_bytes = min(REMOTE_BATCH_BYTES, budget_bytes // _BATCHES_AHEAD)
+            reads = (
+                TensorRead(batch, options, pool)
+                for batch in self._batches(names_of, options, pool, batch_bytes)
+            )
             try:
                 # A batch in hand is handed out bit by bit: it counts until the next one is taken.
-                for done in as_done(begun, budget_bytes - batch_bytes):
-                    for target, value in done.results():
-                        yield from ((name, value) for name in by_target[target])
+                for read in as_done(reads, budget_bytes - batch_bytes):
+                    for target, value in read.results():
+                        yield from ((name, value) for name in names_of[target])
             finally:
-                fetching.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=True, cancel_futures=True)
-                fetching.shutdown()
                 self.packs.members.forget()
 
-    def _reads(
-        self, names: list[str], wish: Wish, pools: tuple[Executor, Executor], batch_bytes: int
-    ) -> Iterator[SmallRead | TensorRead]:
-        """Reads of tensors, of many small ones together; `pools`: for what is fetched, and read."""
-        fetching, pool = pools
-        if wish.whole:
-            entries = [self.tensors[name] for name in names]
-            found = find_small(self.packs, entries, self.manifest.type_table())
-            for batch in batches(found, batch_bytes):
-                yield SmallRead(batch, found, wish, pool)
-            taken = {small.entry.name for small in found.tensors}
-            names = [name for name in names if name not in taken]
-
-        def begin(_: str, tensor: Tensor, after: Future[None] | None) -> TensorRead:
-            return TensorRead(tensor, wish, wish.index(tensor.shape), pool, after=after)
-
-        yield from self._begun(names, begin, fetching, wish.whole)
-
-    def _begun(
-        self, names: Iterable[str], begin: Callable[..., R], fetching: Executor, whole: bool
-    ) -> Iterator[R]:
-        """Reads of tensors, in the order in which they lie; `whole`: of all their bytes."""
+    def _batches(
+        self, names: Iterable[str], options: Wish, pool: Executor, batch_bytes: int
+    ) -> Iterator[list[tuple[str, Tensor]]]:
         entries = {name: self.tensors[self._target(name)] for name in names}
-        read_directories(self.packs, entries.values(), fetching)
-        ordered = by_place(self.packs, entries)
-        left = iter(ordered)
-        types = self.manifest.type_table()
-        found = (self.packs.tensor(entries[name], types[entries[name].type]) for name in ordered)
-        for bundle in bundles(found):
-            after = fetching.submit(fetch, bundle) if whole and len(bundle) > 1 else None
-            for tensor in bundle:
-                yield begin(next(left), tensor, after)
+        tensors = open_tensors(self.packs, entries, self.manifest.type_table(), pool)
+        return batches(tensors, batch_bytes) if options.whole else ([one] for one in tensors)
 
     def load_state_dict(
         self, module: Any, *, strict: bool = True, threads: int = DEFAULT_THREADS
@@ -309,14 +288,21 @@ class Model:
             InvalidInputError: names or shapes differ; nothing was read then.
         """
         targets = matching(module.state_dict(), {name: self.spec(name) for name in self}, strict)
-        with ThreadPoolExecutor(threads) as fetching, ThreadPoolExecutor(threads) as pool:
-
-            def begin(name: str, tensor: Tensor, after: Future[None] | None) -> Refill:
-                return Refill(tensor, targets[name], pool, after)
-
-            begun = self._begun(targets, begin, fetching, whole=True)
-            for refill in as_done(begun, READ_AHEAD_BYTES):
-                refill.finish()
+        rooms = {
+            name: memory
+            for name, into in targets.items()
+            if (memory := memory_of(into, self.spec(name).type)) is not None
+        }
+        options = Wish(output="torch")
+        with ThreadPoolExecutor(threads) as pool:
+            reads = (
+                TensorRead(batch, options, pool, rooms=rooms)
+                for batch in self._batches(targets, options, pool, REMOTE_BATCH_BYTES)
+            )
+            for read in as_done(reads, READ_AHEAD_BYTES):
+                for name, value in read.results():
+                    if name not in rooms:
+                        targets[name].copy_(value)
         self.packs.members.forget()
 
     def file_chunks(self, name: str) -> Iterator[Buffer]:

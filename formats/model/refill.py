@@ -1,19 +1,12 @@
-"""How do tensors come into memory that a torch module has already?"""
+"""Parameters and buffers of a torch module as the memory that stored tensors are loaded into."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from tensorrepo.formats.model.loading import TensorRead, Wish
-from tensorrepo.formats.tensors import TYPES_BY_TORCH_NAME
+from tensorrepo.formats.tensors import TYPES_BY_TORCH_NAME, TensorType
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from concurrent.futures import Executor, Future
-
-    from tensorrepo.formats.model.loading import Tensor
-    from tensorrepo.formats.tensors import TensorType
 
 _SHOWN = 5
 
@@ -26,26 +19,6 @@ class Shaped(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
-
-
-class Refill:
-    """One tensor being read into another. Straight into its memory, where that looks alike."""
-
-    def __init__(
-        self, tensor: Tensor, into: Any, pool: Executor, after: Future[None] | None = None
-    ) -> None:
-        self.size_bytes = 0 if (room := _room(tensor, into)) is not None else into.nbytes
-        self._into = into if room is None else None
-        self._read = TensorRead(tensor, Wish(output="torch"), None, pool, room, after)
-
-    def when_done(self, tell: Callable[[], None]) -> None:
-        self._read.when_done(tell)
-
-    def finish(self) -> None:
-        """Return when all of it is there."""
-        self._read.wait()
-        if self._into is not None:
-            self._into.copy_(self._read.result())
 
 
 def matching(
@@ -82,13 +55,13 @@ def matching(
     return targets
 
 
-def _room(tensor: Tensor, into: Any) -> memoryview | None:
-    """The memory of a torch tensor, when the stored bytes can go there as they are."""
-    alike = TYPES_BY_TORCH_NAME.get(str(into.dtype).removeprefix("torch.")) == tensor.type
-    plain = into.device.type == "cpu" and into.is_contiguous() and tensor.type.block_elements == 1
+def memory_of(into: Any, element: TensorType) -> memoryview | None:
+    """The memory of a torch tensor, when stored bytes of that type can go there as they are."""
+    alike = TYPES_BY_TORCH_NAME.get(str(into.dtype).removeprefix("torch.")) == element
+    plain = into.device.type == "cpu" and into.is_contiguous() and element.block_elements == 1
     if not (alike and plain and into.numel()) or into.is_conj() or into.is_neg():
         return None
     import torch
 
-    found: memoryview = into.detach().reshape(-1).view(torch.uint8).numpy().data
-    return found
+    memory: memoryview = into.detach().reshape(-1).view(torch.uint8).numpy().data
+    return memory

@@ -1,25 +1,84 @@
-"""Is what somebody wants of a load a type, a device, a share that there is?
-
-Asked before anything is read, so that a slip of the pen is told in our words.
-"""
+"""Options of a load, checked before anything is read: a typo is told in our words."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from tensorrepo.formats.model.selection import Index
+from tensorrepo.formats.tensors import Output
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.tensors import Output
 
 _FLOATS: Final = ("float", "bfloat", "complex")
 _EXAMPLES: Final = "'float32', 'float16' or 'bfloat16'"
+Shard = tuple[int, int, int]
 
 
-def float_type(dtype: Any, output: Output) -> Any:
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How tensors are loaded.
+
+    Attributes:
+        output: "numpy" or "torch".
+        copy: False: numpy arrays are read-only, and mapped where that is possible.
+        device: torch device to put them on.
+        dtype: type that floating-point tensors are converted to: numpy's or torch's word.
+        shard: (dimension, rank, world): the part of each tensor that `torch.chunk` would give to
+            that rank. Tensors without that dimension come whole.
+        planes: number of most significant bytes of each number that are read; the others are 0.
+    """
+
+    output: Output = "numpy"
+    copy: bool = True
+    device: Any = None
+    dtype: Any = None
+    shard: Shard | None = None
+    planes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.output not in {"numpy", "torch"}:
+            raise InvalidInputError(f"output {self.output!r}: expected 'numpy' or 'torch'")
+        if self.device is not None and self.output != "torch":
+            raise InvalidInputError("a device is torch's: give output='torch' with it")
+        checked = {
+            "planes": None if self.planes is None else _plane_count(self.planes),
+            "shard": None if self.shard is None else _share(self.shard),
+            "dtype": None if self.dtype is None else _float_type(self.dtype, self.output),
+            "device": None if self.device is None else _torch_device(self.device),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether what lies on a local disk may be handed out where it lies."""
+        # torch knows no read-only tensors.
+        return not self.copy and self.output == "numpy" and self.planes is None
+
+    @property
+    def plain(self) -> bool:
+        """Whether numpy arrays are wanted with the numbers that are stored."""
+        return self.output == "numpy" and self.dtype is None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all bytes of tensors are wanted."""
+        return self.shard is None and self.planes is None
+
+    def index(self, shape: tuple[int, ...]) -> Index | None:
+        """The part of a tensor of that shape; None: all of it."""
+        if self.shard is None or self.shard[0] >= len(shape):
+            return None
+        dim, rank, world = self.shard
+        step = -(-shape[dim] // world)
+        part = slice(min(rank * step, shape[dim]), min((rank + 1) * step, shape[dim]))
+        return (*(slice(None),) * dim, part)
+
+
+def _float_type(dtype: Any, output: Output) -> Any:
     """The type of numpy's, or of torch's, that somebody calls so.
 
     Args:
@@ -40,7 +99,7 @@ def float_type(dtype: Any, output: Output) -> Any:
     return found
 
 
-def torch_device(device: Any) -> Any:
+def _torch_device(device: Any) -> Any:
     """The torch device that somebody names, once it is known to be there.
 
     Raises:
@@ -61,7 +120,7 @@ def torch_device(device: Any) -> Any:
     return found
 
 
-def share(shard: Any) -> tuple[int, int, int]:
+def _share(shard: Any) -> tuple[int, int, int]:
     """Dimension, rank and world of a shard.
 
     Raises:
@@ -78,7 +137,7 @@ def share(shard: Any) -> tuple[int, int, int]:
     return dim, rank, world
 
 
-def plane_count(planes: Any) -> int:
+def _plane_count(planes: Any) -> int:
     """How many planes.
 
     Raises:

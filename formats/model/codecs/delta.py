@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorrepo.formats.model.codecs import layers
+from tensorrepo.formats.model.codecs.layers import (
+    decode_layers,
+    encode_layers,
+    layers_seem_better,
+)
 from tensorrepo.formats.model.codecs.numbers import as_numbers, numbers_of
 from tensorrepo.formats.model.codecs.planecodec import (
     PlaneCodec,
@@ -88,8 +92,8 @@ def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> Stor
     tables, groups = tables_of(counts)
     bits = int((groups.sum(0) * bits_of(np.arange(256, dtype=np.uint8))).sum())
     expected = (tables.bits(groups) + bits) / 8
-    if layers.seem_better(frame, base, of, tokens, bits, tables):
-        packed = layers.encode(frame, base, of)
+    if layers_seem_better(frame, base, of, tokens, bits, tables):
+        packed = encode_layers(frame, base, of)
         if packed.nbytes < min(expected, frame.nbytes):
             return StoredPlane(PlaneCodec.LAYERS, packed.data)
     if expected < frame.nbytes:
@@ -131,7 +135,7 @@ def decode_against(stored: StoredPlane, base: NDArray[Any], of: Numbers, out: ND
         if not BEST.decode(data, base, of, out):
             decode_in_steps(data, base, of, out)
     elif stored.codec == PlaneCodec.LAYERS:
-        layers.decode(data, base, of, out)
+        decode_layers(data, base, of, out)
     elif stored.codec == PlaneCodec.RAW:
         if data.size != out.nbytes:
             raise CorruptError(f"raw plane: expected {out.nbytes} bytes, found {data.size}")

@@ -35,7 +35,7 @@ _RUNS: Final = 4
 _EACH: Final = np.arange(CONTEXTS, dtype=np.uint8)
 
 
-def seem_better(
+def layers_seem_better(
     frame: NDArray[Any],
     base: NDArray[Any],
     of: Numbers,
@@ -70,7 +70,7 @@ def _entropy(counts: NDArray[Any]) -> float:
     return float(bits + more)
 
 
-def encode(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
+def encode_layers(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
     """All layers, the most significant first."""
     contexts = BEST.contexts(base, of, _EACH)
     moved = BEST.differ(frame, base, of)
@@ -85,7 +85,9 @@ def encode(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[np.u
     return join_buffers(*parts)
 
 
-def decode(data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]) -> None:
+def decode_layers(
+    data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
+) -> None:
     """Fill `out` with the numbers.
 
     Raises:

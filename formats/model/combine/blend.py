@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorrepo.formats.model.combine import arithmetic
+from tensorrepo.formats.model.combine.arithmetic import (
+    arc_shares,
+    average,
+    task_arithmetic,
+    ties,
+    weighted_sum,
+)
 from tensorrepo.formats.model.combine.threshold import kept_from
 from tensorrepo.formats.model.frames import frame_bytes
 from tensorrepo.formats.model.rounding import ROUNDABLE, rounded
@@ -161,19 +167,17 @@ class BlendedTensor:
         recipe, sides = self.recipe, [_stretch(one, start, size) for one in self.parents]
         with np.errstate(invalid="ignore", over="ignore"):
             if recipe.method == "average":
-                return arithmetic.average(sides, recipe.weights)
+                return average(sides, recipe.weights)
             if recipe.method == "slerp":
-                return arithmetic.weighted_sum(sides, self._whole(self._shares))
+                return weighted_sum(sides, self._whole(self._shares))
             assert self.base is not None, "a recipe of this method has a base"
             base = _stretch(self.base, start, size)
             if recipe.method == "ties":
                 thresholds = self._whole(self._thresholds)
                 parts = [_parts(side) for side in sides]
-                joined = arithmetic.ties(
-                    _parts(base), parts, recipe.weights, recipe.scale, thresholds
-                )
+                joined = ties(_parts(base), parts, recipe.weights, recipe.scale, thresholds)
                 return joined.view(base.dtype)
-            return arithmetic.task_arithmetic(base, sides, recipe.weights, recipe.scale)
+            return task_arithmetic(base, sides, recipe.weights, recipe.scale)
 
     def _whole(self, find: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
         """What must be known of whole tensors, found once."""
@@ -190,7 +194,7 @@ class BlendedTensor:
             ones.append(float(np.add.reduce((left * left.conj()).real)))
             twos.append(float(np.add.reduce((right * right.conj()).real)))
         place = self.recipe.weights[1] / sum(self.recipe.weights)
-        return arithmetic.arc_shares(_total(dots), sqrt(_total(ones)), sqrt(_total(twos)), place)
+        return arc_shares(_total(dots), sqrt(_total(ones)), sqrt(_total(twos)), place)
 
     def _thresholds(self) -> tuple[float, ...]:
         base = self.base

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats.model.architecture import architecture_fingerprint
 from tensorrepo.formats.model.bases import BaseModel, open_base, rank
+from tensorrepo.formats.model.frameread import PiecedTensor
 from tensorrepo.formats.model.manifest import piece_name
-from tensorrepo.formats.model.pieces import PiecedTensor
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.signature import ALIKE_BITS
 from tensorrepo.repo.ids import digest_from_bytes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model import smallread
+from tensorrepo.formats.model import frameread
 from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.read import Model, open_model
 from tensorrepo.formats.model.write import write_model
@@ -76,7 +76,7 @@ def test_small_tensors_come_back_through_any_number_of_bases(tmp_path: Path, fir
 
 
 def test_what_python_verifies_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smallread, "BEST", PYTHON)
+    monkeypatch.setattr(frameread, "BEST", PYTHON)
     loaded = opened(tmp_path, put(tmp_path, TENSORS, RAW)).load()
     assert all(np.array_equal(loaded[name], array) for name, array in TENSORS.items())
 
