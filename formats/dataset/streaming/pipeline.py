@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.streaming.assemble import Reading
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch
-    from tensorrepo.formats.dataset.streaming.options import StreamStats
+    from tensorrepo.formats.dataset.streaming.stats import StreamStats
 
 Item = tuple[int, Any]  # a position, and what is handed out for the step that ends there
 

@@ -29,8 +29,8 @@ from tensorrepo.repo.waiting import Waiting
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tensorrepo.formats.dataset.streaming.fetching.fetchstats import FetchStats
     from tensorrepo.formats.dataset.streaming.fetching.means import Means
+    from tensorrepo.formats.dataset.streaming.stats import FetchStats
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
