@@ -155,7 +155,7 @@ class Dataset:
         return TorchDataset(self, names, check_fill(self.stored, fill or {}))
 
     @described
-    def stream(  # noqa: PLR0913 - the one call by which people set a stream up
+    def stream(  # noqa: PLR0913, D417  the one call by which people set a stream up
         self,
         *,
         batch_size: int,

@@ -21,7 +21,7 @@ from tensorrepo.formats.dataset.streaming.batching.gather import (
     teach_allocator,
 )
 from tensorrepo.formats.dataset.streaming.batching.packed import PackedRuns
-from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead, Fetcher
+from tensorrepo.formats.dataset.streaming.fetching.ahead import Fetcher
 from tensorrepo.formats.dataset.streaming.fetching.downloads import Downloads
 from tensorrepo.formats.dataset.streaming.fetching.means import means_of
 from tensorrepo.formats.dataset.streaming.fetching.tolerant import (
@@ -41,6 +41,7 @@ from tensorrepo.formats.dataset.streaming.ordering.schedule import (
     stretches,
 )
 from tensorrepo.formats.dataset.streaming.tuning import load_threads, steps_at_once
+from tensorrepo.repo.threads import OrderedMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -110,8 +111,12 @@ class Assembler:
         teach_allocator()
         items = self.plan.items(seed, epoch)
         walk = _Walk(self, fetcher, items, lost)
-        planned = Ahead(
-            map(walk.prepared, self.stretches(share, seed, epoch, items)), 1, "tensorrepo-plan"
+        planned = OrderedMap(
+            self.stretches(share, seed, epoch, items),
+            walk.prepared,
+            threads=1,
+            ahead=2,
+            name="plan",
         )
         try:
             yield from walk.groups(planned)

@@ -29,7 +29,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.pagecache import PageCache
 
 Transform = Callable[[Batch], Any]
-Call = TypeVar("Call", bound=Callable[..., Any])
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 Workers = Literal["thread", "process"]
 # One number per row, the name of a column that holds them, or {"column": "balanced"}.
 GivenWeights = NDArray[Any] | Sequence[float] | str | Mapping[str, str]
@@ -185,8 +185,8 @@ class StreamOptions:
     shuffle: Annotated[
         Shuffle,
         Option(
-            '"pages" mixes rows of as many pages as fit the window, "global" is a full shuffle, cheap '
-            'for data that fits the window or is local, "buffer" shuffles windows of storage '
+            '"pages" mixes rows of as many pages as fit the window, "global" is a full shuffle, '
+            'cheap for data that fits the window or is local, "buffer" shuffles windows of storage '
             "order; False keeps the order",
             per_source=True,
         ),
@@ -394,7 +394,7 @@ def options_of(keywords: Mapping[str, Any]) -> StreamOptions:
     return StreamOptions(**plain, sampling=Sampling(**sampling))
 
 
-def described(call: Call) -> Call:
+def described(call: _Call) -> _Call:
     """`call`, a method of the SDK, with its options described first in its docstring."""
     lines = [
         f"            {option.keyword or name}: {option.text}.\n"
