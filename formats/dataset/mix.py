@@ -333,7 +333,7 @@ class MixFeed:
         )
 
     def text(self, epoch: Pass) -> str:  # noqa: ARG002  as `rows`
-        return f"{len(self.sources)} sources, {self.blend.rows:,} rows"
+        return f"Mix({len(self.sources)} sources, {self.blend.rows:,} rows"
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,7 @@ class Stream:
 
     def __repr__(self) -> str:
         return (
-            f"Stream({self.feed.text(self._pass)}, batch_size={self.options.batch_size}, "
+            f"{self.feed.text(self._pass)}, batch_size={self.options.batch_size}, "
             f"epoch={self.epoch}, {len(self)} batches)"
         )
 

@@ -88,7 +88,7 @@ class Feed(Protocol):
         ...
 
     def text(self, epoch: Pass) -> str:
-        """The data in words, for a representation."""
+        """Begin of a stream's representation."""
         ...
 
 
@@ -191,7 +191,7 @@ class DatasetFeed:
         plan = self.plan
         items = "rows" if plan.packing is None else f"items of {plan.packing.size:,} elements"
         selected = "" if plan.selection is None else f" ({plan.selection.text})"
-        return f"{self.rows(epoch):,} {items}{selected}, order={plan.arrangement.kind!r}"
+        return f"Stream({self.rows(epoch):,} {items}{selected}, order={plan.arrangement.kind!r}"
 
     def _items_state(self) -> ItemsState:
         plan, arrangement = self.plan, self.plan.arrangement

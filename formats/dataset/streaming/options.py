@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cache, partial
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
 
 from numpy.typing import NDArray
 
@@ -56,15 +56,22 @@ class Option:
     per_source: bool = False
 
 
-@cache
-def declared(record: type) -> dict[str, Option]:
+def option(
+    default: Any,
+    text: str,
+    check: Callable[[str, Any], Any] | None = None,
+    keyword: str | None = "",
+    *,
+    per_source: bool = False,
+) -> Any:
+    """A field of a record of options; see `Option`."""
+    declaration = Option(text, check, keyword, per_source)
+    return field(default=default, metadata={Option: declaration})
+
+
+def declared(record: Any) -> dict[str, Option]:
     """Every option of a record, by the name of its field."""
-    hints = get_type_hints(record, include_extras=True)
-    return {
-        name: next(each for each in hint.__metadata__ if isinstance(each, Option))
-        for name, hint in hints.items()
-        if hasattr(hint, "__metadata__")
-    }
+    return {each.name: each.metadata[Option] for each in fields(record)}
 
 
 def check_record(record: Any) -> None:
@@ -73,9 +80,8 @@ def check_record(record: Any) -> None:
     Raises:
         InvalidInputError: an option that is something else than declared.
     """
-    options = declared(type(record))
     for each in fields(record):
-        check, value = options[each.name].check, getattr(record, each.name)
+        check, value = each.metadata[Option].check, getattr(record, each.name)
         if check is not None and not (value is None and each.default is None):
             object.__setattr__(record, each.name, check(each.name, value))
 
@@ -114,42 +120,33 @@ def _on_error(name: str, value: Any) -> Any:
 class Sampling:
     """Which rows come how often, and what makes an item."""
 
-    rows: Annotated[
-        Any, Option("rows to stream: a slice, row numbers, a mask, or row ids; None means all")
-    ] = None
-    where: Annotated[
-        Where | None,
-        Option("predicate that rows must fulfil too, or what else names rows for a draft"),
-    ] = None
-    weights: Annotated[
-        GivenWeights | None,
-        Option(
-            "how often each row comes in an epoch, on average: a number per row, or the name of a "
-            "column. 0 means never"
-        ),
-    ] = None
-    balance: Annotated[str | None, Option("column whose classes come equally often")] = None
-    epoch_rows: Annotated[
-        int | None,
-        Option("average length of an epoch, with `weights` or `balance`", _whole(1, (1 << 31) - 1)),
-    ] = None
-    pack: Annotated[
-        int | None,
-        Option(
-            "number of elements of an item that the one column is cut into; `batch.segments` says "
-            "which row each element is of. Then steps count items",
-            _whole(1),
-        ),
-    ] = None
-    bucket: Annotated[
-        str | None, Option("column by whose length, or value, rows that are alike come together")
-    ] = None
-    bucket_steps: Annotated[
-        int,
-        Option(
-            "size of the windows, in steps, within which rows are sorted for `bucket`", _whole(2)
-        ),
-    ] = 64
+    rows: Any = option(
+        None, "rows to stream: a slice, row numbers, a mask, or row ids; None means all"
+    )
+    where: Where | None = option(
+        None, "predicate that rows must fulfil too, or what else names rows for a draft"
+    )
+    weights: GivenWeights | None = option(
+        None,
+        "how often each row comes in an epoch, on average: a number per row, or the name of a "
+        "column. 0 means never",
+    )
+    balance: str | None = option(None, "column whose classes come equally often")
+    epoch_rows: int | None = option(
+        None, "average length of an epoch, with `weights` or `balance`", _whole(1, (1 << 31) - 1)
+    )
+    pack: int | None = option(
+        None,
+        "number of elements of an item that the one column is cut into; `batch.segments` says "
+        "which row each element is of. Then steps count items",
+        _whole(1),
+    )
+    bucket: str | None = option(
+        None, "column by whose length, or value, rows that are alike come together"
+    )
+    bucket_steps: int = option(
+        64, "size of the windows, in steps, within which rows are sorted for `bucket`", _whole(2)
+    )
 
     def __post_init__(self) -> None:
         check_record(self)
@@ -171,149 +168,111 @@ class Sampling:
 class StreamOptions:
     """What a caller may ask of a stream."""
 
-    batch_size: Annotated[
-        int, Option("rows of a step, over all ranks; items where these are packed", _whole(1))
-    ]
-    columns: Annotated[
-        Sequence[str] | None,
-        Option(
-            "names of the columns; None means all",
-            _columns,
-            per_source=True,
-        ),
-    ] = None
-    shuffle: Annotated[
-        Shuffle,
-        Option(
-            '"pages" mixes rows of as many pages as fit the window, "global" is a full shuffle, '
-            'cheap for data that fits the window or is local, "buffer" shuffles windows of storage '
-            "order; False keeps the order",
-            per_source=True,
-        ),
-    ] = "pages"
-    window_bytes: Annotated[
-        int,
-        Option(
-            "decoded bytes to shuffle in, for the whole job", _whole(1), "window", per_source=True
-        ),
-    ] = WINDOW_BYTES
-    sampling: Annotated[
-        Sampling, Option("which rows come how often", keyword=None, per_source=True)
-    ] = field(default_factory=Sampling)
-    seed: Annotated[
-        int,
-        Option(
-            "seed of the order; with `epoch` and the dataset it says all of it",
-            arguments.word,
-            per_source=True,
-        ),
-    ] = 0
-    epoch: Annotated[
-        int,
-        Option("first pass over the data; `set_epoch` goes on", arguments.word, per_source=True),
-    ] = 0
-    transform: Annotated[
-        Transform | None,
-        Option(
-            "function called with every batch, by several threads at once; its result is handed "
-            "out instead, in order",
-            _function,
-        ),
-    ] = None
-    output: Annotated[
-        Output,
-        Option(
-            'form of the values: "numpy" arrays, "torch" tensors or "jax" arrays of the same '
-            'memory where they can be, or "arrow" arrays',
-            _one_of(Output),
-        ),
-    ] = "numpy"
-    last: Annotated[
-        Last,
-        Option(
-            'treatment of a last, short step: handed out "short", left out ("drop"), or filled up '
-            'with rows of it again ("pad"), as many as `batch.repeated` says',
-            _one_of(Last),
-        ),
-    ] = "short"
-    pad: Annotated[
-        float | None,
-        Option("value that fills up ragged columns, which are then stacked into one array"),
-    ] = None
-    rank: Annotated[
-        int,
-        Option("rank of this process; None reads RANK, which more than one rank need", _whole(0)),
-    ] = 0
-    world: Annotated[
-        int,
-        Option(
-            "number of ranks that share the steps; None reads WORLD_SIZE", _whole(1), "world_size"
-        ),
-    ] = 1
-    replicate: Annotated[
-        int,
-        Option(
-            "tensor-parallel group size: this many consecutive ranks get the same rows", _whole(1)
-        ),
-    ] = 1
-    pin: Annotated[
-        bool | None,
-        Option(
-            "whether tensors are handed out in pinned memory; None: where torch has a GPU to copy "
-            "them to",
-            arguments.flag,
-        ),
-    ] = None
-    workers: Annotated[
-        Workers,
-        Option(
-            'where batches are made: on threads ("thread"), or on those of a "process" of its own, '
-            "which pays where the transform is much Python",
-            _one_of(Workers),
-        ),
-    ] = "thread"
-    images: Annotated[
-        Images,
-        Option(
-            "how image columns are decoded into arrays: a `Decode` for all of them, or one by "
-            "column; True for pictures of their own size"
-        ),
-    ] = None
-    on_error: Annotated[
-        OnError,
-        Option(
-            'treatment of rows whose image or page is damaged: "raise"; "skip" leaves them out and '
-            "counts them in `Stream.stats`; or a function of the error and the row's id, called by "
-            "several threads, that gives encoded bytes or pixels for an image, or None",
-            _on_error,
-        ),
-    ] = "raise"
-    prefetch: Annotated[
-        int | None,
-        Option(
-            "batches made ahead on threads; 0 makes them when asked for, None chooses by bytes",
-            _whole(0),
-            None,
-        ),
-    ] = None
-    threads: Annotated[
-        int | None,
-        Option(
-            "number of threads that fetch; None chooses by where the data lies", _whole(1), None
-        ),
-    ] = None
-    work_threads: Annotated[
-        int | None,
-        Option(
-            "number of threads that decode and transform; None: one a core, up to 8. 1 for what is "
-            "not thread-safe",
-            _whole(1),
-            None,
-        ),
-    ] = None
-    ahead_bytes: Annotated[
-        int, Option("decoded bytes that may be fetched ahead of their first use", _whole(1), None)
-    ] = AHEAD_BYTES
+    batch_size: int = option(
+        MISSING, "rows of a step, over all ranks; items where these are packed", _whole(1)
+    )
+    columns: Sequence[str] | None = option(
+        None, "names of the columns; None means all", _columns, per_source=True
+    )
+    shuffle: Shuffle = option(
+        "pages",
+        '"pages" mixes rows of as many pages as fit the window, "global" is a full shuffle, '
+        'cheap for data that fits the window or is local, "buffer" shuffles windows of storage '
+        "order; False keeps the order",
+        per_source=True,
+    )
+    window_bytes: int = option(
+        WINDOW_BYTES,
+        "decoded bytes to shuffle in, for the whole job",
+        _whole(1),
+        "window",
+        per_source=True,
+    )
+    sampling: Sampling = option(
+        Sampling(), "which rows come how often", keyword=None, per_source=True
+    )
+    seed: int = option(
+        0,
+        "seed of the order; with `epoch` and the dataset it says all of it",
+        arguments.word,
+        per_source=True,
+    )
+    epoch: int = option(
+        0, "first pass over the data; `set_epoch` goes on", arguments.word, per_source=True
+    )
+    transform: Transform | None = option(
+        None,
+        "function called with every batch, by several threads at once; its result is handed "
+        "out instead, in order",
+        _function,
+    )
+    output: Output = option(
+        "numpy",
+        'form of the values: "numpy" arrays, "torch" tensors or "jax" arrays of the same '
+        'memory where they can be, or "arrow" arrays',
+        _one_of(Output),
+    )
+    last: Last = option(
+        "short",
+        'treatment of a last, short step: handed out "short", left out ("drop"), or filled up '
+        'with rows of it again ("pad"), as many as `batch.repeated` says',
+        _one_of(Last),
+    )
+    pad: float | None = option(
+        None, "value that fills up ragged columns, which are then stacked into one array"
+    )
+    rank: int = option(
+        0, "rank of this process; None reads RANK, which more than one rank need", _whole(0)
+    )
+    world: int = option(
+        1, "number of ranks that share the steps; None reads WORLD_SIZE", _whole(1), "world_size"
+    )
+    replicate: int = option(
+        1, "tensor-parallel group size: this many consecutive ranks get the same rows", _whole(1)
+    )
+    pin: bool | None = option(
+        None,
+        "whether tensors are handed out in pinned memory; None: where torch has a GPU to copy "
+        "them to",
+        arguments.flag,
+    )
+    workers: Workers = option(
+        "thread",
+        'where batches are made: on threads ("thread"), or on those of a "process" of its own, '
+        "which pays where the transform is much Python",
+        _one_of(Workers),
+    )
+    images: Images = option(
+        None,
+        "how image columns are decoded into arrays: a `Decode` for all of them, or one by "
+        "column; True for pictures of their own size",
+    )
+    on_error: OnError = option(
+        "raise",
+        'treatment of rows whose image or page is damaged: "raise"; "skip" leaves them out and '
+        "counts them in `Stream.stats`; or a function of the error and the row's id, called by "
+        "several threads, that gives encoded bytes or pixels for an image, or None",
+        _on_error,
+    )
+    prefetch: int | None = option(
+        None,
+        "batches made ahead on threads; 0 makes them when asked for, None chooses by bytes",
+        _whole(0),
+        None,
+    )
+    threads: int | None = option(
+        None, "number of threads that fetch; None chooses by where the data lies", _whole(1), None
+    )
+    work_threads: int | None = option(
+        None,
+        "number of threads that decode and transform; None: one a core, up to 8. 1 for what is "
+        "not thread-safe",
+        _whole(1),
+        None,
+    )
+    ahead_bytes: int = option(
+        AHEAD_BYTES, "decoded bytes that may be fetched ahead of their first use", _whole(1), None
+    )
 
     def __post_init__(self) -> None:
         check_record(self)

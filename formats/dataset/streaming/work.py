@@ -50,7 +50,7 @@ def work_of(setup: StreamSetup, stats: StreamStats) -> Work | None:
 
     def transformed(batch: Batch) -> Any:
         began = clock()
-        found = _called(transform, batch)
+        found = _transformed(transform, batch)
         with lock:
             stats.transform_seconds += clock() - began
         return found if finish is None else finish(found)
@@ -58,7 +58,7 @@ def work_of(setup: StreamSetup, stats: StreamStats) -> Work | None:
     return transformed
 
 
-def _called(transform: Work, batch: Batch) -> Any:
+def _transformed(transform: Work, batch: Batch) -> Any:
     """What the transform returns; what it raises says on which batch."""
     position = batch.position  # it may change the batch
     try:
@@ -104,8 +104,8 @@ def finish_of(options: StreamOptions) -> Callable[[Any], Any]:
     """What is done last, in the process of the user, to what is handed out."""
     if options.output == "jax":
         return partial(with_leaves_changed, change=numbers_as_jax)
-    return partial(with_leaves_changed, change=pinned) if options.pins else _as_it_is
+    return partial(with_leaves_changed, change=pinned) if options.pins else _unchanged
 
 
-def _as_it_is(item: Any) -> Any:
+def _unchanged(item: Any) -> Any:
     return item
