@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from tensorrepo import connect
 from tensorrepo.formats.dataset.columns.convert import as_torch
 from tensorrepo.formats.dataset.editing.where import find_rows, ids_of_rows, rows_of_ids
 from tensorrepo.formats.dataset.stream import stream as open_stream
-from tensorrepo.formats.dataset.streaming.planning import BUCKET_STEPS, Sampling
+from tensorrepo.formats.dataset.streaming.options import StreamOptions, described, options_of
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
 from tensorrepo.noting import note_streamed
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError
     from tensorrepo.formats.dataset.streaming.batching.decode import Images
     from tensorrepo.formats.dataset.streaming.batching.outputs import Output
-    from tensorrepo.formats.dataset.streaming.choosing import GivenWeights
-    from tensorrepo.formats.dataset.streaming.options import Workers
+    from tensorrepo.formats.dataset.streaming.options import GivenWeights, Workers
     from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
     from tensorrepo.formats.dataset.streaming.ordering.schedule import Last
     from tensorrepo.query.duck import Params
     from tensorrepo.query.results import Result
     from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.pagecache import PageCache
     from tensorrepo.repository import Repository
 
 
@@ -154,7 +154,8 @@ class Dataset:
         names = self.schema.names if columns is None else tuple(columns)
         return TorchDataset(self, names, check_fill(self.stored, fill or {}))
 
-    def stream(  # noqa: PLR0913 - the one call by which people set a stream up
+    @described
+    def stream(  # noqa: PLR0913, D417  the one call by which people set a stream up
         self,
         *,
         batch_size: int,
@@ -168,7 +169,7 @@ class Dataset:
         epoch_rows: int | None = None,
         pack: int | None = None,
         bucket: str | None = None,
-        bucket_steps: int = BUCKET_STEPS,
+        bucket_steps: int = 64,
         seed: int = 0,
         epoch: int = 0,
         transform: Callable[[Any], Any] | None = None,
@@ -188,76 +189,17 @@ class Dataset:
         """Batches for training, fetched and verified ahead.
 
         Args:
-            batch_size: rows of a step, over all ranks.
-            columns: which; None means all.
-            shuffle: "pages" mixes pages within `window`, "global" rows over everything, "buffer"
-                rows within windows; False keeps the order.
-            window: decoded bytes to shuffle in, for the whole job.
-            rows: which rows: a slice, row numbers, a mask, or row ids; None means all.
-            where: a predicate that rows must fulfil too, or what else names rows for a draft.
-            weights: how often each row comes in an epoch, on average: a number per row, or the
-                name of a column. 0 means never.
-            balance: a column whose classes come equally often.
-            epoch_rows: how long an epoch is on average, with `weights` or `balance`.
-            pack: cut the one column asked for into items of so many elements; `batch.segments`
-                says which row each element is of. Then steps count items.
-            bucket: a column by whose length, or value, rows that are alike come together.
-            bucket_steps: of so many steps the rows are sorted into buckets.
-            seed: of the order; with `epoch` and the dataset it says all of it.
-            epoch: the first one; `set_epoch` goes on.
-            transform: called with every batch, in order.
-            output: "numpy", "torch", "jax" or "arrow".
-            last: what to do with a last, short step: hand it out "short", "drop" it, or "pad" it
-                with rows of it again, as many as `batch.repeated` says.
-            pad: stack ragged columns into one array, filled up with this value.
-            rank: of this process; None reads RANK, which more than one rank need.
-            world_size: how many share the steps; None reads WORLD_SIZE.
-            replicate: so many consecutive ranks get the same rows, as parts of one model need.
-            pin: hand tensors out in pinned memory; None: where torch has a GPU to copy them to.
-            workers: where batches are made: on threads ("thread"), or on those of a "process" of
-                its own, which pays where the transform is much Python.
-            images: decode image columns into arrays: a `Decode` for all of them, or one by column;
-                True for pictures of their own size.
-            on_error: what happens to rows whose image or page is damaged: "raise"; "skip" leaves
-                them out and counts them in `Stream.stats`; or called with the error and the row's
-                id, by several threads: gives encoded bytes or pixels for an image, or None.
-            cache_dir: a folder of its own in which pages of a remote dataset are kept for the next
+            cache_dir: folder of its own in which pages of a remote dataset are kept for the next
                 epochs; None: one below XDG_CACHE_HOME, for all streams of this machine.
             cache_limit: how much they may take; None: what ``tensorrepo config cache.limit`` says,
                 20 GB if nothing. 0 keeps none. Local datasets are never cached.
         """
+        keywords = dict(locals())  # this signature and `StreamOptions` are held equal by a test
         own_rank, ranks = self.repository.world(rank, world_size)
-        asked = {
-            "batch_size": batch_size,
-            "columns": columns,
-            "shuffle": shuffle,
-            "window_bytes": connect.parse_size(window, "window", 1),
-            "sampling": Sampling(
-                rows=rows,
-                where=where,
-                weights=weights,
-                balance=balance,
-                epoch_rows=epoch_rows,
-                pack=pack,
-                bucket=bucket,
-                bucket_steps=bucket_steps,
-            ),
-            "seed": seed,
-            "epoch": epoch,
-            "transform": transform,
-            "output": output,
-            "last": last,
-            "pad": pad,
-            "rank": own_rank,
-            "world": ranks,
-            "replicate": replicate,
-            "pin": pin,
-            "workers": workers,
-            "images": images,
-            "on_error": on_error,
-            "page_cache": connect.page_cache(self.repository.machine, cache_dir, cache_limit),
-        }
-        return _stream(self, asked)
+        size = connect.parse_size(window, "window", 1)
+        options = options_of(keywords | {"window": size, "rank": own_rank, "world_size": ranks})
+        page_cache = connect.page_cache(self.repository.machine, cache_dir, cache_limit)
+        return _stream(self, options, page_cache)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.repository, self.path, self.commit)
@@ -307,24 +249,35 @@ def _as_torch(values: Any) -> Any:
     return as_torch(writable)
 
 
-def _stream(dataset: Dataset, asked: dict[str, Any]) -> Stream:
+def _stream(dataset: Dataset, options: StreamOptions, page_cache: PageCache | None) -> Stream:
     """A stream, picklable: another process opens the dataset again and asks for the same."""
-    if asked["workers"] == "process" and dataset.repository.url.startswith("memory:"):
+    if options.workers == "process" and dataset.repository.url.startswith("memory:"):
         raise InvalidInputError(
             f"{dataset.repository.url} lies in the memory of this process, and workers='process' "
             "would open it in another one: use workers='thread'."
         )
-    remake = partial(_stored_stream, dataset, asked)
-    of_equal = partial(_stream_of_equal, asked)
-    return Stream(dataset, remake(remake=remake), partial(_stream, dataset, asked), of_equal)
+    remake = partial(_stored_stream, dataset, options, page_cache)
+    of_equal = partial(_stream_of_equal, options, page_cache)
+    again = partial(_stream, dataset, options, page_cache)
+    return Stream(dataset, remake(remake=remake), again, of_equal)
 
 
-def _stored_stream(dataset: Dataset, asked: dict[str, Any], **changes: Any) -> StoredStream:
-    return open_stream(dataset.stored, **(asked | changes))
+def _stored_stream(
+    dataset: Dataset,
+    options: StreamOptions,
+    page_cache: PageCache | None,
+    *,
+    remake: Callable[..., StoredStream] | None = None,
+    **changes: Any,
+) -> StoredStream:
+    options = replace(options, **changes)
+    return open_stream(dataset.stored, options, remake=remake, page_cache=page_cache)
 
 
-def _stream_of_equal(asked: dict[str, Any], stored: StoredDataset) -> StoredStream:
-    return open_stream(stored, **(asked | {"workers": "thread"}))
+def _stream_of_equal(
+    options: StreamOptions, page_cache: PageCache | None, stored: StoredDataset
+) -> StoredStream:
+    return open_stream(stored, replace(options, workers="thread"), page_cache=page_cache)
 
 
 def _reopen(repository: Repository, path: str, commit: Digest) -> Dataset:

@@ -1,34 +1,26 @@
-"""A mix of streams, as the SDK shows it: several datasets trained on as one."""
+"""Mix of streams, as the SDK shows it: several datasets trained on as one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo.formats import arguments
-from tensorrepo.formats.dataset.mix import Mix as StoredMix
-from tensorrepo.formats.dataset.profile import SECONDS, Profile
-from tensorrepo.repo.errors import UnsupportedError
-from tensorrepo.stream import Stream, check_data
-from tensorrepo.torch_stream import Loading
+from tensorrepo.formats.dataset.mix import mix
+from tensorrepo.stream import Stream, StreamedDataset, check_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tensorrepo.dataset import Dataset
     from tensorrepo.formats.dataset.streaming.ordering.mixing import Batching
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False, init=False)
 class Mix(Stream):
     """Batches of several streams, each as often as it should come.
 
     ``tr.Mix([a.stream(batch_size=256), b.stream(batch_size=256)], weights=[3, 1])`` is used like a
     stream. `batch.source` says which of the streams each row is of.
     """
-
-    streams: tuple[Stream, ...]
 
     def __init__(
         self,
@@ -49,18 +41,19 @@ class Mix(Stream):
         source once.
 
         Args:
-            streams: of any datasets; where they stand means nothing.
+            streams: streams of any datasets; their positions mean nothing.
             weights: how often each comes. An epoch has `rows`, or as many as all sources together.
             repeat: how often an epoch goes through each; 0.5 is half of it.
             choose: rows of each in an epoch.
-            rows: of an epoch, with `weights` or alone: then each comes as often as it is large.
-            steps: instead of `rows`, in whole batches.
+            rows: rows of an epoch, with `weights` or alone: then each comes as often as it is
+                large.
+            steps: length of an epoch in whole batches, instead of `rows`.
             batching: "random" shuffles sources, "stratified" gives every step as much of each,
                 "per_source" makes steps of one, and the last ones of what is left of all.
-            seed: of the mix; every stream has its own.
-            epoch: the first one; `set_epoch` goes on.
+            seed: seed of the mix; every stream has its own.
+            epoch: first pass over the mix; `set_epoch` goes on.
         """
-        asked: dict[str, Any] = {
+        keywords: dict[str, Any] = {
             "weights": weights,
             "repeat": repeat,
             "choose": choose,
@@ -71,29 +64,11 @@ class Mix(Stream):
             "epoch": epoch,
         }
         _check_streams(streams)
-        stored = StoredMix([stream.stored for stream in streams], **asked)
-        told = (
-            ("streams", tuple(streams)),
-            ("dataset", streams[0].dataset),
-            ("stored", stored),
-            ("again", partial(Mix, tuple(streams), **asked)),
-            ("loading", Loading()),
-        )
-        for name, value in told:
-            object.__setattr__(self, name, value)
+        stored = mix([stream.stored for stream in streams], **keywords)
+        super().__init__(streams[0].dataset, stored, partial(Mix, tuple(streams), **keywords))
+        self.streams = tuple(streams)
 
-    def profile(self, step: Any = None, *, seconds: float = SECONDS) -> Profile:  # noqa: ARG002 as a stream's
-        """Not of a mix: profile its streams, each of which reads a dataset of its own.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        raise UnsupportedError(
-            "a mix reads several datasets, whose storage may differ: profile each of its streams, "
-            "mix.streams[0].profile(step=...) and so on"
-        )
-
-    def sources(self) -> list[tuple[Dataset, Callable[[], dict[str, Any]]]]:
+    def sources(self) -> list[tuple[StreamedDataset, Callable[[], dict[str, Any]]]]:
         """What is read; how far is told of the mix."""
         return [(stream.dataset, partial(self._part, stream)) for stream in self.streams]
 
@@ -106,12 +81,11 @@ class Mix(Stream):
 
     def _plain(self, state: dict[str, Any]) -> dict[str, Any]:
         commits, names = state.pop("commits", None), state.pop("names", None)
-        told_lists: list[Any] = [state.get("sources"), commits, names]
-        if all(isinstance(each, list | tuple) for each in told_lists):
-            for stream, source, *told in zip(self.streams, *told_lists, strict=False):
-                check_data(
-                    stream, source.get("dataset") if isinstance(source, dict) else None, *told
-                )
+        lists: list[Any] = [state.get("sources"), commits, names]
+        if all(isinstance(each, list | tuple) for each in lists):
+            for stream, source, commit, name in zip(self.streams, *lists, strict=False):
+                digest = source.get("dataset") if isinstance(source, dict) else None
+                check_data(stream, digest, commit, name)
         return state
 
     def __repr__(self) -> str:

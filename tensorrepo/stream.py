@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.noting import note_streamed
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.torch_stream import Loading, TorchStream, torch_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tensorrepo.dataset import Dataset
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.dataset.stream import Stream as StoredStream
+    from tensorrepo.repo.ids import Digest
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class StreamedDataset(Protocol):
+    """A dataset of a commit, as far as a stream of it is concerned."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def commit(self) -> Digest: ...
+    @property
+    def digest(self) -> Digest: ...
+    @property
+    def stored(self) -> StoredDataset: ...
+
+
 class Stream:
     """Batches of one dataset, for training. See `Dataset.stream`.
 
@@ -27,11 +40,24 @@ class Stream:
     `batch.row_ids` says which rows they are.
     """
 
-    dataset: Dataset
-    stored: StoredStream
-    again: Callable[[], Stream]
-    of_equal: Callable[[StoredDataset], StoredStream]  # streams an equal dataset likewise
-    loading: Loading = field(default_factory=Loading, init=False)
+    def __init__(
+        self,
+        dataset: StreamedDataset,
+        stored: StoredStream,
+        again: Callable[[], Stream],
+        of_equal: Callable[[StoredDataset], StoredStream] | None = None,
+    ) -> None:
+        """Made by `Dataset.stream`.
+
+        Args:
+            dataset: dataset that is read.
+            stored: the format's stream.
+            again: makes an equal stream, in any process.
+            of_equal: streams an equal dataset likewise, to profile it; None: there are several.
+        """
+        self.dataset, self.stored = dataset, stored
+        self._again, self._of_equal = again, of_equal
+        self.loading = Loading()
 
     def torch(self) -> TorchStream:
         """For torch's own `DataLoader`, which is to make no batches of them:
@@ -75,7 +101,7 @@ class Stream:
         """Where the stream stands, as JSON: one state for all ranks.
 
         Args:
-            position: of the batch used last (`batch.position`), where a loader reads ahead.
+            position: `batch.position` of the batch used last, where a loader reads ahead.
 
         Raises:
             InvalidInputError: the workers of a loader read, and no position was given.
@@ -95,7 +121,7 @@ class Stream:
         self.stored.load_state_dict(self._plain(dict(state)))
         self.loading.load(self.epoch)
 
-    def sources(self) -> list[tuple[Dataset, Callable[[], dict[str, Any]]]]:
+    def sources(self) -> list[tuple[StreamedDataset, Callable[[], dict[str, Any]]]]:
         """What is read, and what tells how far: the details of a ``trained-on`` edge."""
         return [(self.dataset, self._place)]
 
@@ -118,10 +144,18 @@ class Stream:
 
         Args:
             step: what the loop does with a batch; None: nothing.
-            seconds: after which the first pass ends; the others run the same steps.
+            seconds: time after which the first pass ends; the others run the same steps.
+
+        Raises:
+            UnsupportedError: a mix, whose streams read datasets of their own.
         """
         checks.function("step", step)
-        return profile(self.dataset.stored, self.of_equal, step=step, seconds=seconds)
+        if self._of_equal is None:
+            raise UnsupportedError(
+                "a mix reads several datasets, whose storage may differ: profile each of its "
+                "streams, mix.streams[0].profile(step=...) and so on"
+            )
+        return profile(self.dataset.stored, self._of_equal, step=step, seconds=seconds)
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -143,7 +177,7 @@ class Stream:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What another process needs to begin where this one would."""
-        return _with_state, (self.again, self.state_dict(self.stored.start))
+        return _with_state, (self._again, self.state_dict(self.stored.start))
 
     def _note(self) -> None:
         for origin, place in self.sources():
@@ -181,7 +215,7 @@ def check_data(stream: Stream, digest: Any, commit: Any, name: Any) -> None:
         InvalidInputError: it is of another dataset, or of another version of this one.
     """
     here = stream.dataset
-    if digest in (None, stream.stored.dataset.digest) or not isinstance(commit, str):
+    if digest in (None, here.stored.digest) or not isinstance(commit, str):
         return  # what else may be wrong, the format's stream says
     if commit == here.commit or name not in (None, here.name):
         other = "another dataset" if name in (None, here.name) else f"dataset {name!r}"
@@ -197,6 +231,6 @@ def check_data(stream: Stream, digest: Any, commit: Any, name: Any) -> None:
 
 
 def _with_state(again: Callable[[], Stream], state: dict[str, Any]) -> Stream:
-    found = again()
-    found.load_state_dict(state)
-    return found
+    stream = again()
+    stream.load_state_dict(state)
+    return stream

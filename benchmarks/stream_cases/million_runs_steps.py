@@ -15,8 +15,9 @@ from typing import Any
 import tensorrepo
 from tensorrepo.formats.dataset.read import column_index
 from tensorrepo.formats.dataset.stream import Stream
+from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
 from tensorrepo.formats.dataset.streaming.groupedplan import plan_groups
-from tensorrepo.formats.dataset.streaming.options import StreamOptions
+from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
 from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, make_plan
 
 BATCH, STEPS, WINDOW_BYTES = 256, 400, 1 << 20
@@ -51,22 +52,9 @@ def whole_plan(dataset: Any, sizes: dict[str, int]) -> Plan:
 
 
 def stream_of(dataset: Any, plan: Plan) -> Stream:
-    options = StreamOptions(
-        batch_size=BATCH,
-        rank=0,
-        world=1,
-        replicate=1,
-        last="short",
-        output="numpy",
-        pad=None,
-        transform=None,
-        prefetch=4,
-        threads=None,
-        work_threads=1,
-        ahead_bytes=64 << 20,
-        clock=time.perf_counter,
-    )
-    return Stream(dataset, options, plan, ("x",), seed=7, epoch=0)
+    options = StreamOptions(batch_size=BATCH, work_threads=1, seed=7)
+    setup = StreamSetup(options=options, prefetch=4, decodes={}, clock=time.perf_counter)
+    return Stream(DatasetFeed(dataset, plan, ("x",)), setup)
 
 
 def _peak_bytes(*, anew: bool = False) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.read import Dataset
     from tensorrepo.formats.dataset.stream import Stream
-    from tensorrepo.formats.dataset.streaming.options import StreamStats
+    from tensorrepo.formats.dataset.streaming.stats import StreamStats
     from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.objects import Envelope, Link, ObjectSource
 

@@ -19,8 +19,8 @@ from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.formats.dataset.streaming.batching.decode import Decode
+from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
-from tensorrepo.formats.dataset.streaming.planning import Sampling
 from tensorrepo.formats.view import live_numbers, open_view
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind

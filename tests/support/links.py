@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorrepo.formats.dataset.streaming.fetching.fetchstats import FetchStats
+from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tensorrepo.formats.dataset.streaming.fetching.jobs import Jobs, Read
 from tensorrepo.formats.dataset.streaming.fetching.pieces import Span
 from tests.support.scripted import CHUNK

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tensorrepo.formats.dataset.columns.schema import ClassLabel, Column, Schema, Tensor, Text
 from tensorrepo.formats.dataset.read import fragment_records
 from tensorrepo.formats.dataset.stream import Stream, stream
-from tensorrepo.formats.dataset.streaming.planning import Sampling
+from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
 from tests.support.changed import edited, patched, without
 from tests.support.datasets import stored

@@ -21,7 +21,7 @@ from tensorrepo.formats.dataset.streaming.batching.gather import (
     teach_allocator,
 )
 from tensorrepo.formats.dataset.streaming.batching.packed import PackedRuns
-from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead, Fetcher
+from tensorrepo.formats.dataset.streaming.fetching.ahead import Fetcher
 from tensorrepo.formats.dataset.streaming.fetching.downloads import Downloads
 from tensorrepo.formats.dataset.streaming.fetching.means import means_of
 from tensorrepo.formats.dataset.streaming.fetching.tolerant import (
@@ -41,6 +41,7 @@ from tensorrepo.formats.dataset.streaming.ordering.schedule import (
     stretches,
 )
 from tensorrepo.formats.dataset.streaming.tuning import load_threads, steps_at_once
+from tensorrepo.repo.threads import OrderedMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -49,15 +50,18 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch, BatchForm
-    from tensorrepo.formats.dataset.streaming.fetching.group_loader import GroupLoader
+    from tensorrepo.formats.dataset.streaming.fetching.routed_loader import RoutedLoader
     from tensorrepo.formats.dataset.streaming.fetching.run_loader import RunLoader
-    from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamStats
+    from tensorrepo.formats.dataset.streaming.options import StreamSetup
     from tensorrepo.formats.dataset.streaming.ordering.items import Items
     from tensorrepo.formats.dataset.streaming.ordering.plan import Plan
+    from tensorrepo.formats.dataset.streaming.stats import StreamStats
+
+    Walk = Callable[[Share, int, int, Items], Iterator[Stretch]]
 
 _LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
 _IN_PLACE_GROUP_BYTES = 32 << 20  # of what is only verified, at most half of what may be ahead
-_FIRST_ROWS = 2048  # of the first stretch
+FIRST_ROWS = 2048  # of the first stretch
 _FIRST_BYTES = 16 << 20  # of the first stretch of what lies in a store
 
 
@@ -75,16 +79,25 @@ class Reading(NamedTuple):
 class Assembler:
     """Makes the batches of one iteration; used by one thread.
 
-    `columns` are those asked for, in that order, with their places in the plan.
+    Attributes:
+        plan: runs of all datasets.
+        loader: loader of these runs.
+        columns: columns asked for, in that order, with their places in the plan.
+        nullable: whether validity is asked for, by column of the plan.
+        form: form of the batches.
+        setup: setup of the stream.
+        stats: statistics of the iteration.
+        stretches: walks over the steps of a share, given seed, epoch and items.
     """
 
     plan: Plan
-    loader: RunLoader | GroupLoader
+    loader: RunLoader | RoutedLoader
     columns: tuple[tuple[Column, int], ...]
-    nullable: tuple[bool, ...]  # of the plan's columns
+    nullable: tuple[bool, ...]
     form: BatchForm
-    options: StreamOptions
+    setup: StreamSetup
     stats: StreamStats
+    stretches: Walk
 
     def reading(self, share: Share, seed: int, epoch: int) -> Reading:
         """Every step of the share. Reading begins with the first one asked for."""
@@ -98,8 +111,12 @@ class Assembler:
         teach_allocator()
         items = self.plan.items(seed, epoch)
         walk = _Walk(self, fetcher, items, lost)
-        planned = Ahead(
-            map(walk.prepared, self._stretches(share, seed, epoch, items)), 1, "tensorrepo-plan"
+        planned = OrderedMap(
+            self.stretches(share, seed, epoch, items),
+            walk.prepared,
+            threads=1,
+            ahead=2,
+            name="plan",
         )
         try:
             yield from walk.groups(planned)
@@ -107,42 +124,14 @@ class Assembler:
             planned.close()
             fetcher.close()
 
-    def _stretches(self, share: Share, seed: int, epoch: int, items: Items) -> Iterator[Stretch]:
-        plan, chosen = self.plan, self.plan.arrangement
-        # With buckets a lane may give its rows of two blocks far apart.
-        spread = 2 * (chosen.lanes + chosen.block_rows)
-        least = max(_FIRST_ROWS, spread, chosen.window_rows // 4)
-        most = max(STRETCH_ROWS, least)
-        if not self.loader.is_local:
-            # What is known of the future must be enough for all that may be on its way: from the
-            # first step on for some requests, later for as much as may be fetched ahead.
-            item_bytes = max(1, plan.item_bytes)
-            least = max(least, min(_FIRST_BYTES // item_bytes, STRETCH_ROWS))
-            known = 2 * self.options.ahead_bytes // item_bytes
-            most = max(most, min(known, MOST_STRETCH_ROWS))
-        if chosen.kind == "global" and not self.loader.is_local:
-            # Rows of a full shuffle share no pages, so what two stretches need is the window.
-            run_bytes = int(plan.run_bytes.sum()) // max(1, plan.runs)
-            least = most = max(1, plan.window_bytes // max(1, 2 * run_bytes))
-        found = stretches(
-            plan.order(seed, epoch, items),
-            items.counts,
-            share,
-            key=epoch_key(seed, epoch, Purpose.ROWS),
-            keep=chosen.kind == "resident",
-            stretch_rows=most,
-            first_rows=least,
-        )
-        return (placed(stretch, items) for stretch in found)
-
     def _fetcher(self, lost: LostRuns) -> RunSource:
-        loader, options = self.loader, self.options
+        loader, options = self.loader, self.setup.options
         tolerant = options.on_error != "raise"
         if not loader.is_local:
             means = means_of(
                 loader.objects,
-                clock=options.clock,
-                cache=options.page_cache,
+                clock=self.setup.clock,
+                cache=self.setup.page_cache,
                 threads=options.threads,
             )
             found = Downloads(loader, means, self.stats, ahead_bytes=options.ahead_bytes)
@@ -161,14 +150,63 @@ class Assembler:
     @property
     def fetch_threads(self) -> int | None:
         """How many threads load runs; None: as many requests as the store bears."""
-        if self.options.threads is not None or not self.loader.is_local:
-            return self.options.threads
+        if self.setup.options.threads is not None or not self.loader.is_local:
+            return self.setup.options.threads
         return load_threads(in_place=self.loader.is_in_place)
 
     @property
     def steps_at_once(self) -> int:
         """How many steps are gathered together."""
-        return steps_at_once(self.options.batch_size // self.options.world, self.plan.item_bytes)
+        options = self.setup.options
+        return steps_at_once(options.batch_size // options.world, self.plan.item_bytes)
+
+
+def plan_stretches(
+    plan: Plan,
+    is_local: bool,
+    ahead_bytes: int,
+    share: Share,
+    seed: int,
+    epoch: int,
+    items: Items,
+) -> Iterator[Stretch]:
+    """The stretches of an epoch of one dataset.
+
+    Args:
+        plan: plan of the dataset.
+        is_local: whether its runs lie in memory or on a local disk.
+        ahead_bytes: decoded bytes that may be fetched ahead.
+        share: steps to walk over.
+        seed: seed of the order.
+        epoch: number of the epoch.
+        items: items of the epoch.
+    """
+    chosen = plan.arrangement
+    # With buckets a lane may give its rows of two blocks far apart.
+    spread = 2 * (chosen.lanes + chosen.block_rows)
+    least = max(FIRST_ROWS, spread, chosen.window_rows // 4)
+    most = max(STRETCH_ROWS, least)
+    if not is_local:
+        # What is known of the future must be enough for all that may be on its way: from the
+        # first step on for some requests, later for as much as may be fetched ahead.
+        item_bytes = max(1, plan.item_bytes)
+        least = max(least, min(_FIRST_BYTES // item_bytes, STRETCH_ROWS))
+        known = 2 * ahead_bytes // item_bytes
+        most = max(most, min(known, MOST_STRETCH_ROWS))
+    if chosen.kind == "global" and not is_local:
+        # Rows of a full shuffle share no pages, so what two stretches need is the window.
+        run_bytes = int(plan.run_bytes.sum()) // max(1, plan.runs)
+        least = most = max(1, plan.window_bytes // max(1, 2 * run_bytes))
+    found = stretches(
+        plan.order(seed, epoch, items),
+        items.counts,
+        share,
+        key=epoch_key(seed, epoch, Purpose.ROWS),
+        keep=chosen.kind == "resident",
+        stretch_rows=most,
+        first_rows=least,
+    )
+    return (placed(stretch, items) for stretch in found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,9 +226,9 @@ class _Walk:
         self._assembler = assembler
         self._fetcher = fetcher
         self._lost = lost
-        self._bad = BadSamples(assembler.options.on_error, assembler.stats)
+        self._bad = BadSamples(assembler.setup.options.on_error, assembler.stats)
         self._stats = assembler.stats
-        self._clock = assembler.options.clock
+        self._clock = assembler.setup.clock
         plan = assembler.plan
         self._values: list[RunValues | PackedRuns] = [
             RunValues(plan.live, column.index.storage, nullable=nullable)
@@ -198,7 +236,9 @@ class _Walk:
         ]
         if isinstance(items, PackedItems):
             element = plan.leading.index.storage.element
-            self._values = [PackedRuns(items, plan.first_row, element, assembler.options.pad, lost)]
+            self._values = [
+                PackedRuns(items, plan.first_row, element, assembler.setup.options.pad, lost)
+            ]
 
     def prepared(self, stretch: Stretch) -> _Prepared:
         """Work out for all steps of a stretch what does not depend on where runs lie."""

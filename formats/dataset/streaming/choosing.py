@@ -39,44 +39,29 @@ from tensorrepo.formats.dataset.streaming.ordering.weights import (
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.columns.schema import Column
     from tensorrepo.formats.dataset.columns.values import ColumnValues
-
-    # One number per row, the name of a column that holds them, or {"column": "balanced"}.
-    GivenWeights = NDArray[Any] | Sequence[float] | str | Mapping[str, str]
+    from tensorrepo.formats.dataset.streaming.options import Sampling
 
 _MOST_CLASSES = 1 << 20  # each is known to Python while classes are counted
 
 
-def choose(
-    dataset: Dataset,
-    *,
-    rows: Any = None,
-    where: Where | None = None,
-    weights: GivenWeights | None = None,
-    balance: str | None = None,
-    epoch_rows: int | None = None,
-) -> Selection | None:
-    """What to hand out of `dataset`; None: every row once.
+def choose(dataset: Dataset, sampling: Sampling) -> Selection | None:
+    """Rows of `dataset` to hand out; None: every row once.
 
-    Args:
-        dataset: whose rows.
-        rows: a slice, row numbers, a mask of all rows, or row ids; None: all.
-        where: a predicate, or what else names rows when they are changed; None: all. With `rows`
-            both must name a row.
-        weights: how often each row comes on average, see `GivenWeights`; 0: never.
-        balance: a column whose classes come equally often: ``weights={balance: "balanced"}``.
-        epoch_rows: expected rows of an epoch, with weights; None: what they add up to, and with
-            `balance` as many rows as were chosen.
+    Where both `rows` and `where` are given, both must name a row. Without `epoch_rows` an epoch
+    is as long as weights add up to, and with `balance` as many rows as were chosen.
 
     Raises:
         InvalidInputError: nothing that names rows, no weights, or both kinds of weights.
         NotFoundError: no such row, row id or column.
     """
+    rows, where, epoch_rows = sampling.rows, sampling.where, sampling.epoch_rows
+    weights, balance = sampling.weights, sampling.balance
     if isinstance(weights, Mapping):
         balance = _balance(weights, balance)
         weights = None
@@ -87,8 +72,7 @@ def choose(
         weighted, text = _balanced(dataset, balance, chosen, epoch_rows)
         texts.append(text)
     elif weights is not None:
-        given = _given(dataset, weights, chosen)
-        weighted = given_weights(given, chosen, epoch_rows)
+        weighted = given_weights(_given(dataset, weights, chosen), chosen, epoch_rows)
         texts.append(f"weighted by {weights!r}" if isinstance(weights, str) else "weighted")
     if weighted is not None:
         return Selection(weighted.positive(), weighted, ", ".join(texts))
@@ -112,8 +96,6 @@ def _check(weights: Any, balance: str | None, epoch_rows: int | None) -> None:
         )
     if epoch_rows is not None and weights is None and balance is None:
         raise InvalidInputError("epoch_rows= scales weights: give weights= or balance= too")
-    if epoch_rows is not None and not 0 < epoch_rows < 1 << 31:
-        raise InvalidInputError(f"epoch_rows is at least 1 and below 2^31, got {epoch_rows}")
 
 
 # ------------------------------------------------------------------------------ rows

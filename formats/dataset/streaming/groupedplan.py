@@ -50,36 +50,6 @@ _LEAST_GROUP_RUNS = 128
 _OPEN_RUNS = 1 << 19  # about so many are known at once
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupedColumn(ColumnPlan):
-    """A column of which one group is known: `index` and the pages of runs are of that group."""
-
-    all_bytes: int = 0  # stored, of all pages
-    groups: float = 1.0  # like the one that is known
-
-    @property
-    def stored_bytes(self) -> int:
-        return self.all_bytes
-
-    @property
-    def pages(self) -> int:
-        return round(self.groups * self.index.pages)
-
-    @property
-    def requests(self) -> int:
-        own: int = ColumnPlan.requests.fget(self)  # type: ignore[attr-defined]
-        return round(self.groups * own)
-
-    @property
-    def read_bytes(self) -> int:
-        own: int = ColumnPlan.read_bytes.fget(self)  # type: ignore[attr-defined]
-        return round(self.groups * own)
-
-    @property
-    def page_bytes(self) -> int:
-        return 0 if self.reading == "rows" else self.all_bytes
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class GroupedPlan(Plan):
     """A plan whose arrays by run are by slot, and empty until it is `opened`.
@@ -208,15 +178,14 @@ def _planned(
     stored = {each.id: each.stored_bytes for each in table.dataset.root.statistics}
     groups = table.dataset.rows / int(sample.runs.live.sum())
     columns = tuple(
-        GroupedColumn(
+        ColumnPlan(
             column.name,
             column.index,
             column.reading,
             column.first_page,
             column.stop_page,
             column.rows_bytes,
-            stored[column.index.id],
-            groups,
+            sampled=(groups, stored[column.index.id]),
         )
         for column in sample.plan.columns
     )

@@ -1,84 +1,292 @@
-"""What can be asked of a stream, and what does it tell afterwards?"""
+"""Options of a stream: name, type, default, bounds and description, each declared once.
+
+`StreamOptions` and `Sampling` are what a caller may ask for. Their checks, what travels to another
+process, which options streams of a mix must share, and the arguments of `Dataset.stream` in the
+SDK and of ``tensorrepo stream`` follow from the fields here, or are held equal to them by a test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
 
+from numpy.typing import NDArray
+
+from tensorrepo.formats import arguments
+from tensorrepo.formats.dataset.editing.where import Where
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError
 from tensorrepo.formats.dataset.streaming.batching.batch import Batch
-from tensorrepo.formats.dataset.streaming.batching.decode import Decode
-from tensorrepo.formats.dataset.streaming.batching.outputs import OUTPUTS, Output, pins
-from tensorrepo.formats.dataset.streaming.fetching.fetchstats import FetchStats
+from tensorrepo.formats.dataset.streaming.batching.decode import Decode, Images
+from tensorrepo.formats.dataset.streaming.batching.outputs import Output, pins
+from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Last, Share
-from tensorrepo.formats.native.rows import BEST
+from tensorrepo.formats.dataset.streaming.tuning import usual_work_threads
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.pagecache import PageCache
 
 Transform = Callable[[Batch], Any]
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 Workers = Literal["thread", "process"]
+# One number per row, the name of a column that holds them, or {"column": "balanced"}.
+GivenWeights = NDArray[Any] | Sequence[float] | str | Mapping[str, str]
+
+WINDOW_BYTES = 512 << 20
+AHEAD_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions:
-    """How batches are made; `stream.stream` says what each of these means."""
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Declaration of an option, beside its name, type and default.
 
-    batch_size: int
-    rank: int
-    world: int
-    replicate: int
-    last: Last
-    output: Output
-    pad: float | None
-    transform: Transform | None
-    prefetch: int
-    threads: int | None
-    work_threads: int
-    ahead_bytes: int
-    clock: Callable[[], float]
-    pin: bool | None = None
-    workers: Workers = "thread"
-    remake: Callable[..., Any] | None = None
-    on_error: OnError = "raise"
-    images: Mapping[str, Decode] = field(default_factory=dict)
-    page_cache: PageCache | None = None
+    Attributes:
+        text: noun phrase that describes it to the caller.
+        check: called with name and value, gives the value in its usual form or raises; not called
+            for None where that is the default.
+        keyword: name in the SDK, where it differs; None: not offered there.
+        per_source: whether streams of one mix may differ in it.
+    """
+
+    text: str
+    check: Callable[[str, Any], Any] | None = None
+    keyword: str | None = ""
+    per_source: bool = False
+
+
+def option(
+    default: Any,
+    text: str,
+    check: Callable[[str, Any], Any] | None = None,
+    keyword: str | None = "",
+    *,
+    per_source: bool = False,
+) -> Any:
+    """A field of a record of options; see `Option`."""
+    declaration = Option(text, check, keyword, per_source)
+    return field(default=default, metadata={Option: declaration})
+
+
+def declared(record: Any) -> dict[str, Option]:
+    """Every option of a record, by the name of its field."""
+    return {each.name: each.metadata[Option] for each in fields(record)}
+
+
+def check_record(record: Any) -> None:
+    """Check each option of a frozen record by its declaration, and bring it to its usual form.
+
+    Raises:
+        InvalidInputError: an option that is something else than declared.
+    """
+    for each in fields(record):
+        check, value = each.metadata[Option].check, getattr(record, each.name)
+        if check is not None and not (value is None and each.default is None):
+            object.__setattr__(record, each.name, check(each.name, value))
+
+
+def _whole(least: int, most: int = arguments.MOST) -> Callable[[str, Any], int]:
+    return partial(arguments.whole, least=least, most=most)
+
+
+def _one_of(kind: Any) -> Callable[[str, Any], Any]:
+    def check(name: str, value: Any) -> Any:
+        values = get_args(kind)
+        if value not in values:
+            *first, last = map(repr, values)
+            raise InvalidInputError(f"{name} is {', '.join(first)} or {last}, got {value!r:.80}")
+        return value
+
+    return check
+
+
+def _columns(_: str, value: Any) -> tuple[str, ...] | None:
+    return checks.column_names(value)
+
+
+def _function(name: str, value: Any) -> Any:
+    checks.function(name, value)
+    return value
+
+
+def _on_error(name: str, value: Any) -> Any:
+    if value not in ("raise", "skip") and not callable(value):
+        raise InvalidInputError(f"{name} is 'raise', 'skip' or a function, got {value!r:.80}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sampling:
+    """Which rows come how often, and what makes an item."""
+
+    rows: Any = option(
+        None, "rows to stream: a slice, row numbers, a mask, or row ids; None means all"
+    )
+    where: Where | None = option(
+        None, "predicate that rows must fulfil too, or what else names rows for a draft"
+    )
+    weights: GivenWeights | None = option(
+        None,
+        "how often each row comes in an epoch, on average: a number per row, or the name of a "
+        "column. 0 means never",
+    )
+    balance: str | None = option(None, "column whose classes come equally often")
+    epoch_rows: int | None = option(
+        None, "average length of an epoch, with `weights` or `balance`", _whole(1, (1 << 31) - 1)
+    )
+    pack: int | None = option(
+        None,
+        "number of elements of an item that the one column is cut into; `batch.segments` says "
+        "which row each element is of. Then steps count items",
+        _whole(1),
+    )
+    bucket: str | None = option(
+        None, "column by whose length, or value, rows that are alike come together"
+    )
+    bucket_steps: int = option(
+        64, "size of the windows, in steps, within which rows are sorted for `bucket`", _whole(2)
+    )
 
     def __post_init__(self) -> None:
-        if self.output not in OUTPUTS:
-            raise InvalidInputError(f"output is one of {', '.join(OUTPUTS)}, got {self.output!r}")
-        if self.last not in get_args(Last):
-            raise InvalidInputError(f"last is 'short', 'drop' or 'pad', got {self.last!r}")
-        checks.function("transform", self.transform)
-        if self.pin is not None:
-            checks.truth("pin", self.pin)
+        check_record(self)
+        if self.pack is not None and self.bucket is not None:
+            raise InvalidInputError(
+                "packed items are all of one length, so there is nothing for bucket= to sort: "
+                "give pack= or bucket="
+            )
+
+    @property
+    def is_every_row(self) -> bool:
+        """Whether each row is an item, and comes once."""
+        chosen = (self.rows, self.where, self.weights, self.balance, self.epoch_rows)
+        made = (self.pack, self.bucket)
+        return all(each is None for each in (*chosen, *made))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StreamOptions:
+    """What a caller may ask of a stream."""
+
+    batch_size: int = option(
+        MISSING, "rows of a step, over all ranks; items where these are packed", _whole(1)
+    )
+    columns: Sequence[str] | None = option(
+        None, "names of the columns; None means all", _columns, per_source=True
+    )
+    shuffle: Shuffle = option(
+        "pages",
+        '"pages" mixes rows of as many pages as fit the window, "global" is a full shuffle, '
+        'cheap for data that fits the window or is local, "buffer" shuffles windows of storage '
+        "order; False keeps the order",
+        per_source=True,
+    )
+    window_bytes: int = option(
+        WINDOW_BYTES,
+        "decoded bytes to shuffle in, for the whole job",
+        _whole(1),
+        "window",
+        per_source=True,
+    )
+    sampling: Sampling = option(
+        Sampling(), "which rows come how often", keyword=None, per_source=True
+    )
+    seed: int = option(
+        0,
+        "seed of the order; with `epoch` and the dataset it says all of it",
+        arguments.word,
+        per_source=True,
+    )
+    epoch: int = option(
+        0, "first pass over the data; `set_epoch` goes on", arguments.word, per_source=True
+    )
+    transform: Transform | None = option(
+        None,
+        "function called with every batch, by several threads at once; its result is handed "
+        "out instead, in order",
+        _function,
+    )
+    output: Output = option(
+        "numpy",
+        'form of the values: "numpy" arrays, "torch" tensors or "jax" arrays of the same '
+        'memory where they can be, or "arrow" arrays',
+        _one_of(Output),
+    )
+    last: Last = option(
+        "short",
+        'treatment of a last, short step: handed out "short", left out ("drop"), or filled up '
+        'with rows of it again ("pad"), as many as `batch.repeated` says',
+        _one_of(Last),
+    )
+    pad: float | None = option(
+        None, "value that fills up ragged columns, which are then stacked into one array"
+    )
+    rank: int = option(
+        0, "rank of this process; None reads RANK, which more than one rank need", _whole(0)
+    )
+    world: int = option(
+        1, "number of ranks that share the steps; None reads WORLD_SIZE", _whole(1), "world_size"
+    )
+    replicate: int = option(
+        1, "tensor-parallel group size: this many consecutive ranks get the same rows", _whole(1)
+    )
+    pin: bool | None = option(
+        None,
+        "whether tensors are handed out in pinned memory; None: where torch has a GPU to copy "
+        "them to",
+        arguments.flag,
+    )
+    workers: Workers = option(
+        "thread",
+        'where batches are made: on threads ("thread"), or on those of a "process" of its own, '
+        "which pays where the transform is much Python",
+        _one_of(Workers),
+    )
+    images: Images = option(
+        None,
+        "how image columns are decoded into arrays: a `Decode` for all of them, or one by "
+        "column; True for pictures of their own size",
+    )
+    on_error: OnError = option(
+        "raise",
+        'treatment of rows whose image or page is damaged: "raise"; "skip" leaves them out and '
+        "counts them in `Stream.stats`; or a function of the error and the row's id, called by "
+        "several threads, that gives encoded bytes or pixels for an image, or None",
+        _on_error,
+    )
+    prefetch: int | None = option(
+        None,
+        "batches made ahead on threads; 0 makes them when asked for, None chooses by bytes",
+        _whole(0),
+        None,
+    )
+    threads: int | None = option(
+        None, "number of threads that fetch; None chooses by where the data lies", _whole(1), None
+    )
+    work_threads: int | None = option(
+        None,
+        "number of threads that decode and transform; None: one a core, up to 8. 1 for what is "
+        "not thread-safe",
+        _whole(1),
+        None,
+    )
+    ahead_bytes: int = option(
+        AHEAD_BYTES, "decoded bytes that may be fetched ahead of their first use", _whole(1), None
+    )
+
+    def __post_init__(self) -> None:
+        check_record(self)
         if self.world % self.replicate:
             raise InvalidInputError(
                 f"replicate={self.replicate} ranks cannot have the same share in a world of "
                 f"{self.world}: it has to divide it."
             )
-        threads = 1 if self.threads is None else self.threads
-        if self.prefetch < 0 or self.ahead_bytes < 1 or threads < 1:
-            raise InvalidInputError(
-                "prefetch is at least 0, ahead_bytes and threads are at least 1, got "
-                f"{self.prefetch}, {self.ahead_bytes} and {self.threads}"
-            )
-        if self.on_error not in ("raise", "skip") and not callable(self.on_error):
-            raise InvalidInputError(
-                f"on_error is 'raise', 'skip' or a function, got {self.on_error!r:.80}"
-            )
-        if self.images and self.output == "arrow":
+        if self.output == "arrow" and self.images:
             raise InvalidInputError(
                 "images are decoded to arrays: output is 'numpy', 'torch' or 'jax'"
             )
-        if self.workers not in get_args(Workers):
-            raise InvalidInputError(f"workers is 'thread' or 'process', got {self.workers!r}")
-        if self.workers == "process" and self.remake is None:
-            raise InvalidInputError(
-                "workers='process' opens the dataset once more in another process, and this one "
-                "belongs to no repository with a URL: use workers='thread'"
-            )
+        if self.output == "arrow" and self.sampling.pack is not None:
+            raise InvalidInputError("packed items are arrays: output is 'numpy', 'torch' or 'jax'")
         self.share(0)
         pins(self.pin, self.output)
 
@@ -87,8 +295,13 @@ class StreamOptions:
         """Whether tensors are handed out in pinned memory."""
         return pins(self.pin, self.output)
 
+    @property
+    def own_work_threads(self) -> int:
+        """Number of threads that decode and transform."""
+        return self.work_threads or usual_work_threads(os.cpu_count())
+
     def share(self, start: int, turn: int = 0, turns: int = 1) -> Share:
-        """What this rank reads from position `start` on, as one of `turns` workers."""
+        """Steps of this rank from position `start` on, as one of `turns` workers."""
         alike = self.replicate
         if not 0 <= self.rank < self.world:
             raise InvalidInputError(f"rank is in [0, world), got {self.rank} of {self.world}")
@@ -97,42 +310,56 @@ class StreamOptions:
         )
 
 
-@dataclass(slots=True)
-class StreamStats(FetchStats):
-    """What an iteration did up to now, and what it asked of a store (see `FetchStats`).
-
-    Each number is written by one thread, or behind a lock.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StreamSetup:
+    """Options of a stream with nothing left to choose, and the means it works with.
 
     Attributes:
-        batches: made.
-        rows: in them.
-        runs: read, verified and decoded.
-        run_bytes: their decoded bytes.
-        plan_seconds: that the thread which makes batches waited for the order to be worked out.
-        fetch_seconds: that it waited for runs.
-        gather_seconds: that it brought rows together.
-        idle_seconds: that it waited for the consumer, with `prefetch` batches ready.
-        decode_seconds: in decoding images, of all threads together.
-        transform_seconds: in the transform, of all threads together.
-        waited_seconds: that the consumer waited for batches.
-        skipped: rows that were left out, by what was bad: "image" or "page".
-        replaced: rows for which `on_error` gave something else, likewise.
-        bad: the first few of both: row id, column and reason.
-        kernel: what gathers rows: "native", in C, or "numpy" where that was not built.
+        options: options as the caller gave them.
+        prefetch: batches made ahead.
+        decodes: image columns to decode, and how.
+        clock: gives seconds, for statistics.
+        page_cache: keeps a part of what is read from a store on this machine's disk.
+        remake: makes the same stream in another process: called there with options to replace,
+            and passed there as `multiprocessing` does.
     """
 
-    batches: int = 0
-    rows: int = 0
-    runs: int = 0
-    run_bytes: int = 0
-    plan_seconds: float = 0.0
-    fetch_seconds: float = 0.0
-    gather_seconds: float = 0.0
-    idle_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    transform_seconds: float = 0.0
-    waited_seconds: float = 0.0
-    skipped: dict[str, int] = field(default_factory=dict)
-    replaced: dict[str, int] = field(default_factory=dict)
-    bad: list[str] = field(default_factory=list)
-    kernel: str = BEST.name
+    options: StreamOptions
+    prefetch: int
+    decodes: Mapping[str, Decode]
+    clock: Callable[[], float]
+    page_cache: PageCache | None = None
+    remake: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.options.workers == "process" and self.remake is None:
+            raise InvalidInputError(
+                "workers='process' opens the dataset once more in another process, and this one "
+                "belongs to no repository with a URL: use workers='thread'"
+            )
+
+
+def options_of(keywords: Mapping[str, Any]) -> StreamOptions:
+    """The options that a caller of the SDK gave, by their keywords there; others are left out."""
+    names = {
+        record: {option.keyword or name: name for name, option in declared(record).items()
+                 if option.keyword is not None}
+        for record in (StreamOptions, Sampling)
+    }  # fmt: skip
+    plain, sampling = (
+        {own[keyword]: value for keyword, value in keywords.items() if keyword in own}
+        for own in names.values()
+    )
+    return StreamOptions(**plain, sampling=Sampling(**sampling))
+
+
+def described(call: _Call) -> _Call:
+    """`call`, a method of the SDK, with its options described first in its docstring."""
+    lines = [
+        f"            {option.keyword or name}: {option.text}.\n"
+        for record in (StreamOptions, Sampling)
+        for name, option in declared(record).items()
+        if option.keyword is not None
+    ]
+    call.__doc__ = (call.__doc__ or "").replace("Args:\n", "Args:\n" + "".join(lines), 1)
+    return call

@@ -12,15 +12,14 @@ import weakref
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tensorrepo.formats.dataset.streaming.batching.stages import Stages
-from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead, is_own_thread
+from tensorrepo.repo.threads import OrderedMap, is_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from tensorrepo.formats.dataset.streaming.assemble import Reading
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch
-    from tensorrepo.formats.dataset.streaming.options import StreamStats
+    from tensorrepo.formats.dataset.streaming.stats import StreamStats
 
 Item = tuple[int, Any]  # a position, and what is handed out for the step that ends there
 
@@ -71,29 +70,36 @@ def items_ahead(
     if work is None:
         plain = _plain(groups)
         ahead = -(-prefetch // steps_at_once)
-        return Ahead(plain, ahead, "tensorrepo-batches", stop=stop) if ahead else plain
+        if not ahead:
+            return plain
+        # One more than are ready: the thread makes the next one meanwhile.
+        return OrderedMap(plain, _as_it_is, threads=1, ahead=ahead + 1, name="batches", stop=stop)
     if not prefetch:
         return _worked(groups, work)
-    return Stages(
+    return OrderedMap(
         _single(groups),
         lambda batch: [(batch.position, work(batch))],
         threads=threads,
-        most=max(prefetch, threads + 1),
-        name="tensorrepo-batches",
+        ahead=max(prefetch, threads + 1),
+        name="batches",
         stop=stop,
     )
+
+
+def _as_it_is(items: list[Item]) -> list[Item]:
+    return items
 
 
 def _decoded(reading: Reading, decoding: Decoding, prefetch: int, threads: int) -> Items:
     calls = _calls(reading.groups, decoding)
     if not prefetch:
         return _called(calls)
-    return Stages(
+    return OrderedMap(
         calls,
         lambda call: call(),
         threads=threads,
-        most=max(prefetch * decoding.portions, threads + 1),
-        name="tensorrepo-batches",
+        ahead=max(prefetch * decoding.portions, threads + 1),
+        name="batches",
         stop=reading.stop,
     )
 

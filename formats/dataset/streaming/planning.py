@@ -1,19 +1,17 @@
-"""What does a stream of this dataset read, given what people ask for?
+"""Plan of a stream: the pages that it reads, made from a dataset and the options of a caller.
 
-`Sampling` is what can be asked for beyond columns and shuffling. Making the plan reads what it
-needs to know once: the columns that a predicate, weights or classes are about, and lengths of rows.
+Making it reads what it needs to know once: the columns that a predicate, weights or classes are
+about, and lengths of rows.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats import arguments
 from tensorrepo.formats.dataset.columns.types import Layout
 from tensorrepo.formats.dataset.read import (
     Dataset,
@@ -27,71 +25,27 @@ from tensorrepo.formats.dataset.streaming.choosing import choose
 from tensorrepo.formats.dataset.streaming.groupedplan import plan_groups
 from tensorrepo.formats.dataset.streaming.lengths import page_elements, row_lengths
 from tensorrepo.formats.dataset.streaming.ordering.packing import Packing
-from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, Shuffle, make_plan
+from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, make_plan
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorrepo.formats.dataset.editing.where import Where
-    from tensorrepo.formats.dataset.streaming.choosing import GivenWeights
+    from tensorrepo.formats.dataset.streaming.options import StreamOptions
     from tensorrepo.formats.dataset.streaming.ordering.items import RowLengths, Selection
 
-BUCKET_STEPS = 64
 _MOST_ITEM_BYTES = 1 << 31
 _MOST_BLOCK_ROWS = 1 << 24  # sorted at once: some hundred bytes each
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sampling:
-    """Which rows come how often, and what makes an item; `stream.stream` says what these mean."""
-
-    rows: Any = None
-    where: Where | None = None
-    weights: GivenWeights | None = None
-    balance: str | None = None
-    epoch_rows: int | None = None
-    pack: int | None = None
-    bucket: str | None = None
-    bucket_steps: int = BUCKET_STEPS
-
-    def __post_init__(self) -> None:
-        if self.pack is not None:
-            object.__setattr__(self, "pack", arguments.whole("pack", self.pack, 1))
-        if self.epoch_rows is not None:
-            found = arguments.whole("epoch_rows", self.epoch_rows, 1, (1 << 31) - 1)
-            object.__setattr__(self, "epoch_rows", found)
-        if self.pack is not None and self.bucket is not None:
-            raise InvalidInputError(
-                "packed items are all of one length, so there is nothing for bucket= to sort: "
-                "give pack= or bucket="
-            )
-        found = arguments.whole("bucket_steps", self.bucket_steps, 2)
-        object.__setattr__(self, "bucket_steps", found)
-
-    @property
-    def is_every_row(self) -> bool:
-        """Whether each row is an item, and comes once."""
-        chosen = (self.rows, self.where, self.weights, self.balance, self.epoch_rows)
-        made = (self.pack, self.bucket)
-        return all(each is None for each in (*chosen, *made))
-
-
-def plan_stream(
-    dataset: Dataset,
-    names: tuple[str, ...],
-    sampling: Sampling,
-    *,
-    batch_size: int,
-    window_bytes: int,
-    shuffle: Shuffle,
-) -> Plan:
-    """Plan to stream columns of a dataset; `make_plan` says what the sizes mean.
+def plan_stream(dataset: Dataset, names: tuple[str, ...], options: StreamOptions) -> Plan:
+    """Plan to stream columns of a dataset.
 
     Raises:
-        InvalidInputError: wishes that contradict each other or the columns.
+        InvalidInputError: options that contradict each other or the columns.
         NotFoundError: no such row or column.
     """
+    sampling, batch_size = options.sampling, options.batch_size
     if sampling.pack is not None:
         _check_packed(dataset, names, sampling.pack)
     if sampling.bucket is not None and batch_size * sampling.bucket_steps > _MOST_BLOCK_ROWS:
@@ -100,52 +54,30 @@ def plan_stream(
             f"at most {_MOST_BLOCK_ROWS:,} rows. Use fewer bucket_steps."
         )
     by_schema = tuple(each.name for each in dataset.schema.columns if each.name in names)
-    eager = partial(
-        _plan_whole,
-        dataset,
-        by_schema,
-        sampling,
-        batch_size=batch_size,
-        window_bytes=window_bytes,
-        shuffle=shuffle,
-    )
-    if sampling.is_every_row and (shuffle is True or shuffle == "pages"):
+    eager = partial(_plan_whole, dataset, by_schema, options)
+    if sampling.is_every_row and (options.shuffle is True or options.shuffle == "pages"):
         grouped = plan_groups(
-            dataset, by_schema, eager, batch_size=batch_size, window_bytes=window_bytes
+            dataset, by_schema, eager, batch_size=batch_size, window_bytes=options.window_bytes
         )
         if grouped is not None:
             return grouped
     return eager()
 
 
-def _plan_whole(
-    dataset: Dataset,
-    names: tuple[str, ...],
-    sampling: Sampling,
-    *,
-    batch_size: int,
-    window_bytes: int,
-    shuffle: Shuffle,
-) -> Plan:
+def _plan_whole(dataset: Dataset, names: tuple[str, ...], options: StreamOptions) -> Plan:
     """Plan with all runs in view."""
     _read_indexes(dataset, names)
-    selection = choose(
-        dataset,
-        rows=sampling.rows,
-        where=sampling.where,
-        weights=sampling.weights,
-        balance=sampling.balance,
-        epoch_rows=sampling.epoch_rows,
-    )
+    sampling = options.sampling
+    selection = choose(dataset, sampling)
     packing, lengths = _packing(dataset, names, sampling.pack, selection)
     if sampling.bucket is not None:
         lengths = row_lengths(dataset, sampling.bucket)
     return make_plan(
         [(name, column_index(dataset, name)) for name in names],
         far=any(page_reader(dataset, name).is_far for name in names),
-        batch_size=batch_size,
-        window_bytes=window_bytes,
-        shuffle=shuffle,
+        batch_size=options.batch_size,
+        window_bytes=options.window_bytes,
+        shuffle=options.shuffle,
         deleted=live_rows(dataset),
         selection=selection,
         packing=packing,
@@ -200,8 +132,8 @@ def _packing(
 ) -> tuple[Packing | None, RowLengths | None]:
     if size is None:
         return None, None
-    told = page_elements(dataset, names[0]) if selection is None else None
-    if told is not None:
-        return Packing(size, None, told), None
+    elements = page_elements(dataset, names[0]) if selection is None else None
+    if elements is not None:
+        return Packing(size, None, elements), None
     lengths = row_lengths(dataset, names[0])
     return Packing(size, lengths.values, np.zeros(0, np.int64)), lengths

@@ -21,35 +21,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch
-    from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamStats
+    from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
+    from tensorrepo.formats.dataset.streaming.stats import StreamStats
 
     Work = Callable[[Batch], Any]
 
 
-def decoder_of(options: StreamOptions) -> Decoder | None:
+def decoder_of(setup: StreamSetup) -> Decoder | None:
     """What decodes the images of a stream; None where there are none to decode."""
-    if not options.images:
+    if not setup.decodes:
         return None
-    share = options.share(0)
+    share = setup.options.share(0)
     return Decoder(
-        options.images,
-        partial(as_output, output=options.output),
+        setup.decodes,
+        partial(as_output, output=setup.options.output),
         rows=-(-share.batch_size // share.world),
-        prefetch=options.prefetch,
+        prefetch=setup.prefetch,
     )
 
 
-def work_of(options: StreamOptions, stats: StreamStats) -> Work | None:
+def work_of(setup: StreamSetup, stats: StreamStats) -> Work | None:
     """What is done to every batch, images decoded, by several threads at once; None: nothing."""
-    transform, clock = options.transform, options.clock
-    finish = finish_of(options) if options.pins else None
+    transform, clock = setup.options.transform, setup.clock
+    finish = finish_of(setup.options) if setup.options.pins else None
     if transform is None:
         return finish
     lock = Lock()
 
     def transformed(batch: Batch) -> Any:
         began = clock()
-        found = _called(transform, batch)
+        found = _transformed(transform, batch)
         with lock:
             stats.transform_seconds += clock() - began
         return found if finish is None else finish(found)
@@ -57,7 +58,7 @@ def work_of(options: StreamOptions, stats: StreamStats) -> Work | None:
     return transformed
 
 
-def _called(transform: Work, batch: Batch) -> Any:
+def _transformed(transform: Work, batch: Batch) -> Any:
     """What the transform returns; what it raises says on which batch."""
     position = batch.position  # it may change the batch
     try:
@@ -72,19 +73,19 @@ def _called(transform: Work, batch: Batch) -> Any:
 
 
 def decoding_of(
-    decoder: Decoder, work: Work | None, options: StreamOptions, stats: StreamStats, key: int
+    decoder: Decoder, work: Work | None, setup: StreamSetup, stats: StreamStats, key: int
 ) -> Decoding:
     """How the images of a batch are decoded, and what is done to it then.
 
     Args:
-        decoder: of the stream.
-        work: done to a decoded batch.
-        options: of the stream.
+        decoder: decoder of the stream.
+        work: what is done to a decoded batch.
+        setup: setup of the stream.
         stats: where the time, and what became of bad images, is counted.
-        key: of the epoch's crops and flips.
+        key: key of the epoch's crops and flips.
     """
-    bad = BadSamples(options.on_error, stats)
-    clock, lock = options.clock, Lock()
+    bad = BadSamples(setup.options.on_error, stats)
+    clock, lock = setup.clock, Lock()
 
     def finish(batch: Batch) -> Item:
         return batch.position, batch if work is None else work(batch)
@@ -103,8 +104,8 @@ def finish_of(options: StreamOptions) -> Callable[[Any], Any]:
     """What is done last, in the process of the user, to what is handed out."""
     if options.output == "jax":
         return partial(with_leaves_changed, change=numbers_as_jax)
-    return partial(with_leaves_changed, change=pinned) if options.pins else _as_it_is
+    return partial(with_leaves_changed, change=pinned) if options.pins else _unchanged
 
 
-def _as_it_is(item: Any) -> Any:
+def _unchanged(item: Any) -> Any:
     return item

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
-from tensorrepo.formats.dataset.mix import Mix
+from tensorrepo.formats.dataset.mix import mix as mix_of
 from tensorrepo.formats.dataset.read import Dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
-from tensorrepo.formats.dataset.streaming.planning import Sampling
+from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.datasets import same_rows, stored
 from tests.support.objects import MemoryObjects
@@ -42,9 +42,9 @@ def _no_thread_is_left() -> Any:
 
 @pytest.fixture
 def mixed(large: Dataset, small: Dataset) -> Any:
-    def mix(wish: dict[str, Any] | None = None, **options: Any) -> Mix:
+    def mix(wish: dict[str, Any] | None = None, **options: Any) -> Stream:
         options = {"batch_size": 32, "window_bytes": WINDOW} | options
-        return Mix([stream(ds, **options) for ds in (large, small)], **(wish or {}))
+        return mix_of([stream(ds, **options) for ds in (large, small)], **(wish or {}))
 
     return mix
 
@@ -224,7 +224,7 @@ def test_transforms_and_torch_work_on_mixed_batches(large: Dataset, small: Datas
     torch = pytest.importorskip("torch")
     options: dict[str, Any] = {"batch_size": 32, "window_bytes": WINDOW, "output": "torch"}
     total = sum_of_rows
-    mix = Mix([stream(ds, **options, transform=total) for ds in (large, small)])
+    mix = mix_of([stream(ds, **options, transform=total) for ds in (large, small)])
     assert sum(mix) == sum(range(LARGE)) + sum(range(SMALL))
     assert torch
 
@@ -269,7 +269,7 @@ def packed_streams(sizes: tuple[int, ...] = (16, 16)) -> list[Stream]:
 
 def test_packed_texts_of_several_datasets_come_in_one_batch() -> None:
     elements: Counter[int] = Counter()
-    batches = list(Mix(packed_streams()))
+    batches = list(mix_of(packed_streams()))
     for batch in batches:
         assert ((batch["t"] >= 1000).any(axis=1) == (batch.source == 1)).all()
         elements.update(batch["t"][batch["t"] >= 0].tolist())
@@ -280,16 +280,16 @@ def test_packed_texts_of_several_datasets_come_in_one_batch() -> None:
 
 
 def test_packed_mixes_resume() -> None:
-    first = Mix(packed_streams(), weights=[1, 3], steps=40)
+    first = mix_of(packed_streams(), weights=[1, 3], steps=40)
     whole = [batch["t"].tolist() for batch in first]
-    resumed = Mix(packed_streams(), weights=[1, 3], steps=40)
+    resumed = mix_of(packed_streams(), weights=[1, 3], steps=40)
     resumed.load_state_dict(first.state_dict(position=80))
     assert [batch["t"].tolist() for batch in resumed] == whole[10:]
 
 
 def test_packs_of_different_sizes_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"same pack=: it is 16 .* 8 in source 1"):
-        Mix(packed_streams((16, 8)))
+        mix_of(packed_streams((16, 8)))
 
 
 @pytest.mark.parametrize("objects", [MappedObjects, MemoryObjects])
@@ -302,7 +302,7 @@ def test_columns_that_are_nullable_in_some_sources_are_nullable_in_the_mix(
     full = [row for row in ROWS if row["t"] is not None and row["n"] is not None]
     given = [(SCHEMA, ROWS), (strict, full)][order]
     batches = list(
-        Mix(
+        mix_of(
             [
                 stream(
                     stored(objects(), schema, [rows], page_bytes=8192),
@@ -326,7 +326,7 @@ def test_chosen_rows_are_mixed(large: Dataset, small: Dataset) -> None:
     options: dict[str, Any] = {"batch_size": 32, "window_bytes": WINDOW}
     some = Sampling(rows=range(100, 200))
     chosen = stream(large, **options, sampling=some)
-    batches = list(Mix([chosen, stream(small, **options)]))
+    batches = list(mix_of([chosen, stream(small, **options)]))
     found = [batch["y"][batch.source == 0].tolist() for batch in batches]
     assert sorted(value for values in found for value in values) == list(range(100, 200))
     assert sum(len(batch.rows) for batch in batches) == 100 + SMALL
@@ -335,7 +335,7 @@ def test_chosen_rows_are_mixed(large: Dataset, small: Dataset) -> None:
 def test_weighted_rows_are_refused(large: Dataset, small: Dataset) -> None:
     weighted = stream(large, batch_size=8, sampling=Sampling(weights=np.ones(LARGE)))
     with pytest.raises(InvalidInputError, match="source 1 of the mix has weights"):
-        Mix([stream(small, batch_size=8), weighted])
+        mix_of([stream(small, batch_size=8), weighted])
 
 
 # ------------------------------------------------------------------------------ refusals
@@ -343,24 +343,24 @@ def test_weighted_rows_are_refused(large: Dataset, small: Dataset) -> None:
 
 def test_the_window_is_divided_by_bytes(mixed: Any) -> None:
     found = mixed({"weights": [3, 1]})
-    windows = [source.plan.window_bytes for source in found.sources]
+    windows = [source.plan.window_bytes for source in found.feed.sources]
     assert sum(windows) <= WINDOW
     assert 2.5 < windows[0] / windows[1] < 3.5
 
 
 def test_a_mix_of_nothing_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="at least one stream"):
-        Mix([])
+        mix_of([])
 
 
 def test_options_that_differ_are_named(large: Dataset, small: Dataset) -> None:
     with pytest.raises(InvalidInputError, match=r"batch_size is 8 .* and 9 in source 1"):
-        Mix([stream(large, batch_size=8), stream(small, batch_size=9)])
+        mix_of([stream(large, batch_size=8), stream(small, batch_size=9)])
 
 
 def test_columns_that_differ_are_named(large: Dataset, small: Dataset) -> None:
     with pytest.raises(InvalidInputError, match=r"same columns: .*\['x'\], source 1 \['y'\]"):
-        Mix(
+        mix_of(
             [stream(large, batch_size=8, columns=["x"]), stream(small, batch_size=8, columns=["y"])]
         )
 
@@ -372,7 +372,7 @@ def test_types_that_differ_are_named(large: Dataset) -> None:
         [{"x": np.zeros((5, 99), np.float32)}],
     )
     with pytest.raises(InvalidInputError, match=r"column 'x' is .* source 1"):
-        Mix([stream(ds, batch_size=8, columns=["x"]) for ds in (large, other)])
+        mix_of([stream(ds, batch_size=8, columns=["x"]) for ds in (large, other)])
 
 
 @pytest.mark.parametrize(
@@ -450,21 +450,21 @@ def test_no_state_is_made_of_a_position_that_is_none(mixed: Any, position: Any) 
 
 def test_a_mix_of_what_are_no_streams_is_refused(small: Dataset) -> None:
     with pytest.raises(InvalidInputError, match="a mix is made of a list of streams"):
-        Mix(stream(small, batch_size=8))  # type: ignore[arg-type]
+        mix_of(stream(small, batch_size=8))  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="source 0 of the mix is a stream"):
-        Mix([small])  # type: ignore[list-item]
+        mix_of([small])  # type: ignore[list-item]
 
 
 def test_a_mix_of_a_mix_is_refused(mixed: Any, small: Dataset) -> None:
     other = stream(small, batch_size=32, window_bytes=WINDOW)
     with pytest.raises(InvalidInputError, match="source 1 of the mix is a mix itself"):
-        Mix([other, mixed()])
+        mix_of([other, mixed()])
 
 
 def test_a_state_of_sources_in_another_order_is_refused(large: Dataset, small: Dataset) -> None:
     options: dict[str, Any] = {"batch_size": 8, "window_bytes": WINDOW}
     one, other = (
-        Mix([stream(ds, **options) for ds in both]) for both in ((large, small), (small, large))
+        mix_of([stream(ds, **options) for ds in both]) for both in ((large, small), (small, large))
     )
     with pytest.raises(InvalidInputError, match="belongs to dataset"):
         other.load_state_dict(one.state_dict())

@@ -11,7 +11,7 @@ import pytest
 from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
-from tensorrepo.formats.dataset.streaming.planning import Sampling
+from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.pagecache import PageCache
@@ -70,7 +70,7 @@ def epoch(found: Stream) -> dict[str, np.ndarray]:
 
 
 def readings(found: Stream) -> dict[str, str]:
-    return {column.name: column.reading for column in found.plan.columns}
+    return {column.name: column.reading for column in found.feed.plan.columns}
 
 
 def far(objects: MemoryObjects, ds: Dataset, **options: Any) -> Stream:
@@ -136,7 +136,8 @@ def test_deleted_rows_cost_no_further_requests() -> None:
     left = np.setdiff1d(np.arange(ROWS), [3, 17, 100, *range(160, 176)])
     values = np.concatenate([batch["x"] for batch in batches])
     assert sorted(values[:, 0].tolist()) == VALUES["x"][left, 0].tolist()
-    assert len(set(objects.reads)) == found.plan.runs  # a late one may have been asked for twice
+    # A late one may have been asked for twice.
+    assert len(set(objects.reads)) == found.feed.plan.runs
 
 
 # ------------------------------------------------------------------------------ errors

@@ -9,7 +9,7 @@ import pytest
 
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.read import column_index, open_dataset
-from tensorrepo.formats.dataset.streaming.planning import Sampling
+from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tests.support.sampling import (
     ROWS,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.stream import stream
-from tensorrepo.formats.dataset.streaming.planning import Sampling
+from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.changed import without
 from tests.support.sampling import (

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pytest
 
 from tensorrepo.formats.dataset.editing.where import ids_of_rows
-from tensorrepo.formats.dataset.mix import Mix
-from tensorrepo.formats.dataset.streaming.planning import Sampling
+from tensorrepo.formats.dataset.mix import mix
+from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import InvalidInputError, NoSuchRowError, NotFoundError
 from tests.support.sampling import (
     ROWS,
@@ -172,7 +172,7 @@ def test_views_of_several_datasets_are_mixed(dataset: Dataset, edited: Dataset) 
     views = [
         opened(ds, wish, columns=["x"]) for ds, wish in zip((dataset, edited), wishes, strict=True)
     ]
-    batches = list(Mix(views))
+    batches = list(mix(views))
     source = np.concatenate([batch.source for batch in batches])
     found = np.concatenate([batch.rows for batch in batches])
     values = np.concatenate([batch["x"][:, 0] for batch in batches])

@@ -21,7 +21,7 @@ from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.batching.batch import Batch
-    from tensorrepo.formats.dataset.streaming.options import StreamStats
+    from tensorrepo.formats.dataset.streaming.stats import StreamStats
 
 Cause = Literal["image", "page"]
 OnError = Literal["raise", "skip"] | Callable[[Error, str], Any]

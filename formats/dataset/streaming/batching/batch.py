@@ -133,9 +133,15 @@ def _restored(
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """In which form values are handed out; `pad` is None where ragged columns stay lists.
+    """Form in which values are handed out.
 
-    Columns that are `encoded` stay `BinaryValues`, for a decoder.
+    Attributes:
+        output: see `StreamOptions`.
+        pad: fills up ragged columns; None where these stay lists.
+        pool: gives the memory of padded columns.
+        identify: finds the row ids of batches.
+        encoded: columns that stay `BinaryValues`, for a decoder.
+        mark: called with every batch of a mix, to note the sources of its rows.
     """
 
     output: Output
@@ -143,6 +149,7 @@ class BatchForm:
     pool: Pool
     identify: Identify
     encoded: frozenset[str] = frozenset()
+    mark: Callable[[Batch], None] | None = None
 
     def batches(
         self,
@@ -174,6 +181,9 @@ class BatchForm:
             else:
                 for batch, (low, high) in zip(made, parts, strict=True):
                     self._put(batch, column, values.slice(low, high))
+        if self.mark is not None:
+            for batch in made:
+                self.mark(batch)
         return made
 
     def _is_plain(

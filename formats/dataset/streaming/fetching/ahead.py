@@ -1,27 +1,22 @@
-"""How does work happen ahead of whoever needs its results, on threads that always end?
+"""Prefetcher of runs that lie in memory or on a local disk: loaded in groups, in order.
 
-`Fetcher` loads runs on a few threads in the order in which they will be taken, within a byte limit.
-`Ahead` iterates on one thread of its own and hands the items over in order. Threads refer to these
-objects and to nothing that a user holds, so an iterator that is dropped can stop them; they are
-daemons, so nothing keeps a process from ending.
+It is no `ordered_map` of `repo.threads`: runs are expected while others are taken, several are
+loaded by one call, and bytes count as taken, not as drawn. Requests to a store have `downloads`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from threading import Condition, Lock, Thread, current_thread
-from time import monotonic
+from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from tensorrepo.repo.threads import join_all
 from tensorrepo.repo.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
-
-_OWN = "tensorrepo-"  # what names of threads begin with
-_JOIN_SECONDS = 10.0  # reads that hang longer are left to their daemon threads
 
 
 class Fetcher(Generic[T]):
@@ -152,103 +147,3 @@ class Fetcher(Generic[T]):
         after = self._outstanding_bytes + self._group_bytes
         within = after <= self._ahead_bytes or not self._outstanding_bytes
         return bool(self._expected) and within
-
-
-class Ahead(Generic[T]):
-    """Iterates over `items` on a thread of its own, up to `most` items ahead."""
-
-    def __init__(
-        self,
-        items: Iterator[T],
-        most: int,
-        name: str,
-        *,
-        stop: Callable[[], None] | None = None,
-    ) -> None:
-        """Prepare; the thread, called `name`, starts with the first item asked for.
-
-        So whoever makes this can first see to it that it will be closed, whatever happens.
-        At most `most` items wait to be taken. `stop` is called by `close`, beside the thread: it
-        ends what `items` may wait for.
-        """
-        self._items = items
-        self._stop = stop
-        self._most = most
-        self._ready: deque[T] = deque()
-        self._failure: BaseException | None = None
-        self._finished = False
-        self._closed = False
-        self._lock = Lock()
-        self._room, self._arrived = Condition(self._lock), Waiting()
-        self._thread = Thread(target=self._work, name=name, daemon=True)
-        self._started = False
-
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        if not self._started and not self._closed:
-            self._started = True
-            self._thread.start()
-        while True:
-            with self._lock:
-                if self._ready:
-                    self._room.notify()
-                    return self._ready.popleft()
-                if self._closed:
-                    raise StopIteration
-                if self._failure is not None:
-                    raise self._failure
-                if self._finished:
-                    raise StopIteration
-                wait = self._arrived.add()
-            wait()
-
-    def close(self) -> None:
-        """Stop, and close the generator behind it. Safe to call more than once."""
-        with self._lock:
-            self._closed = True
-            self._room.notify_all()
-            self._arrived.wake()
-        if self._stop is not None:
-            self._stop()
-        join_all([self._thread])
-        self._ready.clear()
-
-    def _work(self) -> None:
-        try:
-            for item in self._items:
-                if not self._hand_over(item):
-                    break
-        except BaseException as error:  # noqa: BLE001  whoever takes the next item gets it
-            self._failure = error
-        finally:
-            close = getattr(self._items, "close", None)
-            if close is not None:
-                close()
-            with self._lock:
-                self._finished = True
-                self._arrived.wake()
-
-    def _hand_over(self, item: T) -> bool:
-        with self._lock:
-            while len(self._ready) >= self._most and not self._closed:
-                self._room.wait()
-            if self._closed:
-                return False
-            self._ready.append(item)
-            self._arrived.wake()
-            return True
-
-
-def is_own_thread() -> bool:
-    """Whether this is a thread that some stream started: all of them are called so."""
-    return current_thread().name.startswith(_OWN)
-
-
-def join_all(threads: Sequence[Thread], seconds: float = _JOIN_SECONDS) -> None:
-    """Wait for threads to end, so long for all of them together."""
-    until = monotonic() + seconds
-    for thread in threads:
-        if thread.ident is not None:  # an interrupt may have come before it was started
-            thread.join(max(0.0, until - monotonic()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING
 
-from tensorrepo.formats.dataset.streaming.fetching.ahead import join_all
+from tensorrepo.repo.threads import join_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable

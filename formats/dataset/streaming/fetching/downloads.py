@@ -19,18 +19,18 @@ from collections import deque
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from tensorrepo.formats.dataset.streaming.fetching.ahead import join_all
 from tensorrepo.formats.dataset.streaming.fetching.crew import Crew
 from tensorrepo.formats.dataset.streaming.fetching.jobs import Job, Jobs, Look, Read, Run
 from tensorrepo.formats.dataset.streaming.fetching.pieces import Piece, Span, spans
 from tensorrepo.repo.errors import CorruptError, StorageError
+from tensorrepo.repo.threads import join_all
 from tensorrepo.repo.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tensorrepo.formats.dataset.streaming.fetching.fetchstats import FetchStats
     from tensorrepo.formats.dataset.streaming.fetching.means import Means
+    from tensorrepo.formats.dataset.streaming.stats import FetchStats
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

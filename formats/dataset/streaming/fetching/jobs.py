@@ -22,8 +22,8 @@ from tensorrepo.formats.dataset.streaming.fetching.concurrency import Bounds, Co
 from tensorrepo.formats.dataset.streaming.fetching.hedging import Hedging
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.fetching.fetchstats import FetchStats
     from tensorrepo.formats.dataset.streaming.fetching.pieces import Piece, Span
+    from tensorrepo.formats.dataset.streaming.stats import FetchStats
 
 _LOOK_SECONDS = 0.02  # between two looks for late requests, while some are on their way
 _SHORTEST_SECONDS = 0.001

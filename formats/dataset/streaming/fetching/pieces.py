@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from tensorrepo.formats.dataset.rows.ranges import GAP_BYTES, merge_ranges
 from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.ranges import GAP_BYTES, join_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,13 +90,10 @@ def spans(pieces: Sequence[Piece], *, gap_bytes: int = GAP_BYTES) -> list[Span]:
 
 
 def _joined(pieces: Sequence[Piece], gap_bytes: int) -> list[Span]:
-    starts = np.array([piece.start for piece in pieces])
-    stops = np.array([piece.stop for piece in pieces])
-    begins, ends, of = merge_ranges(starts, stops, gap_bytes=gap_bytes, most_bytes=JOINED_BYTES)
-    inside: list[list[Piece]] = [[] for _ in begins]
-    for piece, at in zip(pieces, of.tolist(), strict=True):
-        inside[at].append(piece)
+    ranges = [(piece.start, piece.stop) for piece in pieces]
     return [
-        Span(pieces[0].link, begin, end, tuple(some))
-        for begin, end, some in zip(begins.tolist(), ends.tolist(), inside, strict=True)
+        Span(pieces[0].link, start, stop, tuple(pieces[at] for at in members))
+        for start, stop, members in join_ranges(
+            ranges, gap_bytes=gap_bytes, most_bytes=JOINED_BYTES
+        )
     ]

@@ -79,13 +79,19 @@ class Arrangement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnPlan:
-    """How one column is read.
+    """How one column is read. The pages of run p are ``[first_page[p], stop_page[p])``.
 
-    `reading` is "leading" for the column whose pages are the runs; "whole" when its pages end
-    where runs end; "resident" when all of it stays loaded; "page" when a page holds rows of
-    several runs and is read for each of them; "rows" when only the rows of a run are, which costs
-    `rows_bytes` an epoch. The pages of run p are
-    ``[first_page[p], stop_page[p])``.
+    Attributes:
+        name: name of the column.
+        index: its page entries.
+        reading: "leading" for the column whose pages are the runs; "whole" when its pages end
+            where runs end; "resident" when all of it stays loaded; "page" when a page holds rows
+            of several runs and is read for each of them; "rows" when only the rows of a run are.
+        first_page: first page of each run.
+        stop_page: page behind the last one of each run.
+        rows_bytes: bytes that reading by rows costs an epoch.
+        sampled: where entries and pages are those of one sampled group of runs: the number of
+            groups like it, and the stored bytes of all.
     """
 
     name: str
@@ -94,39 +100,48 @@ class ColumnPlan:
     first_page: NDArray[np.int64]
     stop_page: NDArray[np.int64]
     rows_bytes: int = 0
+    sampled: tuple[float, int] | None = None
+
+    def _of_all(self, count: int) -> int:
+        """An estimate for all groups, made from the sampled one."""
+        return count if self.sampled is None else round(self.sampled[0] * count)
 
     @property
     def read_bytes(self) -> int:
         """Stored bytes that an epoch reads of it."""
         if self.reading == "rows":
-            return self.rows_bytes
+            return self._of_all(self.rows_bytes)
         stored = np.concatenate(([0], np.cumsum(self.index.entries["stored_bytes"].astype(int))))
         if self.reading == "resident":
-            return int(stored[-1])
-        return int((stored[self.stop_page] - stored[self.first_page]).sum())
+            return self._of_all(int(stored[-1]))
+        return self._of_all(int((stored[self.stop_page] - stored[self.first_page]).sum()))
 
     @property
     def pages(self) -> int:
-        return self.index.pages
+        return self._of_all(self.index.pages)
 
     @property
     def stored_bytes(self) -> int:
-        """Of all its pages."""
+        """Stored bytes of all its pages."""
+        if self.sampled is not None:
+            return self.sampled[1]
         return int(self.index.entries["stored_bytes"].sum())
 
     @property
     def requests(self) -> int:
         """Pages that an epoch reads of it, or pieces of them."""
         if self.reading == "resident":
-            return self.index.pages
+            return self._of_all(self.index.pages)
         each = _REQUESTS_OF_ROWS if self.reading == "rows" else 1
-        return each * int((self.stop_page - self.first_page).sum())
+        return self._of_all(each * int((self.stop_page - self.first_page).sum()))
 
     @property
     def page_bytes(self) -> int:
         """Stored bytes of the pages that are read whole, however often."""
         if self.reading == "rows":
             return 0
+        if self.sampled is not None:
+            return self.sampled[1]
         used = np.zeros(self.index.pages + 1, np.int64)
         np.add.at(used, self.first_page, 1)
         np.add.at(used, self.stop_page, -1)

@@ -10,7 +10,7 @@ import pytest
 from tensorrepo.formats.dataset.columns.schema import Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.read import Dataset
 from tensorrepo.formats.dataset.stream import stream
-from tensorrepo.formats.dataset.streaming.planning import Sampling
+from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects

@@ -14,10 +14,11 @@ import pytest
 
 from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.columns.values import FixedValues
-from tensorrepo.formats.dataset.mix import Mix
+from tensorrepo.formats.dataset.mix import mix
 from tensorrepo.formats.dataset.pages.page import encode_page
 from tensorrepo.formats.dataset.read import Dataset, open_dataset
 from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
 from tensorrepo.formats.dataset.streaming.groupedplan import GroupedPlan, plan_groups
 from tensorrepo.formats.dataset.tree import cuts
 from tensorrepo.formats.dataset.tree.fragments import Fragment
@@ -32,6 +33,8 @@ from tests.support.streams import ROWS, SCHEMA, MappedObjects, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tensorrepo.formats.dataset.streaming.ordering.plan import Plan
 
 STORES = [MappedObjects, MemoryObjects]
 NAMES = tuple(column.name for column in SCHEMA.columns)
@@ -57,8 +60,8 @@ def grouped(dataset: Dataset, **options: Any) -> Stream:
     found = stream(dataset, batch_size=16, window_bytes=40_000, seed=3, **options)
     plan = plan_groups(
         dataset,
-        found.columns,
-        lambda: found.plan,
+        ("x", "y", "t", "r", "n"),
+        lambda: plan_of(found),
         batch_size=16,
         window_bytes=40_000,
         most_runs=8,
@@ -66,13 +69,28 @@ def grouped(dataset: Dataset, **options: Any) -> Stream:
         group_runs=6,
     )
     assert plan is not None
-    return Stream(dataset, found.options, plan, found.columns, 3, 0)
+    return planned(found, plan)
+
+
+def planned(found: Stream, plan: Plan) -> Stream:
+    """The same stream by another plan."""
+    return Stream(replace(found.feed, plan=plan), found.setup)  # type: ignore[type-var]
 
 
 def whole(found: Stream) -> Stream:
     """The same order, planned run by run."""
-    plan = replace(found.plan.whole(), arrangement=found.plan.arrangement)
-    return Stream(found.dataset, found.options, plan, found.columns, found.seed, found.epoch)
+    plan = plan_of(found)
+    return planned(found, replace(plan.whole(), arrangement=plan.arrangement))
+
+
+def dataset_of(found: Stream) -> Dataset:
+    assert isinstance(found.feed, DatasetFeed)
+    return found.feed.dataset
+
+
+def plan_of(found: Stream) -> Plan:
+    assert isinstance(found.feed, DatasetFeed)
+    return found.feed.plan
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -113,7 +131,7 @@ def values_of(found: Stream) -> list[list[tuple[Any, ...]]]:
 def shares(found: Stream, world: int) -> Iterator[list[int]]:
     for rank in range(world):
         options = replace(found.options, rank=rank, world=world)
-        one = Stream(found.dataset, options, found.plan, found.columns, found.seed, found.epoch)
+        one = Stream(found.feed, replace(found.setup, options=options))
         yield [row for batch in one for row in batch.rows.tolist()]
 
 
@@ -138,14 +156,14 @@ def test_a_state_is_gone_on_with_by_groups_and_by_a_plan_of_all_runs() -> None:
         next(batches)
     state = found.state_dict()
     rest = [batch.rows.tolist() for batch in batches]
-    for again in (grouped(found.dataset), stream(found.dataset, batch_size=16)):
+    for again in (grouped(dataset_of(found)), stream(dataset_of(found), batch_size=16)):
         again.load_state_dict(state)
         assert [batch.rows.tolist() for batch in again] == rest
 
 
 def test_a_stream_by_groups_goes_on_in_the_order_of_another_state() -> None:
     found = grouped(made(MappedObjects))
-    plain = stream(found.dataset, batch_size=16, shuffle=False)
+    plain = stream(dataset_of(found), batch_size=16, shuffle=False)
     found.load_state_dict(plain.state_dict(160))
     assert next(iter(found)).rows.tolist() == list(range(160, 176))
 
@@ -161,7 +179,7 @@ def test_groups_are_explained_by_what_one_of_them_lets_expect() -> None:
 
 def test_a_mix_of_a_stream_by_groups_has_all_of_its_rows() -> None:
     found = grouped(made(MappedObjects))
-    rows = [row for batch in Mix([found]) for row in batch["y"].tolist()]
+    rows = [row for batch in mix([found]) for row in batch["y"].tolist()]
     assert sorted(rows) == list(range(len(ROWS)))
 
 
@@ -170,7 +188,7 @@ def test_damaged_pages_are_left_out_where_that_was_asked_for(
 ) -> None:
     dataset = made(MappedObjects)
     found = grouped(dataset, on_error="skip")
-    index = found.plan.whole().leading.index
+    index = plan_of(found).whole().leading.index
     link, at = index.chunks[int(index.chunk[30])], int(index.entries["offset"][30])
     data = bytearray(dataset.objects.stored[link.digest])  # type: ignore[attr-defined, union-attr]
     data[len(data) - int.from_bytes(data[16:24], "little") + at + 100] ^= 1
@@ -224,14 +242,14 @@ def repeated_pages(fragments: int) -> Dataset:
 def peak_bytes(fragments: int) -> int:
     """What planning, the first batch and some more take at most."""
     dataset, sizes = repeated_pages(fragments), {"batch_size": 8, "window_bytes": 2000}
-    options = stream(made(MappedObjects), batch_size=8).options
+    setup = stream(made(MappedObjects), batch_size=8, seed=3).setup
     tracemalloc.start()
     try:
         plan = plan_groups(
             dataset, ("x",), lambda: None, **sizes, most_runs=1, least_bytes=1, group_runs=32  # type: ignore[arg-type, return-value]
         )  # fmt: skip
         assert plan is not None
-        batches = iter(Stream(dataset, options, plan, ("x",), 3, 0))
+        batches = iter(Stream(DatasetFeed(dataset, plan, ("x",)), setup))
         for _ in range(60):
             next(batches)
         batches.close()

@@ -14,7 +14,7 @@ from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Te
 from tensorrepo.formats.dataset.read import column_index
 from tensorrepo.formats.dataset.stream import stream
 from tensorrepo.formats.dataset.streaming.lengths import page_elements, row_lengths
-from tensorrepo.formats.dataset.streaming.planning import Sampling
+from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tensorrepo.formats.dataset.streaming.fetching.ahead import Ahead, Fetcher
+from tensorrepo.formats.dataset.streaming.fetching.ahead import Fetcher
 from tests.support.streams import stream_threads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)
@@ -85,76 +82,10 @@ def test_a_closed_fetcher_gives_nothing_and_can_be_closed_again() -> None:
         found.take([1])
 
 
-def test_items_come_in_order_and_then_the_end() -> None:
-    assert list(Ahead(iter(range(100)), 3, "tensorrepo-x")) == list(range(100))
-
-
-def test_no_more_items_are_made_than_asked_for_ahead() -> None:
-    made: list[int] = []
-    full = threading.Event()
-
-    def items() -> Iterator[int]:
-        for item in range(10):
-            made.append(item)
-            if item == 3:
-                full.set()
-            yield item
-
-    ahead = Ahead(items(), 2, "tensorrepo-x")
-    assert next(ahead) == 0
-    assert full.wait(30)  # two are ready, one waits to be handed over
-    ahead.close()
-    assert made == [0, 1, 2, 3]
-
-
 def test_nothing_begins_before_it_is_asked_for() -> None:
-    Ahead(iter([1]), 1, "tensorrepo-x").close()
     found = fetcher(str)
     assert stream_threads() == []
     found.close()
-
-
-def test_a_failure_comes_after_the_items_before_it() -> None:
-    def items() -> Iterator[int]:
-        yield 1
-        raise KeyError("two")
-
-    ahead = Ahead(items(), 5, "tensorrepo-x")
-    assert next(ahead) == 1
-    with pytest.raises(KeyError):
-        next(ahead)
-    ahead.close()
-    assert list(ahead) == []
-
-
-def test_closing_closes_the_generator_on_its_own_thread() -> None:
-    closed: list[str] = []
-
-    def items() -> Iterator[int]:
-        try:
-            while True:
-                yield 0
-        finally:
-            closed.append(threading.current_thread().name)
-
-    ahead = Ahead(items(), 1, "tensorrepo-x")
-    next(ahead)
-    ahead.close()
-    ahead.close()
-    assert closed == ["tensorrepo-x"]
-
-
-def test_closing_ends_what_the_items_wait_for_before_it_waits_for_them() -> None:
-    let_go = threading.Event()
-
-    def items() -> Iterator[int]:
-        yield 0
-        assert let_go.wait(60)
-
-    ahead = Ahead(items(), 5, "tensorrepo-x", stop=let_go.set)
-    next(ahead)
-    ahead.close()
-    assert stream_threads() == []
 
 
 def test_stopping_lets_whoever_takes_go_though_loading_hangs() -> None:

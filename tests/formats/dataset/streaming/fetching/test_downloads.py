@@ -12,8 +12,8 @@ import pytest
 
 from tensorrepo.formats.dataset.streaming.fetching.concurrency import Bounds
 from tensorrepo.formats.dataset.streaming.fetching.downloads import Downloads
-from tensorrepo.formats.dataset.streaming.fetching.fetchstats import FetchStats
 from tensorrepo.formats.dataset.streaming.fetching.means import Means, means_of
+from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tensorrepo.repo.errors import CorruptError, PermissionDenied, StorageError
 from tensorrepo.repo.pagecache import PageCache
 from tests.support.objects import MemoryObjects

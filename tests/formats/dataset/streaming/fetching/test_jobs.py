@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tensorrepo.formats.dataset.streaming.fetching.concurrency import Bounds
-from tensorrepo.formats.dataset.streaming.fetching.fetchstats import FetchStats
 from tensorrepo.formats.dataset.streaming.fetching.jobs import Job, Jobs, Look, Read, Run
 from tensorrepo.formats.dataset.streaming.fetching.pieces import Span
+from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tests.support.links import Link, cold_start
 from tests.support.scripted import CHUNK
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
-from tensorrepo.formats.dataset.mix import Mix
+from tensorrepo.formats.dataset.mix import mix as mix_of
 from tensorrepo.formats.dataset.stream import Stream, stream
 from tensorrepo.repo.pagecache import PageCache
 from tests.support.datasets import stored
@@ -42,13 +42,13 @@ def source(objects: MemoryObjects, first: float, cache: PageCache | None) -> Str
     return found
 
 
-def firsts(mix: Mix) -> list[float]:
+def firsts(mix: Stream) -> list[float]:
     return sorted(np.concatenate([batch["x"][:, 0] for batch in mix]).tolist())
 
 
 def test_local_sources_beside_remote_ones_are_neither_fetched_nor_cached(pages: PageCache) -> None:
     near, far = MappedObjects(), MemoryObjects()
-    mix = Mix([source(far, 0, pages), source(near, 1000, pages)])
+    mix = mix_of([source(far, 0, pages), source(near, 1000, pages)])
     assert firsts(mix) == [*range(ROWS), *range(1000, 1000 + ROWS)]
     assert near.reads == []
     assert mix.stats().fetched_bytes == sum(stop - start for _, start, stop in far.reads)
@@ -58,7 +58,7 @@ def test_local_sources_beside_remote_ones_are_neither_fetched_nor_cached(pages: 
 
 def test_a_mix_caches_what_is_remote_when_its_first_source_has_no_cache(pages: PageCache) -> None:
     near, far = MappedObjects(), MemoryObjects()
-    mix = Mix([source(near, 0, None), source(far, 1000, pages)])
+    mix = mix_of([source(near, 0, None), source(far, 1000, pages)])
     firsts(mix)
     mix.set_epoch(1)
     firsts(mix)
@@ -70,8 +70,8 @@ def test_all_remote_sources_of_a_mix_share_the_limit_of_its_cache(tmp_path: Path
     limit = ROWS * 1024  # half of what is remote
     cache = PageCache(tmp_path / "pages", limit, spare=0)
     sources = [(one, 0), (other, 1000), (near, 2000)]
-    mix = Mix([source(objects, first, cache) for objects, first in sources])
-    admitted = [mix.options.page_cache.admits(name(at)) for at in range(2000)]  # type: ignore[union-attr]
+    mix = mix_of([source(objects, first, cache) for objects, first in sources])
+    admitted = [mix.setup.page_cache.admits(name(at)) for at in range(2000)]  # type: ignore[union-attr]
     assert 0.5 < sum(admitted) / len(admitted) < 0.6
 
 
@@ -80,7 +80,7 @@ def name(page: int) -> str:
 
 
 def test_a_mix_of_local_sources_needs_no_cache(pages: PageCache) -> None:
-    mix = Mix([source(MappedObjects(), 0, pages), source(MappedObjects(), 1000, pages)])
+    mix = mix_of([source(MappedObjects(), 0, pages), source(MappedObjects(), 1000, pages)])
     firsts(mix)
-    assert mix.options.page_cache is None
+    assert mix.setup.page_cache is None
     assert not pages.root.exists()

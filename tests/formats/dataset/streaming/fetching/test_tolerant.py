@@ -222,7 +222,7 @@ class Unreachable:
 
 @pytest.mark.parametrize("runs", [[3], [3, 4]])
 def test_an_outage_of_the_store_ends_the_stream_and_loses_no_run(runs: list[int]) -> None:
-    lost = LostRuns(stream(damaged(MemoryObjects), batch_size=64).plan, [False] * 5)
+    lost = LostRuns(stream(damaged(MemoryObjects), batch_size=64).feed.plan, [False] * 5)
     with pytest.raises(StorageError, match="connection refused"):
         TolerantLoader(Unreachable().load, lost).load(runs)
     with pytest.raises(StorageError, match="connection refused"):
