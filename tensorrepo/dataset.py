@@ -20,6 +20,7 @@ from tensorrepo.noting import note_streamed
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.samples import check_fill, read_samples
 from tensorrepo.sql import sql
+from tensorrepo.sqledit import row_selection
 from tensorrepo.stream import Stream
 from tensorrepo.workspace.describe import value_text
 
@@ -89,7 +90,7 @@ class Dataset:
 
         `where` is what `DatasetDraft` says; ids and keys that no row has are passed over.
         """
-        return find_rows(self.stored, where)
+        return find_rows(self.stored, row_selection(self.stored, where))
 
     def row_ids(self, rows: Any = slice(None)) -> list[str]:
         """Lasting ids of some rows, given by number: they stay when rows move, and are valid in
@@ -234,7 +235,7 @@ class Dataset:
             "window_bytes": connect.parse_size(window, "window", 1),
             "sampling": Sampling(
                 rows=rows,
-                where=where,
+                where=None if where is None else row_selection(self.stored, where),
                 weights=weights,
                 balance=balance,
                 epoch_rows=epoch_rows,
