@@ -24,7 +24,7 @@ from tensorrepo.repo.objects import (
     decode_header,
     decode_object,
 )
-from tensorrepo.repo.spans import joined
+from tensorrepo.repo.ranges import join_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.cache import DiskCache
     from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.spans import Span
+    from tensorrepo.repo.ranges import Span
     from tensorrepo.repo.state import Grave
 
 T = TypeVar("T")
@@ -154,10 +154,9 @@ class ObjectStore:
                 missing.append(span)
             else:
                 found[span] = cached
-        for run in joined(missing):
-            start, stop = run[0].start, max(span.stop for span in run)
+        for start, stop, members in join_ranges([(span.start, span.stop) for span in missing]):
             data = memoryview(self.read_range(link, start, stop))
-            for span in run:
+            for span in (missing[position] for position in members):
                 part = data[span.start - start : span.stop - start]
                 if content_tag(part) != span.tag:
                     found[span] = self.read_checked(link, *span)  # asks once more, and complains

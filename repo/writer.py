@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.spans import Span
+    from tensorrepo.repo.ranges import Span
     from tensorrepo.repo.state import Grave
 
 _PENDING_BYTES = 64 << 20

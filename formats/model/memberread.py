@@ -33,7 +33,7 @@ from tensorrepo.formats.model.pack import (
 from tensorrepo.formats.model.truncate import truncate
 from tensorrepo.repo.errors import CorruptError, Error
 from tensorrepo.repo.ids import content_tag
-from tensorrepo.repo.spans import Span, read_spans
+from tensorrepo.repo.ranges import Span, read_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

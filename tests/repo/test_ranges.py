@@ -12,7 +12,7 @@ from tensorrepo.repo.cache import DiskCache
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.spans import Span, joined, read_spans
+from tensorrepo.repo.ranges import Span, join_ranges, read_spans, split_range
 from tensorrepo.repo.store import ObjectStore
 from tensorrepo.repo.writer import ObjectWriter
 from tests.support.objects import MemoryObjects
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.objects import Link
 
+RANGES = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 300)), max_size=30)
 DATA = np.random.default_rng(1).integers(0, 256, 300_000, "u1").tobytes()
 SPANS = st.lists(st.tuples(st.integers(0, 300_000), st.integers(0, 90_000)), max_size=12)
 
@@ -71,16 +72,43 @@ def test_a_small_gap_is_read_along_and_a_large_one_is_not() -> None:
     assert store.ranges == [(0, 60_010), (200_000, 200_010)]
 
 
-def test_requests_are_bounded() -> None:
-    runs = joined([Span(at, at + 10, b"") for at in range(0, 100, 10)], most_bytes=30)
-    assert [[one.start for one in run] for run in runs] == [
-        [0, 10, 20], [30, 40, 50], [60, 70, 80], [90]
-    ]  # fmt: skip
+@given(RANGES, st.integers(0, 200), st.integers(1, 1000))
+def test_every_range_lies_in_the_one_joined_range_that_names_it(
+    sizes: list[tuple[int, int]], gap: int, most: int
+) -> None:
+    ranges = [(start, start + size) for start, size in sizes]
+    joined = join_ranges(ranges, gap_bytes=gap, most_bytes=most)
+    assert sorted(at for one in joined for at in one.members) == list(range(len(ranges)))
+    assert all(
+        one.start <= ranges[at][0] and ranges[at][1] <= one.stop
+        for one in joined
+        for at in one.members
+    )
+    assert all(one.stop - one.start <= most or (one.start, one.stop) in ranges for one in joined)
+    assert [one.start for one in joined] == sorted(one.start for one in joined)
 
 
-def test_a_span_that_is_larger_than_a_request_is_read_alone() -> None:
-    runs = joined([Span(0, 100, b""), Span(100, 110, b"")], most_bytes=30)
-    assert [len(run) for run in runs] == [1, 1]
+def test_near_ranges_are_joined_and_far_ones_are_not() -> None:
+    joined = join_ranges([(500, 510), (0, 100), (110, 120)], gap_bytes=50)
+    assert joined == [(0, 120, [1, 2]), (500, 510, [0])]
+
+
+def test_joined_ranges_are_bounded() -> None:
+    joined = join_ranges([(at, at + 10) for at in range(0, 100, 10)], most_bytes=30)
+    assert [one.members for one in joined] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+
+
+def test_a_range_that_is_larger_than_a_request_is_read_alone() -> None:
+    joined = join_ranges([(0, 100), (100, 110)], most_bytes=30)
+    assert [one.members for one in joined] == [[0], [1]]
+
+
+@given(st.integers(0, 10_000), st.integers(0, 5000), st.integers(1, 700))
+def test_a_large_range_is_split_without_a_gap(start: int, size: int, most: int) -> None:
+    parts = split_range(start, start + size, most)
+    assert all(0 < stop - begin <= most for begin, stop in parts)
+    assert [stop for _, stop in parts[:-1]] == [begin for begin, _ in parts[1:]]
+    assert sum(stop - begin for begin, stop in parts) == size
 
 
 def test_each_span_is_cached_by_itself(tmp_path: Path) -> None:

@@ -1,0 +1,260 @@
+"""Bounded ordered map over threads: the one way to work, or to read, ahead of a consumer.
+
+`ordered_map` gives ``work(item)`` for every item in the order of the items, while a few threads
+work on those that come next, within a number of items and of bytes. Worker threads draw the items
+themselves, one thread at a time, so that even slow items are drawn ahead. They refer to nothing
+that a user holds and are daemons: nothing keeps a process from ending, and when the iterator is
+closed, dropped, or left by an error or by Ctrl-C, they end before it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from threading import Condition, Lock, RLock, Thread, current_thread
+from time import monotonic, sleep
+from typing import Final, Generic, TypeVar
+
+from tensorrepo.repo.waiting import Waiting
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+JOIN_SECONDS: Final = 10.0  # work that hangs longer is left to its daemon thread
+_LIMBO_SECONDS: Final = 0.05
+_OWN: Final = "tensorrepo-"
+
+
+def ordered_map(
+    items: Iterable[S],
+    work: Callable[[S], T],
+    *,
+    threads: int,
+    ahead: int | None = None,
+    bytes_ahead: int | None = None,
+    size_of: Callable[[S], int] | None = None,
+    name: str = "map",
+) -> Generator[T]:
+    """Results of `work` in the order of `items`, worked on ahead by threads of its own.
+
+    What `work` or `items` raises comes in place of its result, and nothing after that. Threads
+    start with the first result asked for, as many as there are items for, and have ended when the
+    generator ends or is closed.
+
+    Args:
+        items: drawn on worker threads, one thread at a time; closed there if it is a generator.
+        work: called on any of the threads.
+        threads: number of items that are worked on at once; with 0 the caller's thread does it all.
+        ahead: number of items that are worked on, or done and not taken yet; twice `threads` if
+            left out.
+        bytes_ahead: most bytes, by `size_of`, of these items together; a larger one goes alone.
+        size_of: bytes that an item stands for.
+        name: name of the threads, behind ``tensorrepo-``.
+    """
+    if threads <= 0:
+        yield from map(work, items)
+        return
+    results = OrderedMap(
+        items,
+        work,
+        threads=threads,
+        ahead=ahead,
+        bytes_ahead=bytes_ahead,
+        size_of=size_of,
+        name=name,
+    )
+    try:
+        yield from results
+    finally:
+        results.close()
+
+
+class OrderedMap(Generic[S, T]):
+    """`ordered_map` as an object that any thread may close; whoever makes one must close it."""
+
+    def __init__(
+        self,
+        items: Iterable[S],
+        work: Callable[[S], T],
+        *,
+        threads: int,
+        ahead: int | None = None,
+        bytes_ahead: int | None = None,
+        size_of: Callable[[S], int] | None = None,
+        name: str = "map",
+        stop: Callable[[], None] | None = None,
+    ) -> None:
+        """Prepare; threads start with the first result asked for.
+
+        Args:
+            items: as for `ordered_map`.
+            work: as for `ordered_map`.
+            threads: as for `ordered_map`, at least 1.
+            ahead: as for `ordered_map`.
+            bytes_ahead: as for `ordered_map`.
+            size_of: as for `ordered_map`.
+            name: as for `ordered_map`.
+            stop: called by `close` beside the threads: ends what `items` or `work` may wait for.
+        """
+        self._source = items
+        self._items: Iterator[S] | None = None  # made on a worker thread, too
+        self._work_on, self._size_of, self._stop = work, size_of, stop
+        self._most_threads = threads
+        self._most = 2 * threads if ahead is None else ahead
+        self._most_bytes = bytes_ahead
+        self._name = name
+        self._results: dict[int, tuple[T | None, BaseException | None, int]] = {}
+        self._drawn = self._taken = self._bytes = self._working = 0
+        self._ended = self._closed = False
+        self._threads: list[Thread] = []
+        # Reentrant: the collector may close a dropped generator on a thread that is in here.
+        self._lock, self._drawing = RLock(), Lock()
+        self._room, self._arrived = Condition(self._lock), Waiting()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if not self._threads:
+            with self._lock:
+                self._start_thread()
+        result, failure = self._take()
+        if isinstance(failure, StopIteration):  # passed on, it would end the loop unseen
+            message = "the work on an item raised StopIteration"
+            raise RuntimeError(message) from failure  # noqa: TRY004
+        if failure is not None:
+            raise failure
+        return result  # type: ignore[return-value]  # there is a result where nothing failed
+
+    def close(self) -> None:
+        """Begin nothing more, and wait for work that has begun. May be called more than once."""
+        with self._lock:
+            self._closed = self._ended = True
+            self._room.notify_all()
+            self._arrived.wake()
+        if self._stop is not None:
+            self._stop()
+        join_all(self._threads)
+        self._results.clear()
+
+    def _take(self) -> tuple[T | None, BaseException | None]:
+        while True:
+            with self._lock:
+                if self._taken in self._results:
+                    result, failure, size_bytes = self._results.pop(self._taken)
+                    self._taken += 1
+                    self._bytes -= size_bytes
+                    self._room.notify()
+                    return result, failure
+                if self._closed or (self._ended and self._taken >= self._drawn):
+                    raise StopIteration
+                wait = self._arrived.add()
+            wait()
+
+    def _start_thread(self) -> None:
+        """One thread more, while there is work for it; called with the lock held."""
+        if self._ended or len(self._threads) >= self._most_threads:
+            return
+        label = f"{_OWN}{self._name}-{len(self._threads)}"
+        thread = Thread(target=self._work, name=label, daemon=True)
+        self._threads.append(thread)
+        self._working += 1
+        try:
+            thread.start()
+        except RuntimeError:  # the machine has no thread to give
+            self._threads.pop()
+            self._working -= 1
+            if not self._threads:
+                raise
+
+    def _work(self) -> None:
+        try:
+            while (drawn := self._draw()) is not None:
+                ticket, item, size_bytes = drawn
+                try:
+                    self._arrive(ticket, self._work_on(item), None, size_bytes)
+                except BaseException as error:  # noqa: BLE001  whoever takes this one gets it
+                    self._arrive(ticket, None, error, size_bytes)
+                del drawn, item  # a thread that waits keeps nothing alive
+        finally:
+            self._finish()
+
+    def _draw(self) -> tuple[int, S, int] | None:
+        """The next item with its number and bytes; None when there are no more."""
+        with self._drawing:
+            if not self._wait_for_room(0):
+                return None
+            try:
+                if self._items is None:
+                    self._items = iter(self._source)
+                item = next(self._items)
+                size_bytes = 0 if self._size_of is None else self._size_of(item)
+            except StopIteration:
+                self._end()
+                return None
+            except BaseException as error:  # noqa: BLE001  comes after the items before it
+                with self._lock:
+                    ticket, self._drawn = self._drawn, self._drawn + 1
+                self._arrive(ticket, None, error, 0)
+                return None
+            if not self._wait_for_room(size_bytes):
+                return None
+            with self._lock:
+                ticket, self._drawn = self._drawn, self._drawn + 1
+                self._bytes += size_bytes
+                self._start_thread()
+            return ticket, item, size_bytes
+
+    def _wait_for_room(self, size_bytes: int) -> bool:
+        """Whether an item of so many bytes may begin, as soon as that is known."""
+        with self._lock:
+            while not self._ended and not self._has_room(size_bytes):
+                self._room.wait()
+            return not self._ended
+
+    def _has_room(self, size_bytes: int) -> bool:
+        outstanding = self._drawn - self._taken
+        if outstanding >= self._most:
+            return False
+        within = self._most_bytes is None or self._bytes + size_bytes <= self._most_bytes
+        return within or not outstanding
+
+    def _arrive(
+        self, ticket: int, result: T | None, failure: BaseException | None, size_bytes: int
+    ) -> None:
+        with self._lock:
+            if not self._closed:
+                self._results[ticket] = result, failure, size_bytes
+            self._arrived.wake()
+        if failure is not None:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._ended = True
+            self._room.notify_all()
+            self._arrived.wake()
+
+    def _finish(self) -> None:
+        with self._lock:
+            self._working -= 1
+            last = not self._working
+        close = getattr(self._items, "close", None)
+        if last and close is not None:
+            close()
+
+
+def is_own_thread() -> bool:
+    """Whether the current thread is one that tensorrepo started; their names begin alike."""
+    return current_thread().name.startswith(_OWN)
+
+
+def join_all(threads: Sequence[Thread], seconds: float = JOIN_SECONDS) -> None:
+    """Wait for threads to end, at most so long for all of them together."""
+    until = monotonic() + seconds
+    for thread in threads:
+        # Ctrl-C may have come while it was started: it has no number yet, and soon will, or never.
+        limbo = monotonic() + _LIMBO_SECONDS
+        while thread.ident is None and monotonic() < limbo:
+            sleep(0.001)
+        if thread.ident is not None and thread is not current_thread():
+            thread.join(max(0.0, until - monotonic()))
