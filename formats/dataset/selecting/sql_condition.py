@@ -99,15 +99,15 @@ def _parsed(text: str, schema: Schema) -> tuple[str, Any]:
         raise InvalidInputError(f"condition {text!r:.200} is no UTF-8: {error}") from error
     if not text.strip():
         raise InvalidInputError("the condition is empty: write one such as \"label == 'cat'\"")
-    first: tuple[str, Any] | None = None
+    refused: list[tuple[str, Any]] = []
     # Words that are both SQL and columns are SQL where that makes sense, as in `x between 1 and 2`.
     for every_name in (False, True):
         sql = "".join(_quoted(text, schema.names, every_name=every_name))
         answer = _serialized(_PREFIX + sql + _SUFFIX)
         if not answer["error"]:
             return sql, answer["statements"][0]["node"]["where_clause"]
-        first = first or (sql, answer)
-    sql, answer = first
+        refused.append((sql, answer))
+    sql, answer = refused[0]
     message = str(answer["error_message"]).partition(" Use ")[0]
     if "position" not in answer:
         raise InvalidInputError(f"condition {text!r:.200}: {message}")
@@ -120,10 +120,10 @@ def _serialized(query: str) -> Any:
 
     with duckdb.connect(config={"threads": 1}) as connection:
         try:
-            row = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
+            (text,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0]
         except duckdb.Error as error:
             return {"error": True, "error_message": str(error).partition("\n")[0]}
-    return json.loads(row[0])
+    return json.loads(text)
 
 
 def _quoted(text: str, names: Sequence[str], *, every_name: bool) -> Iterator[str]:
@@ -250,8 +250,9 @@ class _Translation:
 
     def _among(self, left: Any, *rest: Any) -> pc.Expression:
         column = self._column(left)
-        literals = [self._side(node) for node in rest]
-        if any(isinstance(each, Column) or each.value is None for each in literals):
+        sides = [self._side(node) for node in rest]
+        literals = [each for each in sides if isinstance(each, _Value) and each.value is not None]
+        if len(literals) != len(sides):
             raise _BeyondTreeError
         values = [self._scalar(each, column).as_py() for each in literals]
         kind = arrow_type(column.type)
