@@ -20,6 +20,7 @@ from tensorrepo.noting import note_streamed
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.samples import check_fill, read_samples
 from tensorrepo.sql import sql
+from tensorrepo.sqledit import row_selection
 from tensorrepo.stream import Stream
 from tensorrepo.workspace.describe import value_text
 
@@ -89,7 +90,7 @@ class Dataset:
 
         `where` is what `DatasetDraft` says; ids and keys that no row has are passed over.
         """
-        return find_rows(self.stored, where)
+        return find_rows(self.stored, row_selection(self.stored, where))
 
     def row_ids(self, rows: Any = slice(None)) -> list[str]:
         """Lasting ids of some rows, given by number: they stay when rows move, and are valid in
@@ -195,6 +196,7 @@ class Dataset:
                 20 GB if nothing. 0 keeps none. Local datasets are never cached.
         """
         keywords = dict(locals())  # this signature and `StreamOptions` are held equal by a test
+        keywords["where"] = None if where is None else row_selection(self.stored, where)
         own_rank, ranks = self.repository.world(rank, world_size)
         size = connect.parse_size(window, "window", 1)
         options = options_of(keywords | {"window": size, "rank": own_rank, "world_size": ranks})

@@ -25,7 +25,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 from tensorrepo.rows import batches_of
-from tensorrepo.sqledit import expression_updates, expression_values
+from tensorrepo.sqledit import expression_updates, expression_values, row_selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.evolve import NewValues
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.exchange.base import Reading
-    from tensorrepo.formats.lineage import Edge
     from tensorrepo.repo.objects import Link
     from tensorrepo.repo.transaction import Transaction as CoreTransaction
 
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 class DatasetDraft:
     """A dataset in a transaction. Verbs can be chained: ``draft.delete(...).append(...)``.
 
-    `where` says which rows are meant: a predicate as text (``"label == 3 and note is null"``) or as
+    `where` says which rows are meant: an SQL condition (``"label == 'cat' and note is null"``) or
     an expression (``tr.col("label") == 3``); row numbers as in ``ds[...]``; row ids; or key columns
     with their values (``{"name": ["a.png", "b.png"]}``). `misfits` reports what the last `append`
     passed over.
@@ -106,26 +105,19 @@ class DatasetDraft:
                 earlier calls stay.
         """
         self.misfits = Misfits(on_error)
-        batches = batches_of(self.schema, rows)
-        origins = [*origin_of_rows(rows), *edges_from(derived_from, how)]
         stored = self.stored
+        schema = stored.schema.without_ids()
         link = write_dataset(
             self.core.objects,
-            stored.schema.without_ids(),
-            batches,
+            schema,
+            batches_of(schema, rows),
             base=stored,
+            edges=[*origin_of_rows(rows), *edges_from(derived_from, how)],
             misfits=self.misfits,
             codec=parse_codec(codec),
             page_bytes=None if page_bytes is None else connect.parse_size(page_bytes),
         )
-        return self._stage(link).came_from(origins)
-
-    def came_from(self, edges: Iterable[Edge]) -> Self:
-        """Note what rows came from; nothing where there are no edges."""
-        found = list(edges)
-        if not found:
-            return self
-        return self._stage(evolve.add_lineage(self.core.objects, self.stored, found))
+        return self._stage(link)
 
     def delete(self, where: Where) -> Self:
         """Delete rows; those that are gone already are passed over. `compact` frees their bytes.
@@ -133,7 +125,8 @@ class DatasetDraft:
         Example:
             ``tx.dataset("photos").delete("consent == false")``
         """
-        return self._stage(delete_rows(self.core.objects, self.stored, where))
+        stored = self.stored
+        return self._stage(delete_rows(self.core.objects, stored, row_selection(stored, where)))
 
     def update(
         self, where: Where, values: Mapping[str, Any], *, columns: Iterable[str] | None = None
@@ -153,16 +146,16 @@ class DatasetDraft:
         Example:
             ``tx.dataset("photos").update({"name": ["a.png", "b.png"]}, {"label": ["cat", "dog"]})``
         """
-        return self._stage(
-            update_rows(self.core.objects, self.stored, where, values, columns=columns)
-        )
+        stored = self.stored
+        rows = row_selection(stored, where)
+        return self._stage(update_rows(self.core.objects, stored, rows, values, columns=columns))
 
-    def update_sql(self, values: Mapping[str, str], where: str | None = None) -> Self:
+    def update_sql(self, values: Mapping[str, str], where: Where | None = None) -> Self:
         """Give rows what SQL expressions over their columns say.
 
         Args:
             values: an expression for each column that is set. They see the values before.
-            where: an SQL condition; None: all rows.
+            where: which rows; None: all.
 
         Raises:
             InvalidInputError: an expression that is wrong, or gives what does not fit.
@@ -170,8 +163,9 @@ class DatasetDraft:
         Example:
             ``tx.dataset("fashion").update_sql({"label": "label + 1"}, "label >= 3")``
         """
-        rows, found = expression_updates(self.stored, values, where)
-        return self._stage(update_rows(self.core.objects, self.stored, rows, found))
+        stored = self.stored
+        rows, columns = expression_updates(stored, values, where)
+        return self._stage(update_rows(self.core.objects, stored, rows, columns))
 
     def upsert(
         self, rows: Reading | InputBatch | Iterable[InputBatch], key: str | Sequence[str]

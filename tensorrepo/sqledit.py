@@ -1,4 +1,4 @@
-"""Which values does an SQL expression give the rows of a dataset that is being changed?"""
+"""SQL over one dataset: conditions that choose its rows, expressions that give them values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import pyarrow as pa
 
 from tensorrepo.formats.dataset.columns.arrow_types import infer_type
 from tensorrepo.formats.dataset.columns.types import Scalar, Tensor
+from tensorrepo.formats.dataset.editing.where import Where, find_rows, is_condition
+from tensorrepo.formats.dataset.selecting.bitmap import RowBitmap
+from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
 from tensorrepo.given import mapping, text
 from tensorrepo.query.duck import Session
-from tensorrepo.query.pushdown import DatasetTable
+from tensorrepo.query.pushdown import NUMBER, DatasetTable
 from tensorrepo.query.sqlcolumns import is_nested, row_shape
 from tensorrepo.query.sqlnames import quoted
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
@@ -106,20 +109,52 @@ def _shown(shape: tuple[int | None, ...]) -> str:
     return f"({', '.join('any' if each is None else str(each) for each in shape)})"
 
 
+def row_selection(dataset: Dataset, where: Where) -> Where:
+    """`where`, with SQL that no expression says answered by DuckDB: as a bitmap.
+
+    Raises:
+        InvalidInputError: SQL that is wrong.
+    """
+    if not is_condition(where):
+        return where
+    condition = read_condition(str(where), dataset.schema)
+    if condition.expression is not None:
+        return where
+    rows = _one(dataset, _numbered(dataset, "", condition.sql))
+    numbers = (batch.column(0).to_numpy() for batch in rows.batches())
+    return RowBitmap.of(dataset.rows, numbers, str(where))
+
+
 def expression_updates(
-    dataset: Dataset, values: Mapping[str, str], where: str | None
+    dataset: Dataset, values: Mapping[str, str], where: Where | None
 ) -> tuple[np.ndarray[Any, Any], dict[str, pa.ChunkedArray]]:
-    """Numbers of the rows for which `where` is true, and what expressions give for each of them."""
-    chosen = [
-        f"(\n{text('an expression', sql)}\n) AS {quoted(text('the name of a column', name))}"
+    """Numbers of the rows that `where` names, ascending, and what expressions give for each."""
+    columns = "".join(
+        f", (\n{text('an expression', sql)}\n) AS {quoted(text('the name of a column', name))}"
         for name, sql in mapping("values", values, "expressions").items()
-    ]
-    query = f"SELECT row_number, {', '.join(chosen)} FROM {SELF}"  # noqa: S608
-    if where is not None:
-        query += f" WHERE (\n{text('where', where)}\n)"
-    found = _one(dataset, query).arrow()
-    columns = dict(zip(values, map(_floats, found.columns[1:]), strict=True))
-    return found.column(0).to_numpy(), columns
+    )
+    is_text = where is None or is_condition(where)
+    condition = None
+    if is_text and where is not None:
+        condition = read_condition(str(where), dataset.schema).sql
+    answer = _one(dataset, _numbered(dataset, columns, condition)).arrow()
+    if not is_text:
+        named = np.isin(answer.column(0).to_numpy(), find_rows(dataset, where))
+        answer = answer.filter(pa.array(named))
+    return answer.column(0).to_numpy(), dict(
+        zip(values, map(_floats, answer.columns[1:]), strict=True)
+    )
+
+
+def _numbered(dataset: Dataset, columns: str, condition: str | None) -> str:
+    """A query for row numbers, and columns, of the rows for which a condition holds."""
+    if NUMBER in {name.lower() for name in dataset.schema.names}:
+        raise UnsupportedError(
+            f"this condition is answered by SQL over {NUMBER!r}, which a column of the dataset is "
+            "called: rename the column"
+        )
+    ends = "" if condition is None else f" WHERE (\n{condition}\n)"
+    return f"SELECT {NUMBER}{columns} FROM {SELF}{ends}"  # noqa: S608
 
 
 def _kept(arrow_type: pa.DataType) -> pa.DataType:

@@ -91,10 +91,10 @@ class Transaction:
             schema = columns
         else:
             schema = Schema.of(mapping("columns", columns, "types"))
-        link = write_dataset(self.core.objects, schema, ())
+        edges = edges_from(derived_from, how)
+        link = write_dataset(self.core.objects, schema, (), edges=edges)
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
-        draft = DatasetDraft(self.core, path, self.repository.outside)
-        return draft.came_from(edges_from(derived_from, how))
+        return DatasetDraft(self.core, path, self.repository.outside)
 
     def dataset(self, name: str) -> DatasetDraft:
         """An existing dataset, to be changed."""

@@ -20,6 +20,7 @@ from tensorrepo.formats.dataset.columns.lenient import Misfits, coerce_leniently
 from tensorrepo.formats.dataset.columns.schema import Column, Schema, type_to_json
 from tensorrepo.formats.dataset.editing.fragmentwrite import FragmentWriter, WriteOptions
 from tensorrepo.formats.dataset.tree.treewrite import Groups, TreeWriter
+from tensorrepo.formats.lineage import with_edges
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import content_tag, digest_bytes
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.codecs.choice import CodecChoice
     from tensorrepo.formats.dataset.columns.schema import InputBatch
     from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.lineage import Edge
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import Link, ObjectSink
 
@@ -37,7 +39,7 @@ ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 _RANDOM = random.SystemRandom()
 
 
-def write_dataset(
+def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     objects: ObjectSink,
     schema: Schema,
     batches: Iterable[InputBatch],
@@ -48,6 +50,7 @@ def write_dataset(
     codec: CodecChoice = Codec.NONE,
     rng: random.Random = _RANDOM,
     misfits: Misfits | None = None,
+    edges: Iterable[Edge] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Link:
     """Store the rows of `batches` as a dataset, or behind those of `base`.
@@ -63,6 +66,7 @@ def write_dataset(
         codec: tried on every page and tile, kept where it saves a quarter; "auto" tries a sample.
         rng: gives fragments their uids.
         misfits: what to do about rows that do not fit, and then the report of them; None: raise.
+        edges: what the rows came from, noted beside the lineage of `base`.
         progress: called after every batch with rows and bytes written so far.
 
     Returns:
@@ -94,8 +98,8 @@ def write_dataset(
                     progress(writer.rows, writer.bytes)
             finished = writer.finish()
             if base is None:
-                return finished.finish({})
-            return finished.finish(base.root.properties, base.root.lineage)
+                return finished.finish({}, with_edges((), edges))
+            return finished.finish(base.root.properties, with_edges(base.root.lineage, edges))
         except BaseException:
             encoders.shutdown(wait=True, cancel_futures=True)
             storers.shutdown(wait=True, cancel_futures=True)

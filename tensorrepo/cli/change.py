@@ -58,14 +58,15 @@ def update_command(
     where: WhereOption = None,
     row: RowOption = None,
     sql: Annotated[
-        bool, typer.Option("--sql", help="VALUE and EXPR are SQL over the columns.")
+        bool, typer.Option("--sql", help="VALUE is SQL over the columns.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Give rows of a dataset other values, and stage it.
 
     VALUE is what the column holds: a number, true, false, text, a moment, JSON; null where it may
-    be missing. EXPR compares columns: ==, !=, <, <=, >, >=, in (...), is null, and, or, not.
+    be missing. EXPR is an SQL condition: ==, !=, <, <=, >, >=, in (...), between, like, is null,
+    and, or, not, functions; class names in quotes stand for their numbers.
 
     Examples:
         tensorrepo update photos --where "label == 'cat' and score < 0.5" --set label=dog

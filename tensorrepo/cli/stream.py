@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
 from tensorrepo.formats.view import live_numbers, open_view
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
+from tensorrepo.sqledit import row_selection
 from tensorrepo.stallpicture import draw
 
 if TYPE_CHECKING:
@@ -105,13 +106,14 @@ def stream_command(
         raise InvalidInputError(f"{path} is a {entry.kind.label}: datasets and views stream")
     rank, size = world(session.machine.environment)
     dataset, rows = _rows_at(session, entry)
+    chosen = None if where is None else row_selection(dataset, where)
     opened = partial(
         stream,
         batch_size=batch_size,
         columns=columns or None,
         shuffle=ORDERS[shuffle],
         window_bytes=parse_size(window),
-        sampling=Sampling(rows=rows, where=where, balance=balance, pack=pack, bucket=bucket),
+        sampling=Sampling(rows=rows, where=chosen, balance=balance, pack=pack, bucket=bucket),
         images=None if decode is None else Decode(size=decode),
         seed=seed,
         rank=rank,

@@ -24,7 +24,6 @@ from tensorrepo.formats.dataset.columns.schema import (
     type_from_json,
 )
 from tensorrepo.formats.dataset.columns.types import Link as LinkType
-from tensorrepo.formats.dataset.editing.predicate import parse_literal
 from tensorrepo.formats.dataset.editing.where import count_rows, matching_rows, predicate_of
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
@@ -32,6 +31,7 @@ from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
+from tensorrepo.sqledit import row_selection
 from tensorrepo.workspace.commit import forget_committed
 from tensorrepo.workspace.request import new_writer
 from tensorrepo.workspace.session import entry_at, full_path
@@ -56,6 +56,9 @@ _PLAIN_TYPES: dict[str, ColumnType] = {
     "text": Text(), "json": Json(), "bytes": Bytes(), "image": Image(), "link": LinkType(),
     "timestamp": Timestamp(),
 }  # fmt: skip
+_NUMBER = re.compile(r"-?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?)")
+_QUOTED = re.compile(r"""'([^']|'')*'|"([^"]|"")*\"""")
+_MAX_DIGITS = 40  # of a whole number; Python refuses some thousands
 _TENSOR = re.compile(r"(\w+)\[([^\]]*)\]")
 
 
@@ -100,6 +103,7 @@ def change_dataset(
     path, entry = _dataset_at(session, name)
     try:
         before = open_dataset(writer, entry.digest, session.outside)
+        where = None if where is None else row_selection(before, where)
         predicate = None if where is None else predicate_of(before, where)
         if predicate is not None:
             where = matching_rows(before, predicate, lambda done: progress(done, len(before)))
@@ -160,6 +164,17 @@ def parse_property(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def parse_literal(text: str) -> Any:
+    """A number, text in quotes, true, false or null; anything else is text as it is."""
+    stripped = text.strip()
+    if _NUMBER.fullmatch(stripped):
+        is_whole = stripped.lstrip("-").isdigit() and len(stripped) <= _MAX_DIGITS
+        return int(stripped) if is_whole else float(stripped)
+    if _QUOTED.fullmatch(stripped):
+        return stripped[1:-1].replace(stripped[0] * 2, stripped[0])
+    return {"true": True, "false": False, "null": None}.get(stripped.lower(), text)
 
 
 def parse_value(column: Column, text: str) -> Any:

@@ -134,6 +134,29 @@ def test_rows_are_found_by_predicate_and_by_id(repo: tr.Repository) -> None:
     assert now.rows_by_id(pets.row_ids([0])).tolist() == [-1]
 
 
+SQL_CONDITION = "label = 'dog' and (row_number % 4 = 1 or length(name) > 5)"
+
+
+def test_conditions_that_no_expression_says_are_answered_by_sql(repo: tr.Repository) -> None:
+    pets = repo.dataset("pets")
+    assert pets.find(SQL_CONDITION).tolist() == [1, 5, 9]
+    (batch,) = pets.stream(batch_size=9, where=SQL_CONDITION)
+    assert sorted(batch.rows) == [1, 5, 9]
+    with repo.transaction(message="by SQL") as tx:
+        draft = tx.dataset("pets").update(SQL_CONDITION, {"name": ["a", "b", "c"]})
+        draft.delete("name in ('b', 'n0') or point[1] > 1")
+        draft.update_sql({"name": "name || '!'"}, where="label == 'cat' and `name` <> \"n2\"")
+        draft.update_sql({"name": "upper(name)"}, where=tr.col("name") == "a")
+    assert _rows(repo, "name") == ["A", "n2", "n3", "n4!", "n6!", "n7", "n8!", "c"]
+
+
+def test_a_column_called_row_number_is_no_number_of_rows(repo: tr.Repository) -> None:
+    with repo.transaction(message="a name that is taken") as tx:
+        draft = tx.dataset("pets").add_column("Row_Number", "int8", default=3)
+        with pytest.raises(tr.UnsupportedError, match="rename the column"):
+            draft.delete("length(name) > 1")
+
+
 def test_rows_that_do_not_fit_are_passed_over_and_told_of(repo: tr.Repository) -> None:
     good, bad = (
         {"name": "x", "label": "cat", "point": [1, 2]},

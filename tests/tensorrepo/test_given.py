@@ -115,7 +115,6 @@ WRONG: dict[str, tuple[str, Callable[[tr.Repository], Any]]] = {
     "how": ("how is a mapping", lambda repo: _draft(repo, "w", how=5)),
     "expressions": ("values is a mapping", lambda repo: _points(repo).update_sql(5)),
     "expression": ("an expression is text", lambda repo: _points(repo).update_sql({"x": 5})),
-    "condition": ("where is text", lambda repo: _points(repo).update_sql({"x": "1"}, where=5)),
     "nullable": (
         "nullable is True or",
         lambda repo: _points(repo).add_column("y", "i4", nullable=5),

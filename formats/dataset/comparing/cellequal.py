@@ -36,20 +36,24 @@ def differing(
     pair = _alike(old, new, old_storage, new_storage)
     if pair is None:
         return np.ones(old.rows, np.bool_)
-    old, new = pair
+    return differing_alike(*pair)
+
+
+def differing_alike(old: ColumnValues, new: ColumnValues) -> NDArray[np.bool_]:
+    """`differing` of rows that are in one form."""
     changed = _content(old, new)
     if old.valid is None and new.valid is None:
         return changed
     mine, theirs = valid_rows(old), valid_rows(new)
-    found: NDArray[np.bool_] = (changed & mine & theirs) | (mine != theirs)
-    return found
+    differs: NDArray[np.bool_] = (changed & mine & theirs) | (mine != theirs)
+    return differs
 
 
 def _alike(
     old: ColumnValues, new: ColumnValues, old_storage: Storage, new_storage: Storage
 ) -> tuple[ColumnValues, ColumnValues] | None:
     """Both in one form; None where neither form holds the values of the other."""
-    before, after = _in_memory(old_storage), _in_memory(new_storage)
+    before, after = in_memory_form(old_storage), in_memory_form(new_storage)
     try:
         return convert_values(_as_stored(old, before), before, after), _as_stored(new, after)
     except UnsupportedError:
@@ -60,7 +64,7 @@ def _alike(
         return None
 
 
-def _in_memory(storage: Storage) -> Storage:
+def in_memory_form(storage: Storage) -> Storage:
     """The form of values that were read: the tiles of a row are one array by then."""
     if storage.layout is not Layout.TILED:
         return storage

@@ -1,4 +1,4 @@
-"""Which value does each of some rows get, and is it another than the row has?
+"""New values of rows, as callers give them.
 
 What a caller gives for a column is a single value for all rows, one value for each, or a function
 of the rows. All are coerced as appended rows are.
@@ -16,9 +16,6 @@ from tensorrepo.formats.dataset.columns.coerce import coerce_column
 from tensorrepo.formats.dataset.columns.types import Json, Layout
 from tensorrepo.formats.dataset.columns.values import (
     ColumnValues,
-    FixedValues,
-    RaggedValues,
-    valid_rows,
 )
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -99,48 +96,3 @@ def computed(column: Column, values: Any, rows: int, first_row: int = 0) -> Colu
             f"column {column.name!r}: the function gave {found.rows} values for {rows} rows"
         )
     return found
-
-
-# ------------------------------------------------------------------------------ differences
-
-
-def differing(old: ColumnValues, new: ColumnValues) -> NDArray[np.int64]:
-    """Rows whose bits differ, or of which one is null; both are of one column, as many rows."""
-    there, wanted = valid_rows(old), valid_rows(new)
-    differs = there != wanted
-    both = there & wanted
-    if isinstance(old, FixedValues) and isinstance(new, FixedValues):
-        differs |= both & _bits_differ(old.values, new.values)
-    elif not isinstance(old, FixedValues) and not isinstance(new, FixedValues):
-        differs |= both & _rows_differ(old, new, both)
-    return np.flatnonzero(differs)
-
-
-def _bits_differ(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
-    rows = len(one)
-    left = np.ascontiguousarray(one).reshape(rows, -1).view(np.uint8)
-    right = np.ascontiguousarray(two).reshape(rows, -1).view(np.uint8)
-    found: NDArray[np.bool_] = (left != right).any(axis=1)
-    return found
-
-
-def _rows_differ(
-    old: ColumnValues, new: ColumnValues, both: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """The same of rows of any length."""
-    (begin, items), (start, others) = _items(old), _items(new)
-    lengths, wanted = np.diff(begin), np.diff(start)
-    found: NDArray[np.bool_] = lengths != wanted
-    if isinstance(old, RaggedValues) and isinstance(new, RaggedValues) and old.dims is not None:
-        assert new.dims is not None, "rows of one column"
-        found |= (old.dims != new.dims).any(axis=1)
-    for at in np.flatnonzero(both & ~found).tolist():
-        one = items[begin[at] : begin[at + 1]]
-        two = others[start[at] : start[at + 1]]
-        found[at] = one.tobytes() != two.tobytes()
-    return found
-
-
-def _items(values: ColumnValues) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    assert not isinstance(values, FixedValues), "rows of any length"
-    return values.offsets, values.elements if isinstance(values, RaggedValues) else values.data

@@ -20,9 +20,10 @@ from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.codecs.choice import AUTO
 from tensorrepo.formats.dataset.columns.types import Layout
 from tensorrepo.formats.dataset.columns.values import ColumnValues, concat
+from tensorrepo.formats.dataset.comparing.cellequal import differing_alike
 from tensorrepo.formats.dataset.editing.columnwrite import ColumnPartWriter
 from tensorrepo.formats.dataset.editing.editwrite import STEP_BYTES, Editing
-from tensorrepo.formats.dataset.editing.newvalues import Source, differing
+from tensorrepo.formats.dataset.editing.newvalues import Source
 from tensorrepo.formats.dataset.editing.pagecuts import PageCuts, PageFiller, page_cuts
 from tensorrepo.formats.dataset.pages.page import PAGE_COMPRESSED
 from tensorrepo.formats.dataset.pages.stripes import page_limit
@@ -218,7 +219,7 @@ class ValueChanger:
             stop = min(start + step, last)
             rows = self._chosen.rows[start:stop]
             new = self._sources[column.name](rows, self._chosen.places[start:stop])
-            hits = differing(read_chosen(reader, rows), new)
+            hits = np.flatnonzero(differing_alike(read_chosen(reader, rows), new))
             if len(hits):
                 found = new if len(hits) == new.rows else new.take(hits)
                 self._bytes += found.nbytes

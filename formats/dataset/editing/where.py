@@ -1,7 +1,8 @@
-"""Which rows are meant?
+"""Row selection: which rows a caller means.
 
-Rows are named by a predicate (a pyarrow expression over columns, or a line of text), by their ids,
-by their numbers, or by the values of key columns. The answer counts physical rows.
+Rows are named by a condition (a `col()` expression over columns, or SQL that says one), by a bitmap
+of what other SQL answered, by their ids, by their numbers, or by the values of key columns. The
+answer counts physical rows.
 
 A predicate reads the columns that it names, page after page; pages for whose rows it cannot be true
 are not read, see `pruning`.
@@ -23,7 +24,6 @@ from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
 from tensorrepo.formats.dataset.columns.coerce import coerce_column
 from tensorrepo.formats.dataset.columns.types import Layout
 from tensorrepo.formats.dataset.columns.values import concat
-from tensorrepo.formats.dataset.editing.predicate import parse_where
 from tensorrepo.formats.dataset.editing.rowkeys import KeyTable, check_key_columns, key_array
 from tensorrepo.formats.dataset.read import (
     BATCH_BYTES,
@@ -36,10 +36,12 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.read import scan as scan_pages
 from tensorrepo.formats.dataset.rows.pruning import rows_that_may_match
+from tensorrepo.formats.dataset.selecting.bitmap import RowBitmap
+from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
 from tensorrepo.formats.dataset.tree.rowids import format_row_id, row_ids
 from tensorrepo.formats.dataset.tree.rowruns import ROW_ID
 from tensorrepo.formats.dataset.tree.treeread import read_leaf
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -49,11 +51,12 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.columns.schema import Column, Schema
     from tensorrepo.formats.dataset.columns.values import ColumnValues
 
-# A predicate as expression or text, key columns with their values, row ids (ROW_ID records, or
-# texts), or row numbers (of rows that are not deleted) in any form that `Dataset[...]` takes.
+# A condition as expression or SQL, a bitmap, key columns with their values, row ids (ROW_ID
+# records, or texts), or numbers of rows that are not deleted in any form that `Dataset[...]` takes.
 Where: TypeAlias = (
     pc.Expression
     | str
+    | RowBitmap
     | int
     | Mapping[str, Any]
     | slice
@@ -128,6 +131,9 @@ def choose_rows(dataset: Dataset, where: Where, *, strict: bool = True) -> Chose
     if predicate is not None:
         rows = _physical(dataset, matching_rows(dataset, predicate))
         return Chosen(rows, np.arange(len(rows)), len(rows))
+    if isinstance(where, RowBitmap):
+        rows = _physical(dataset, np.concatenate(list(where.numbers())))
+        return Chosen(rows, np.arange(len(rows)), len(rows))
     if isinstance(where, str):
         where = [where]
     if isinstance(where, Mapping):
@@ -142,10 +148,22 @@ def choose_rows(dataset: Dataset, where: Where, *, strict: bool = True) -> Chose
 
 
 def predicate_of(dataset: Dataset, where: Where) -> pc.Expression | None:
-    """The predicate that `where` is, or says as text; None where it names rows otherwise."""
-    if isinstance(where, str) and not _ROW_ID.fullmatch(where):
-        return parse_where(where, dataset.schema)
-    return where if isinstance(where, pc.Expression) else None
+    """The expression that `where` is, or says as SQL; None where it names rows otherwise.
+
+    Raises:
+        UnsupportedError: SQL that no expression says; the caller asks DuckDB, see `RowBitmap`.
+    """
+    if not is_condition(where):
+        return where if isinstance(where, pc.Expression) else None
+    condition = read_condition(str(where), dataset.schema)
+    if condition.expression is None:
+        raise UnsupportedError(f"condition {where!r:.200}: only SQL over the dataset answers it")
+    return condition.expression
+
+
+def is_condition(where: Any) -> bool:
+    """Whether `where` is a condition as text: it is no row id."""
+    return isinstance(where, str) and not _ROW_ID.fullmatch(where)
 
 
 def count_rows(dataset: Dataset, where: Where) -> int:

@@ -8,7 +8,6 @@ every later read must be of the same version.
 from __future__ import annotations
 
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -32,9 +31,10 @@ from tensorrepo.formats.dataset.elsewhere.foreignrows import (
 from tensorrepo.formats.dataset.elsewhere.foreigntable import read_group, read_metadata
 from tensorrepo.formats.dataset.elsewhere.outside import Stat, hide_secrets
 from tensorrepo.formats.dataset.elsewhere.outsideread import OutsideFile
-from tensorrepo.formats.dataset.rows.ranges import merge_ranges
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.ranges import join_ranges
+from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -152,13 +152,15 @@ class ForeignReader:
         if len(starts) != rows or int((ends - starts).sum()) > file.size:
             raise CorruptError(f"no members for rows [{first}, {first + rows})")
         there = np.flatnonzero(starts)
-        lows, highs, of = merge_ranges(starts[there], ends[there])
+        bounds = list(zip(starts[there].tolist(), ends[there].tolist(), strict=True))
+        joined = join_ranges(bounds)
         version = self.check(file)
-        pieces = self._ranges(file, version, list(zip(lows.tolist(), highs.tolist(), strict=True)))
+        pieces = self._ranges(file, version, [(one.start, one.stop) for one in joined])
         members: list[bytes | None] = [None] * rows
-        for at, piece in zip(there.tolist(), of.tolist(), strict=True):
-            low = int(lows[piece])
-            members[at] = bytes(pieces[piece][int(starts[at]) - low : int(ends[at]) - low])
+        for one, piece in zip(joined, pieces, strict=True):
+            for member in one.members:
+                start, stop = bounds[member]
+                members[int(there[member])] = bytes(piece[start - one.start : stop - one.start])
         return members
 
     def _ranges(
@@ -167,10 +169,8 @@ class ForeignReader:
         def read(part: tuple[int, int]) -> memoryview:
             return self._outside.read(file.url, *part, version)
 
-        if len(ranges) < 2:
-            return [read(part) for part in ranges]
-        with ThreadPoolExecutor(READ_THREADS, "foreign") as threads:
-            return list(threads.map(read, ranges))
+        threads = READ_THREADS if len(ranges) > 1 else 0
+        return list(ordered_map(ranges, read, threads=threads, name="foreign"))
 
     # -------------------------------------------------------------------------- one file
 

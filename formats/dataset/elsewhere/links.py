@@ -7,14 +7,13 @@ Source:
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from tensorrepo.formats.dataset.elsewhere.outside import Stat, hide_secrets
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,18 +66,13 @@ def read_links(
 
     At most `LINK_THREADS` values are held beside the one that was given out last.
     """
-    threads = ThreadPoolExecutor(LINK_THREADS, "links")
-    ahead: deque[Future[bytes | None]] = deque()
-    try:
-        for link in links:
-            if len(ahead) >= LINK_THREADS:
-                yield ahead.popleft().result()
-            ahead.append(threads.submit(_read_optional, outside, link, most_bytes))
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        # Not waiting: a generator may be collected on any thread, one of its own pool included.
-        threads.shutdown(wait=False, cancel_futures=True)
+    return ordered_map(
+        links,
+        lambda link: _read_optional(outside, link, most_bytes),
+        threads=LINK_THREADS,
+        ahead=LINK_THREADS,
+        name="links",
+    )
 
 
 def _read_optional(outside: Outside, link: LinkValue | None, most_bytes: int) -> bytes | None:

@@ -20,6 +20,7 @@ from tensorrepo.formats.dataset.columns.fit import null_values
 from tensorrepo.formats.dataset.columns.types import Layout
 from tensorrepo.formats.dataset.columns.values import concat
 from tensorrepo.formats.dataset.columns.widen import convert_values
+from tensorrepo.formats.dataset.comparing.cellequal import in_memory_form
 from tensorrepo.formats.dataset.editing.columnwrite import ColumnPartWriter
 from tensorrepo.formats.dataset.editing.editwrite import STEP_BYTES, Editing, editing
 from tensorrepo.formats.dataset.editing.pagecuts import PageFiller, page_cuts
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.codecs.choice import CodecChoice
     from tensorrepo.formats.dataset.columns.schema import Column
-    from tensorrepo.formats.dataset.columns.types import Storage
     from tensorrepo.formats.dataset.columns.values import ColumnValues
     from tensorrepo.formats.dataset.editing.newvalues import Source
     from tensorrepo.formats.dataset.merging.mergerows import RowPlan, Side
@@ -282,7 +282,7 @@ class CellWriter:
         """Gives values of physical rows of `other`, in the form that the column has now."""
         stored = self._other.columns[column.id]
         reader = page_reader(self._other.dataset, stored.name)
-        forms = _in_memory(stored.storage), _in_memory(column.storage)
+        forms = in_memory_form(stored.storage), in_memory_form(column.storage)
         return lambda rows: convert_values(read_chosen(reader, rows), *forms)
 
 
@@ -346,13 +346,6 @@ def _alive(dataset: Dataset, moves: CellMoves) -> CellMoves:
         return moves
     kept = live.live(moves.onto_rows) >= 0
     return CellMoves(moves.onto_rows[kept], moves.other_rows[kept])
-
-
-def _in_memory(storage: Storage) -> Storage:
-    """The form of values that were read: the tiles of a row are one array by then."""
-    if storage.layout is not Layout.TILED:
-        return storage
-    return replace(storage, layout=Layout.RAGGED, tile=())
 
 
 def _with_defaults(

@@ -42,8 +42,8 @@ from tensorrepo.formats.dataset.pages.page import (
     table_row_bytes,
 )
 from tensorrepo.formats.dataset.rows.rangeread import ByteRange, fetch
-from tensorrepo.formats.dataset.rows.ranges import GAP_BYTES, cost_of_rows
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.ranges import GAP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,6 +108,23 @@ def exact_pays(
             exact[at] += _cost_of_table(entries[at], reader.storage(int(pages[at])))
     found: NDArray[np.bool_] = possible & (exact < stored_bytes + GAP_BYTES)
     return found
+
+
+def cost_of_rows(
+    rows: NDArray[np.int64], firsts: NDArray[np.int64], row_bytes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What reading rows by themselves costs, page by page, in bytes; a request as GAP_BYTES.
+
+    Args:
+        rows: int64 ``(n,)``, ascending, each once.
+        firsts: int64 ``(pages,)``, ascending: which of `rows` is the first of each page.
+        row_bytes: float64 ``(pages,)``, of an average row of each page.
+    """
+    each = np.repeat(row_bytes, np.diff(firsts, append=len(rows)))
+    steps = np.minimum(np.diff(rows, prepend=rows[:1]) * each, GAP_BYTES + each)
+    steps[firsts] = GAP_BYTES + row_bytes
+    costs: NDArray[np.float64] = np.add.reduceat(steps, firsts)
+    return costs
 
 
 def _cost_of_table(entry: NDArray[Any], storage: Storage) -> int:

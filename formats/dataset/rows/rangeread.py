@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.rows.ranges import GAP_BYTES, MOST_BYTES, merge_ranges, split_range
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects import Link
+from tensorrepo.repo.ranges import GAP_BYTES, REQUEST_BYTES, join_ranges, split_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,19 +84,16 @@ class _Read:
 
 
 def _plan_reads(ranges: Sequence[ByteRange], gap_bytes: int) -> list[_Read]:
+    places_of: dict[int, list[int]] = {}
+    for place, one in enumerate(ranges):
+        if one.start < one.stop:
+            places_of.setdefault(one.chunk, []).append(place)
     reads = []
-    fields = [(each.chunk, each.start, each.stop) for each in ranges]
-    table = np.array(fields, np.int64).reshape(-1, 3)
-    filled = table[:, 1] < table[:, 2]
-    for chunk in np.unique(table[filled, 0]).tolist():
-        places = np.flatnonzero(filled & (table[:, 0] == chunk))
-        begins, ends, of = merge_ranges(table[places, 1], table[places, 2], gap_bytes=gap_bytes)
-        groups: list[list[int]] = [[] for _ in begins]
-        for place, group in zip(places.tolist(), of.tolist(), strict=True):
-            groups[group].append(place)
+    for chunk, places in sorted(places_of.items()):
+        bounds = [(ranges[place].start, ranges[place].stop) for place in places]
         reads += [
-            _Read(chunk, begin, end, group)
-            for begin, end, group in zip(begins.tolist(), ends.tolist(), groups, strict=True)
+            _Read(chunk, joined.start, joined.stop, [places[member] for member in joined.members])
+            for joined in join_ranges(bounds, gap_bytes=gap_bytes)
         ]
     return reads
 
@@ -109,7 +106,7 @@ def _begin(
 ) -> tuple[list[Future[Any]], NDArray[np.uint8] | None]:
     """The requests of one read; a large one is several, which fill the array given back."""
     assert isinstance(link, Link), "inline pages are in memory, others have a chunk"
-    if read.stop - read.start <= MOST_BYTES:
+    if read.stop - read.start <= REQUEST_BYTES:
         return [threads.submit(objects.read_range, link, read.start, read.stop)], None
     whole = np.empty(read.stop - read.start, np.uint8)
     parts = [

@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.editing.where import (
     scan,
 )
 from tensorrepo.formats.dataset.read import Dataset, live_rows
+from tensorrepo.formats.dataset.selecting.bitmap import RowBitmap
 from tensorrepo.formats.dataset.streaming.ordering.choice import (
     RowBits,
     bits_of,
@@ -137,6 +138,8 @@ def _fitting_rows(dataset: Dataset, where: Where) -> RowBits:
     predicate = predicate_of(dataset, where)
     if predicate is not None:
         return bits_of(dataset.rows, each_match(dataset, predicate))
+    if isinstance(where, RowBitmap):
+        return bits_of(dataset.rows, where.numbers())
     return _bits_of_physical(dataset, choose_rows(dataset, where).rows)
 
 

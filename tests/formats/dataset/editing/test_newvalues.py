@@ -22,7 +22,8 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.editing.newvalues import computed, differing, is_single, many_source
+from tensorrepo.formats.dataset.comparing.cellequal import differing_alike
+from tensorrepo.formats.dataset.editing.newvalues import computed, is_single, many_source
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.columntypes import TYPES, equal, tiled, value
 
@@ -66,7 +67,7 @@ def test_rows_differ_where_their_bits_do(kind: ColumnType, seed: int, *, nullabl
     rng = np.random.default_rng(seed)
     old = [value(column, rng) for _ in range(12)]
     new = [value(column, rng) if rng.random() < 0.5 else each for each in old]
-    found = differing(coerce_column(column, old), coerce_column(column, new))
+    found = np.flatnonzero(differing_alike(coerce_column(column, old), coerce_column(column, new)))
     expected = [at for at in range(12) if not equal(old[at], new[at])]
     assert found.tolist() == expected
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.dataset.rows.rangeread import ByteRange, fetch
-from tensorrepo.formats.dataset.rows.ranges import MOST_BYTES
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.ranges import REQUEST_BYTES
 from tests.support.objects import MemoryObjects
 
 
@@ -34,15 +34,15 @@ def test_ranges_apart_are_read_apart_where_nothing_may_be_wasted() -> None:
 def test_a_large_range_is_read_in_parts_side_by_side() -> None:
     class Parts(MemoryObjects):
         def read_into(self, link: Any, start: int, buffer: memoryview) -> None:
-            assert buffer.nbytes <= MOST_BYTES
+            assert buffer.nbytes <= REQUEST_BYTES
             super().read_into(link, start, buffer)
 
     objects = Parts()
-    data = np.random.default_rng(0).bytes(2 * MOST_BYTES + 100)
+    data = np.random.default_rng(0).bytes(2 * REQUEST_BYTES + 100)
     link = objects.put(Kind.CHUNK, data)
-    wanted = [ByteRange(0, 7, 2 * MOST_BYTES + 90), ByteRange(0, 0, 0), ByteRange(0, 3, 9)]
+    wanted = [ByteRange(0, 7, 2 * REQUEST_BYTES + 90), ByteRange(0, 0, 0), ByteRange(0, 3, 9)]
     found = fetch(objects, [link], wanted)
-    assert found[0] == data[7 : 2 * MOST_BYTES + 90]
+    assert found[0] == data[7 : 2 * REQUEST_BYTES + 90]
     assert found[1:] == [b"", data[3:9]]
     assert len(objects.reads) == 4
 

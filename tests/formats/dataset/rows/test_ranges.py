@@ -6,12 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.rows.ranges import (
-    GAP_BYTES,
-    cost_of_rows,
-    merge_ranges,
-    split_range,
-)
+from tensorrepo.formats.dataset.rows.exactread import cost_of_rows
+from tensorrepo.formats.dataset.rows.ranges import GAP_BYTES, merge_ranges
 
 RANGES = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 300)), max_size=30)
 
@@ -36,14 +32,6 @@ def test_near_ranges_are_joined_and_far_ones_are_not() -> None:
     assert begins.tolist() == [0, 500]
     assert ends.tolist() == [120, 510]
     assert of.tolist() == [1, 0, 0]
-
-
-@given(st.integers(0, 10_000), st.integers(0, 5000), st.integers(1, 700))
-def test_a_large_range_is_split_without_a_gap(start: int, size: int, most: int) -> None:
-    parts = split_range(start, start + size, most)
-    assert all(0 < stop - begin <= most for begin, stop in parts)
-    assert [stop for _, stop in parts[:-1]] == [begin for begin, _ in parts[1:]]
-    assert sum(stop - begin for begin, stop in parts) == size
 
 
 def test_rows_close_together_cost_less_than_requests_of_their_own() -> None:

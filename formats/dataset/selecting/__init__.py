@@ -1,0 +1,1 @@
+"""Selection of rows: SQL conditions, expressions, ids, keys and numbers."""

@@ -1,0 +1,457 @@
+"""SQL conditions as Arrow expressions: the tree that DuckDB parses, translated.
+
+DuckDB reads the text of a condition (``json_serialize_sql``: nothing is run, no table is needed).
+Comparisons of columns with values, ``in``, ``between``, ``like``, ``is null``, ``and``, ``or`` and
+``not`` become a `col()` expression, which skips pages, is pushed down and can be pickled. Anything
+else is SQL that DuckDB alone can answer.
+
+Beyond SQL these are read: class names for their numbers, names of columns with dots or in
+`backticks`, and text in double quotes where no column has that name.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorrepo.formats.dataset.columns.arrow_types import arrow_type
+from tensorrepo.formats.dataset.columns.schema import Column, Schema
+from tensorrepo.formats.dataset.columns.types import (
+    ClassLabel,
+    ColumnType,
+    Embedding,
+    Layout,
+    Tensor,
+    Text,
+    Timestamp,
+    storage_of,
+)
+from tensorrepo.repo.errors import InvalidInputError
+
+_PREFIX, _SUFFIX = "SELECT 1 WHERE (\n", "\n)"
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "COMPARE_EQUAL": operator.eq,
+    "COMPARE_NOTEQUAL": operator.ne,
+    "COMPARE_LESSTHAN": operator.lt,
+    "COMPARE_LESSTHANOREQUALTO": operator.le,
+    "COMPARE_GREATERTHAN": operator.gt,
+    "COMPARE_GREATERTHANOREQUALTO": operator.ge,
+}
+_LIKE = {"~~": (False, False), "!~~": (True, False), "~~*": (False, True), "!~~*": (True, True)}
+_WORDS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]+`|[\w][\w.]*|--[^\n]*|.""", re.DOTALL)
+_NUMBER = re.compile(r"-?\s*(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?(?![\w.])")
+# Words that mean a column where there is one of that name, though they are values to SQL.
+_VALUES_OF_SQL = frozenset(
+    {
+        "current_catalog", "current_date", "current_role", "current_schema", "current_time",
+        "current_timestamp", "current_user", "localtime", "localtimestamp", "session_user", "user",
+    }
+)  # fmt: skip
+_NEVER_COLUMNS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
+_MAX_DIGITS = 40  # of a whole number; Python refuses some thousands
+_NUMBERS, _BOOLS, _TEXTS, _TIMES = "a number", "true or false", "text in quotes", "a moment"
+
+
+@dataclass(frozen=True, slots=True)
+class SqlCondition:
+    """A condition on rows of one dataset.
+
+    Attributes:
+        sql: the condition as DuckDB takes it over the columns of the dataset.
+        expression: the same as an Arrow expression; None: DuckDB alone can answer it.
+    """
+
+    sql: str
+    expression: pc.Expression | None
+
+
+def read_condition(text: str, schema: Schema) -> SqlCondition:
+    """A condition as people write it: ``label == 'cat' and note is not null``.
+
+    Raises:
+        InvalidInputError: no SQL, a column or class that is not there, or values that do not
+            compare; points at the place.
+    """
+    try:
+        sql, tree = _parsed(text, schema)
+        return _Translation(sql, schema).condition(tree)
+    except RecursionError:
+        raise InvalidInputError(f"condition {text!r:.200}: nested too deeply") from None
+
+
+# ------------------------------------------------------------------------------ text to tree
+
+
+def _parsed(text: str, schema: Schema) -> tuple[str, Any]:
+    """The condition as SQL, and DuckDB's tree of it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"condition {text!r:.200} is no UTF-8: {error}") from error
+    if not text.strip():
+        raise InvalidInputError("the condition is empty: write one such as \"label == 'cat'\"")
+    refused: list[tuple[str, Any]] = []
+    # Words that are both SQL and columns are SQL where that makes sense, as in `x between 1 and 2`.
+    for every_name in (False, True):
+        sql = "".join(_quoted(text, schema.names, every_name=every_name))
+        answer = _serialized(_PREFIX + sql + _SUFFIX)
+        if not answer["error"]:
+            return sql, answer["statements"][0]["node"]["where_clause"]
+        refused.append((sql, answer))
+    sql, answer = refused[0]
+    message = str(answer["error_message"]).partition(" Use ")[0]
+    if "position" not in answer:
+        raise InvalidInputError(f"condition {text!r:.200}: {message}")
+    at, size = int(answer["position"]) - len(_PREFIX), len(sql.encode())
+    return _refuse(sql, min(max(at, 0), size), message if at < size else "it ends too early")
+
+
+def _serialized(query: str) -> Any:
+    import duckdb  # as heavy as the engine: loaded where a condition comes as text
+
+    with duckdb.connect(config={"threads": 1}) as connection:
+        try:
+            (text,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0]
+        except duckdb.Error as error:
+            return {"error": True, "error_message": str(error).partition("\n")[0]}
+    return json.loads(text)
+
+
+def _quoted(text: str, names: Sequence[str], *, every_name: bool) -> Iterator[str]:
+    """Words of `text`, with names of columns in quotes where SQL needs them, and text in single
+    ones; with `every_name` all names are in quotes.
+    """
+    words = [match[0] for match in _WORDS.finditer(text)]
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        is_column = word in names and following != "(" and word.lower() not in _NEVER_COLUMNS
+        if word[0] == "`":
+            yield _name(word[1:-1])
+        elif word[0] == '"' and len(word) > 1:
+            inside = word[1:-1].replace('""', '"')
+            yield word if _resolved(inside, names) else "'" + inside.replace("'", "''") + "'"
+        elif is_column and (every_name or "." in word or word.lower() in _VALUES_OF_SQL):
+            yield _name(word)
+        else:
+            yield word
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _resolved(name: str, names: Sequence[str]) -> str | None:
+    """The column that SQL means by `name`: itself, else the one that differs in case alone."""
+    if name in names:
+        return name
+    alike = [each for each in names if each.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _refuse(sql: str, offset: int, message: str) -> NoReturn:
+    """Refuse a condition, pointing at a byte of it."""
+    at = len(sql.encode()[:offset].decode(errors="ignore"))
+    raise InvalidInputError(f"condition, character {at + 1}: {message}\n  {sql}\n  {' ' * at}^")
+
+
+# ------------------------------------------------------------------------------ tree to expression
+
+
+class _BeyondTreeError(Exception):
+    """SQL that no expression says."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A literal; `node` is where it stands."""
+
+    value: Any
+    node: Any
+
+
+class _Translation:
+    def __init__(self, sql: str, schema: Schema) -> None:
+        self._sql = sql
+        self._schema = schema
+
+    def condition(self, tree: Any) -> SqlCondition:
+        try:
+            expression = self._expression(tree)
+        except _BeyondTreeError:
+            expression = None
+        return SqlCondition(self._with_class_numbers(tree), expression)
+
+    def _expression(self, node: Any) -> pc.Expression:
+        match node["class"], node["type"]:
+            case "CONJUNCTION", kind:
+                join = operator.and_ if kind == "CONJUNCTION_AND" else operator.or_
+                return self._joined(join, node["children"])
+            case "OPERATOR", "OPERATOR_NOT":
+                return ~self._expression(node["children"][0])
+            case "OPERATOR", ("OPERATOR_IS_NULL" | "OPERATOR_IS_NOT_NULL") as kind:
+                field = pc.field(self._column(node["children"][0]).name)
+                return field.is_null() if kind == "OPERATOR_IS_NULL" else ~field.is_null()
+            case "OPERATOR", ("COMPARE_IN" | "COMPARE_NOT_IN") as kind:
+                among = self._among(*node["children"])
+                return among if kind == "COMPARE_IN" else ~among
+            case "BETWEEN", _:
+                low, high = node["lower"], node["upper"]
+                return self._compared(operator.ge, node["input"], low) & self._compared(
+                    operator.le, node["input"], high
+                )
+            case "COMPARISON", kind if kind in _COMPARISONS:
+                return self._compared(_COMPARISONS[kind], node["left"], node["right"])
+            case "FUNCTION", _ if node["function_name"] in _LIKE:
+                return self._like(node)
+        return self._bools(node)
+
+    def _joined(self, join: Callable[[Any, Any], Any], nodes: Sequence[Any]) -> pc.Expression:
+        parts = [self._expression(node) for node in nodes]
+        while len(parts) > 1:  # in pairs: Arrow walks trees by recursion
+            halves = [parts[at : at + 2] for at in range(0, len(parts), 2)]
+            parts = [half[0] if len(half) == 1 else join(*half) for half in halves]
+        return parts[0]
+
+    def _bools(self, node: Any) -> pc.Expression:
+        column = self._side(node)
+        if not isinstance(column, Column):
+            if not isinstance(column.value, bool):
+                raise _BeyondTreeError
+            return pc.scalar(column.value)
+        if operand_kind(column.type) != _BOOLS:
+            self._refuse(node, f"an operator such as ==, as {_described(column)} is not of bools")
+        return pc.field(column.name)
+
+    def _compared(self, compare: Callable[[Any, Any], Any], left: Any, right: Any) -> pc.Expression:
+        sides = [self._side(left), self._side(right)]
+        columns = [side for side in sides if isinstance(side, Column)]
+        if not columns:
+            raise _BeyondTreeError
+        kinds = [operand_kind(column.type) for column in columns]
+        for side, node in zip(sides, (left, right), strict=True):
+            if isinstance(side, Column) and operand_kind(side.type) is None:
+                self._refuse(node, f"a column whose values have an order, not {_described(side)}")
+        if len(set(kinds)) > 1:
+            self._refuse(right, f"a column that can be compared with {_described(columns[0])}")
+        return compare(
+            *(
+                pc.field(side.name) if isinstance(side, Column) else self._scalar(side, columns[0])
+                for side in sides
+            )
+        )
+
+    def _among(self, left: Any, *rest: Any) -> pc.Expression:
+        column = self._column(left)
+        sides = [self._side(node) for node in rest]
+        literals = [each for each in sides if isinstance(each, _Value) and each.value is not None]
+        if len(literals) != len(sides):
+            raise _BeyondTreeError
+        values = [self._scalar(each, column).as_py() for each in literals]
+        kind = arrow_type(column.type)
+        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        try:
+            wanted = pa.array(values, kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
+            raise InvalidInputError(f"condition {self._sql!r:.200}: {error}") from error
+        field = pc.field(column.name)
+        # As in SQL, and unlike Arrow's isin: null is neither in nor out.
+        unknown = pc.scalar(pa.scalar(None, pa.bool_()))
+        return pc.if_else(field.is_null(), unknown, field.isin(wanted))
+
+    def _like(self, node: Any) -> pc.Expression:
+        arguments = node.get("children") or [each["expression"] for each in node["arguments"]]
+        column, pattern = self._side(arguments[0]), self._side(arguments[1])
+        if (
+            not isinstance(column, Column)
+            or not isinstance(column.type, Text)
+            or isinstance(pattern, Column)
+            or not isinstance(pattern.value, str)
+            or "\\" in pattern.value  # escapes in Arrow's patterns, and is a letter in SQL's
+        ):
+            raise _BeyondTreeError
+        negated, ignore_case = _LIKE[node["function_name"]]
+        alike = pc.match_like(pc.field(column.name), pattern.value, ignore_case=ignore_case)
+        return ~alike if negated else alike
+
+    # -------------------------------------------------------------------------- operands
+
+    def _side(self, node: Any) -> Column | _Value:
+        if node["class"] == "COLUMN_REF":
+            return self._column(node)
+        if node["class"] == "CONSTANT":
+            return _Value(self._literal(node), node)
+        raise _BeyondTreeError
+
+    def _column(self, node: Any) -> Column:
+        if node["class"] != "COLUMN_REF":
+            raise _BeyondTreeError
+        parts = node["column_names"]
+        names = self._schema.names
+        name = _resolved(".".join(parts), names)
+        if name is None and parts[0].lower() == "self":
+            name = _resolved(".".join(parts[1:]), names)
+        if name is None and parts[-1].lower() in ("row_number", "row_id"):
+            raise _BeyondTreeError
+        if name is None:
+            self._refuse(node, f"a column ({', '.join(map(repr, names)):.500})")
+        return self._schema.column(name)
+
+    def _literal(self, node: Any) -> Any:
+        """The value of a constant, as DuckDB 2 or DuckDB 1 says it."""
+        literal = node.get("literal")
+        if literal is None:
+            value = node["value"]
+            kind, text = value["type"]["id"], value.get("value")
+            if value["is_null"] or kind in ("VARCHAR", "BOOLEAN"):
+                return text
+        elif literal["kind"] == "STRING":
+            return literal["text"]
+        elif literal["kind"] == "BOOLEAN":
+            return literal["text"].lower() == "true"
+        elif literal["kind"] == "NULL_LITERAL":
+            return None
+        number = _NUMBER.match(self._sql.encode()[self._offset(node) :].decode(errors="replace"))
+        if number is None:
+            raise _BeyondTreeError
+        digits = re.sub(r"[\s_]", "", number[0])
+        is_whole = digits.lstrip("-").isdigit() and len(digits) <= _MAX_DIGITS
+        return int(digits) if is_whole else float(digits)
+
+    def _scalar(self, literal: _Value, column: Column) -> pa.Scalar:
+        """A literal that is compared with a column, as an Arrow scalar."""
+        value, kind = literal.value, column.type
+        if value is None:
+            self._refuse(literal.node, "a value; write `is null` to find what is missing")
+        if isinstance(kind, ClassLabel) and isinstance(value, str):
+            value = self._class_number(literal, column)
+        if isinstance(kind, Timestamp):
+            return self._time(literal, kind)
+        if not _fits(value, kind):
+            self._refuse(
+                literal.node, f"{_needed(value, kind)} to compare with {_described(column)}"
+            )
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if is_whole and storage_of(kind).element == np.uint64:
+            return pa.scalar(value, pa.uint64())
+        return pa.scalar(float(value) if is_whole and not -(2**63) <= value < 2**63 else value)
+
+    def _class_number(self, literal: _Value, column: Column) -> int:
+        assert isinstance(column.type, ClassLabel), "the caller looked"
+        if literal.value not in column.type.names:
+            classes = ", ".join(column.type.names)
+            self._refuse(literal.node, f"a class of {column.name!r} ({classes:.300})")
+        return column.type.names.index(literal.value)
+
+    def _time(self, literal: _Value, kind: Timestamp) -> pa.Scalar:
+        try:
+            time = datetime.fromisoformat(literal.value)
+        except (ValueError, TypeError):
+            self._refuse(literal.node, "a moment such as '2026-01-31 12:00:00'")
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+        time = time.astimezone(UTC)
+        return pa.scalar(time if kind.zone else time.replace(tzinfo=None), arrow_type(kind))
+
+    # -------------------------------------------------------------------------- for DuckDB
+
+    def _with_class_numbers(self, tree: Any) -> str:
+        """The condition with numbers for class names, as SQL sees class labels."""
+        raw = self._sql.encode()
+        for start, number in sorted(self._class_names(tree), reverse=True):
+            stop = start + len(re.match(rb"'(?:[^']|'')*'", raw[start:])[0])  # type: ignore[index]
+            raw = raw[:start] + str(number).encode() + raw[stop:]
+        return raw.decode()
+
+    def _class_names(self, tree: Any) -> Iterator[tuple[int, int]]:
+        """Where a class is named beside its column, and its number."""
+        if isinstance(tree, list):
+            for each in tree:
+                yield from self._class_names(each)
+        elif isinstance(tree, dict):
+            beside = [tree.get(key) for key in ("left", "right", "input", "lower", "upper")]
+            beside += (
+                tree["children"] if tree.get("type") in ("COMPARE_IN", "COMPARE_NOT_IN") else []
+            )
+            yield from self._beside([node for node in beside if isinstance(node, dict)])
+            for each in tree.values():
+                yield from self._class_names(each)
+
+    def _beside(self, nodes: Sequence[Any]) -> Iterator[tuple[int, int]]:
+        for node in nodes:
+            if node.get("class") != "COLUMN_REF":
+                continue
+            name = _resolved(".".join(node["column_names"]), self._schema.names)
+            column = None if name is None else self._schema.column(name)
+            if column is None or not isinstance(column.type, ClassLabel):
+                continue
+            for other in nodes:
+                if other.get("class") == "CONSTANT" and isinstance(self._literal(other), str):
+                    number = self._class_number(_Value(self._literal(other), other), column)
+                    yield self._offset(other), number
+
+    def _offset(self, node: Any) -> int:
+        return int(node["query_location"]) - len(_PREFIX)
+
+    def _refuse(self, node: Any, expected: str) -> NoReturn:
+        length = node.get("query_location_length")
+        start = self._offset(node)
+        shown = self._sql.encode()[start : start + length].decode() if length else None
+        _refuse(self._sql, start, f"expected {expected}" + (f", found {shown}" if shown else ""))
+
+
+# ------------------------------------------------------------------------------ what compares
+
+
+def operand_kind(column_type: ColumnType) -> str | None:
+    """What a column is compared with, in words; None: with nothing. Equal words go together."""
+    storage = storage_of(column_type)
+    if isinstance(column_type, Tensor | Embedding) or storage.element.kind == "c":
+        return None
+    if isinstance(column_type, Timestamp):
+        return _TIMES
+    if storage.layout is Layout.BINARY:
+        return _TEXTS
+    return _BOOLS if storage.element.kind == "b" else _NUMBERS
+
+
+def _fits(value: Any, column_type: ColumnType) -> bool:
+    """Whether a literal is compared with a column exactly.
+
+    Arrow's own conversions would compare 2^63 with the wrong number.
+    """
+    kind = operand_kind(column_type)
+    if isinstance(value, str):
+        return kind == _TEXTS
+    if isinstance(value, bool):
+        return kind == _BOOLS
+    element = storage_of(column_type).element
+    low, high = _bounds(element)
+    is_within = element.kind not in "iu" or isinstance(value, float) or low <= value <= high
+    return kind == _NUMBERS and is_within
+
+
+def _needed(value: Any, column_type: ColumnType) -> str:
+    """What a literal must be to be compared with a column, in words; `value` is none such."""
+    if isinstance(column_type, ClassLabel):
+        return "a class in quotes or its number"
+    kind = operand_kind(column_type)
+    if kind != _NUMBERS or isinstance(value, str | bool):
+        return str(kind)
+    return "a number from {} to {}".format(*_bounds(storage_of(column_type).element))
+
+
+def _bounds(element: np.dtype[Any]) -> tuple[int, int]:
+    return (0, 2**64 - 1) if element == np.uint64 else (-(2**63), 2**63 - 1)
+
+
+def _described(column: Column) -> str:
+    tag = column.type.__struct_config__.tag
+    return f"{column.name!r} ({str(getattr(column.type, 'dtype', tag)).replace('_', ' ')})"
