@@ -12,12 +12,14 @@ import numpy as np
 from tensorrepo import connect
 from tensorrepo.formats.dataset.columns.convert import as_torch
 from tensorrepo.formats.dataset.editing.where import find_rows, ids_of_rows, rows_of_ids
+from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.stream import stream as open_stream
 from tensorrepo.formats.dataset.streaming.planning import BUCKET_STEPS, Sampling
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
-from tensorrepo.noting import note_streamed
+from tensorrepo.noting import note_streamed, noted
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects import Kind
 from tensorrepo.samples import check_fill, read_samples
 from tensorrepo.sql import sql
 from tensorrepo.stream import Stream
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from tensorrepo.context import Context
     from tensorrepo.formats.dataset.columns.schema import Schema
     from tensorrepo.formats.dataset.editing.where import Where
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
     from tensorrepo.query.duck import Params
     from tensorrepo.query.results import Result
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repository import Repository
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -55,7 +57,7 @@ class Dataset:
     a column, to be indexed likewise.
     """
 
-    repository: Repository
+    context: Context
     path: str
     commit: Digest
     stored: StoredDataset
@@ -107,7 +109,7 @@ class Dataset:
         Example:
             ``ds.query("SELECT label, count(*) FROM self GROUP BY 1").df()``
         """
-        return sql(self.repository, query, ref=self.commit, params=params, this=self.stored)
+        return sql(self.context, query, ref=self.commit, params=params, this=self.stored)
 
     def resolve(self, column: str, rows: Any = slice(None)) -> list[bytes | None]:
         """The bytes that links point at, under the prefixes that the repository was opened with.
@@ -226,7 +228,7 @@ class Dataset:
             cache_limit: how much they may take; None: what ``tensorrepo config cache.limit`` says,
                 20 GB if nothing. 0 keeps none. Local datasets are never cached.
         """
-        own_rank, ranks = self.repository.world(rank, world_size)
+        own_rank, ranks = self.context.world(rank, world_size)
         asked = {
             "batch_size": batch_size,
             "columns": columns,
@@ -255,12 +257,12 @@ class Dataset:
             "workers": workers,
             "images": images,
             "on_error": on_error,
-            "page_cache": connect.page_cache(self.repository.machine, cache_dir, cache_limit),
+            "page_cache": connect.page_cache(self.context.machine, cache_dir, cache_limit),
         }
         return _stream(self, asked)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.repository, self.path, self.commit)
+        return dataset_at, (self.context, self.path, self.commit)
 
     def __repr__(self) -> str:
         names = ", ".join(self.schema.names)
@@ -309,9 +311,9 @@ def _as_torch(values: Any) -> Any:
 
 def _stream(dataset: Dataset, asked: dict[str, Any]) -> Stream:
     """A stream, picklable: another process opens the dataset again and asks for the same."""
-    if asked["workers"] == "process" and dataset.repository.url.startswith("memory:"):
+    if asked["workers"] == "process" and dataset.context.url.startswith("memory:"):
         raise InvalidInputError(
-            f"{dataset.repository.url} lies in the memory of this process, and workers='process' "
+            f"{dataset.context.url} lies in the memory of this process, and workers='process' "
             "would open it in another one: use workers='thread'."
         )
     remake = partial(_stored_stream, dataset, asked)
@@ -327,5 +329,8 @@ def _stream_of_equal(asked: dict[str, Any], stored: StoredDataset) -> StoredStre
     return open_stream(stored, **(asked | {"workers": "thread"}))
 
 
-def _reopen(repository: Repository, path: str, commit: Digest) -> Dataset:
-    return repository.dataset(path, commit)
+def dataset_at(context: Context, name: str, ref: str = "main") -> Dataset:
+    """See `Repository.dataset`."""
+    revision, path, entry = context.entry("datasets", name, ref, Kind.DATASET)
+    stored = open_dataset(context.core.objects, entry.digest, context.outside)
+    return noted(Dataset(context, path, revision.digest, stored))

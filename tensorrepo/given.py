@@ -57,8 +57,8 @@ def path_in(space: str, name: Any) -> str:
     Raises:
         InvalidInputError: it is no text.
     """
-    given = text(f"a name in {space}", name)
-    return given if given.startswith(f"{space}/") else f"{space}/{given}"
+    path = text(f"a name in {space}", name)
+    return path if path.startswith(f"{space}/") else f"{space}/{path}"
 
 
 def mapping(what: str, value: Any, of: str = "values") -> Mapping[str, Any]:

@@ -16,8 +16,8 @@ from tensorrepo.torch_stream import Loading
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tensorrepo.dataset import Dataset
     from tensorrepo.formats.dataset.streaming.ordering.mixing import Batching
+    from tensorrepo.stream import StreamedDataset
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False, init=False)
@@ -93,7 +93,7 @@ class Mix(Stream):
             "mix.streams[0].profile(step=...) and so on"
         )
 
-    def sources(self) -> list[tuple[Dataset, Callable[[], dict[str, Any]]]]:
+    def sources(self) -> list[tuple[StreamedDataset, Callable[[], dict[str, Any]]]]:
         """What is read; how far is told of the mix."""
         return [(stream.dataset, partial(self._part, stream)) for stream in self.streams]
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming import checks
-from tensorrepo.noting import note_streamed
+from tensorrepo.noting import Origin, note_streamed
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.torch_stream import Loading, TorchStream, torch_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tensorrepo.dataset import Dataset
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.formats.dataset.stream import Stream as StoredStream
+
+
+class StreamedDataset(Origin, Protocol):
+    """A dataset of a commit, as far as a stream of it needs one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def stored(self) -> StoredDataset: ...
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -27,7 +35,7 @@ class Stream:
     `batch.row_ids` says which rows they are.
     """
 
-    dataset: Dataset
+    dataset: StreamedDataset
     stored: StoredStream
     again: Callable[[], Stream]
     of_equal: Callable[[StoredDataset], StoredStream]  # streams an equal dataset likewise
@@ -95,7 +103,7 @@ class Stream:
         self.stored.load_state_dict(self._plain(dict(state)))
         self.loading.load(self.epoch)
 
-    def sources(self) -> list[tuple[Dataset, Callable[[], dict[str, Any]]]]:
+    def sources(self) -> list[tuple[StreamedDataset, Callable[[], dict[str, Any]]]]:
         """What is read, and what tells how far: the details of a ``trained-on`` edge."""
         return [(self.dataset, self._place)]
 

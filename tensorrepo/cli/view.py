@@ -16,7 +16,7 @@ from tensorrepo.formats.view import diff_views, open_view
 from tensorrepo.query.duck import MEMORY
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
-from tensorrepo.view import REFRESH_LIMITS
+from tensorrepo.verbs.views import REFRESH_LIMITS
 from tensorrepo.workspace.views import stage_view, staged_view, view_path
 
 if TYPE_CHECKING:

@@ -350,7 +350,7 @@ def test_a_ref_that_is_both_warns(filled: tr.Repository) -> None:
 def test_the_outcome_of_a_transaction_that_nobody_noted_needs_its_generation(
     filled: tr.Repository,
 ) -> None:
-    record = next(iter(filled.core.log.records(1, 2)))
+    record = next(iter(filled.context.core.log.records(1, 2)))
     txn = record.entries[0].txn
     assert filled.status_of(txn, 1) == "landed"
     assert filled.status_of("f" * 32, 1) == "lost"
