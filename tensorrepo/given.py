@@ -14,6 +14,12 @@ from typing import Any
 from tensorrepo.formats.arguments import wrong
 
 
+def check_instance(what: str, value: Any, kinds: Any, expected: str) -> None:
+    """Raises InvalidInputError, which says what was expected, for a value of another class."""
+    if not isinstance(value, kinds):
+        raise wrong(what, expected, value)
+
+
 def text(what: str, value: Any) -> str:
     """`value`, which is text.
 

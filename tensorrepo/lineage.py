@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tensorrepo.catalog import catalog_of
-from tensorrepo.formats.arguments import flag, whole, wrong
+from tensorrepo.formats.arguments import flag, whole
 from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
 from tensorrepo.formats.lineage import (
     CHECKPOINT_OF,
@@ -31,7 +31,7 @@ from tensorrepo.formats.lineage import (
     public_place,
     relation_of,
 )
-from tensorrepo.given import listed, text
+from tensorrepo.given import check_instance, listed, text
 from tensorrepo.query import catalog
 from tensorrepo.query import lineage as core
 from tensorrepo.query.lineage import Node, Step
@@ -247,8 +247,9 @@ class Lineage:
 
     def data_changes(self, other: Lineage) -> list[DataChange]:
         """Of a model: what `other` was trained on in place of its datasets."""
-        if not isinstance(other, Lineage):
-            raise wrong("other", "the lineage of a model, as repo.lineage(...) gives it", other)
+        check_instance(
+            "other", other, Lineage, "the lineage of a model, as repo.lineage(...) gives it"
+        )
         old, new = self._trained_on(), other._trained_on()
         return [self._changed(path, old.get(path), new.get(path)) for path in sorted({*old, *new})]
 

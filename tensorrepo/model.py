@@ -18,7 +18,7 @@ from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.similar import similar_models
 from tensorrepo.formats.model.verify import verify_model
-from tensorrepo.given import chosen, file_path, text
+from tensorrepo.given import check_instance, chosen, file_path, text
 from tensorrepo.notebook import MANY, html_table
 from tensorrepo.noting import noted
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -200,8 +200,7 @@ class Model:
 
         ``diff(...).layers`` are those that moved most. Without `measure` no tensor is read.
         """
-        if not isinstance(other, Model):
-            raise wrong("other", "a model, as repo.model(...) gives it", other)
+        check_instance("other", other, Model, "a model, as repo.model(...) gives it")
         return diff_models(
             self.stored.objects,
             self.stored.entry,

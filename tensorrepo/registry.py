@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tensorrepo.formats.arguments import flag, wrong
-from tensorrepo.given import mapping, text
+from tensorrepo.formats.arguments import flag
+from tensorrepo.given import check_instance, mapping, text
 from tensorrepo.model import Model, model_at
 from tensorrepo.repo import registering, registry
 from tensorrepo.repo.about import (
@@ -249,8 +249,7 @@ class Registry:
         return {name: about for name, about in found if not about.gone}
 
     def _source(self, text: str) -> Model:
-        if not isinstance(text, str):
-            raise wrong("source", "a model, or REF:models/NAME", text)
+        check_instance("source", text, str, "a model, or REF:models/NAME")
         ref, path = split_path(text)
         if path is None:
             raise InvalidInputError(f"{text!r}: expected REF:models/NAME, such as main:models/net")

@@ -34,7 +34,7 @@ from tensorrepo.formats.run.document import (
     check_metric_name,
     check_run_name,
 )
-from tensorrepo.given import mapping, several, text
+from tensorrepo.given import check_instance, mapping, several, text
 from tensorrepo.model import Model, model_at
 from tensorrepo.noting import CURRENT
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
@@ -208,8 +208,9 @@ class Run:
             evaluate: models are measured on it, not trained on it.
             options: of `Dataset.stream`.
         """
-        if not isinstance(dataset, Dataset):
-            raise wrong("what a run streams", "a dataset, as repo.dataset(...) gives it", dataset)
+        check_instance(
+            "what a run streams", dataset, Dataset, "a dataset, as repo.dataset(...) gives it"
+        )
         notes, stream = self._begun(), dataset.stream(**options)
         stream.loading.evaluates = evaluate
         for origin, place in stream.sources():

@@ -17,7 +17,7 @@ from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.view import open_rows, open_view
-from tensorrepo.given import ref_text, text
+from tensorrepo.given import check_instance, ref_text, text
 from tensorrepo.query.duck import MEMORY, Session, Settings
 from tensorrepo.query.pages import PagesTable
 from tensorrepo.query.pushdown import DatasetTable
@@ -159,8 +159,7 @@ def sql(
     ref_text(ref)
     given = checked_params(params)
     if untrusted is not None:
-        if not isinstance(untrusted, Limits):
-            raise wrong("untrusted", "tr.Limits(seconds=..., ...)", untrusted)
+        check_instance("untrusted", untrusted, Limits, "tr.Limits(seconds=..., ...)")
         return query_sandboxed(found, query, untrusted, given)
     size_bytes = parse_size(memory, "memory", 1)
     return Session(found, Settings(memory=f"{size_bytes}B")).query(query, given)

@@ -17,10 +17,11 @@ from tensorrepo.formats.lineage import DERIVED_FROM, FINE_TUNED_FROM, TRAINED_ON
 from tensorrepo.formats.model.combine.recipe import ADAPTER, make_recipe
 from tensorrepo.formats.model.graph.graph import Graph
 from tensorrepo.formats.view import open_view
-from tensorrepo.given import checked_files, listed, mapping, path_in, several, text
+from tensorrepo.given import check_instance, checked_files, listed, mapping, path_in, several, text
 from tensorrepo.model import Model, model_at
 from tensorrepo.noting import note_committed, noted_edges
 from tensorrepo.origins import edges_from
+from tensorrepo.query.sandbox import Limits
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
@@ -39,7 +40,7 @@ from tensorrepo.verbs.models import (
     slice_out,
     to_store,
 )
-from tensorrepo.verbs.views import REFRESH_LIMITS, checked_limits, create_view
+from tensorrepo.verbs.views import REFRESH_LIMITS, create_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from tensorrepo.context import Context
     from tensorrepo.formats.dataset.columns.types import TypeLike
     from tensorrepo.formats.model.report import WriteReport
-    from tensorrepo.query.sandbox import Limits
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.transaction import Transaction as CoreTransaction
 
@@ -147,7 +147,8 @@ class Transaction:
         if entry is None or entry.kind is not Kind.VIEW:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
         sql = open_view(self.core.objects, entry.digest).sql
-        self._stage_view(path, sql, checked_limits(limits))
+        check_instance("limits", limits, Limits, "tr.Limits(seconds=..., ...)")
+        self._stage_view(path, sql, limits)
 
     def adopt(
         self,
@@ -231,8 +232,9 @@ class Transaction:
             checked_files(files)
         if metadata is not None:
             mapping("metadata", metadata, "JSON values")
-        if graph is not None and not isinstance(graph, Graph):
-            raise wrong("graph", "a graph, as tensorrepo.graph(module, args) traces it", graph)
+        if graph is not None:
+            made_by = "a graph, as tensorrepo.graph(module, args) traces it"
+            check_instance("graph", graph, Graph, made_by)
         sources = several(trained_on, Dataset, Model, Stream)
         lineage = [edge for source in sources for edge in _edges_of(source)]
         if parent is not None:
@@ -324,16 +326,21 @@ class Transaction:
             seed: of the rules that draw numbers.
         """
         found = [placed(donor) for donor in listed("donors", donors)]
-        if not isinstance(target, Graph | Model | Mapping):
-            raise wrong("target", "a graph, a model or a state dict", target)
+        check_instance(
+            "target", target, Graph | Model | Mapping, "a graph, a model or a state dict"
+        )
         wanted = target.stored if isinstance(target, Model) else target
         path = path_in("models", name)
         construct(self.core, path, wanted, found, tensors=tensors, rule=rule, seed=seed)
 
     def save_file(self, name: str, content: bytes | Path) -> None:
         """Store a file as it is."""
-        if not isinstance(content, Path | bytes | bytearray | memoryview):
-            raise wrong("content", "bytes, or a Path whose bytes are meant", content)
+        check_instance(
+            "content",
+            content,
+            Path | bytes | bytearray | memoryview,
+            "bytes, or a Path whose bytes are meant",
+        )
         try:
             data = content.read_bytes() if isinstance(content, Path) else content
         except OSError as error:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo.dataset import Dataset
-from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.dataset.read import resolve_rows
 from tensorrepo.formats.view import (
     ViewDiff,
@@ -17,6 +16,7 @@ from tensorrepo.formats.view import (
     open_rows,
     open_view,
 )
+from tensorrepo.given import check_instance
 from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class View(Dataset):
 
     def diff(self, older: View) -> ViewDiff:
         """Ids of the rows that this view has and `older` lacks, and the other way round."""
-        if not isinstance(older, View):
-            raise wrong("older", "a view, as repo.view(...) gives it", older)
+        check_instance("older", older, View, "a view, as repo.view(...) gives it")
         return diff_views(older.chosen, self.chosen)
 
     def __reduce__(self) -> tuple[Any, ...]:

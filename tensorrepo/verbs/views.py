@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.dataset.editing.where import rows_of_ids
 from tensorrepo.formats.dataset.tree.rowruns import ROW_ID
 from tensorrepo.formats.view import make_view, write_view
@@ -98,13 +97,6 @@ def store_view(
             session.close()
     source = _source(tables.used, ids, commit)
     return write_view(objects, make_view(source.stored, ids, query, source.path, source.commit))
-
-
-def checked_limits(limits: Limits) -> Limits:
-    """Raises InvalidInputError for what is no `Limits`."""
-    if not isinstance(limits, Limits):
-        raise wrong("limits", "tr.Limits(seconds=..., ...)", limits)
-    return limits
 
 
 def _ids_of(result: Result, tables: RepositoryTables) -> NDArray[Any]:

@@ -13,9 +13,9 @@ from tensorrepo.workspace.session import entry_at
 from tensorrepo.workspace.stage import begin_stage
 
 if TYPE_CHECKING:
+    from tensorrepo.context import Context
     from tensorrepo.formats.view import View
     from tensorrepo.query.sandbox import Limits
-    from tensorrepo.repository import Repository
     from tensorrepo.workspace.session import Session
 
 
@@ -26,7 +26,7 @@ def view_path(name: str) -> str:
 
 def stage_view(
     session: Session,
-    handle: Repository,
+    context: Context,
     name: str,
     sql: str,
     *,
@@ -47,7 +47,7 @@ def stage_view(
             )
         if stage.entry(path) is not None and not replace:
             raise ConflictError(f"{path} exists: `tensorrepo view refresh {name}` asks it again")
-        link = create_view(stage, handle.context, path, tip, sql, limits)
+        link = create_view(stage, context, path, tip, sql, limits)
         stage.describe(path, size_bytes=link.bytes, source=sql)
         return open_view(stage.objects, link.digest)
 
