@@ -35,7 +35,7 @@ class Origin:
     catalog: str | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Context:
     """An open repository, and who works on it. Picklable: another process opens the URL again.
 
@@ -98,3 +98,6 @@ class Context:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.reopen, (self.origin,)
+
+    def __repr__(self) -> str:
+        return f"Repository({self.url!r}, id={self.core.id:.8})"

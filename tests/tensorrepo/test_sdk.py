@@ -422,7 +422,7 @@ def test_secrets_stay_out_of_what_is_shown(tmp_path: Path) -> None:
     with s3_on_ours(tmp_path / "s3") as bucket:
         options = {"endpoint": bucket.server.url, "access_key_id": "a", "secret_access_key": secret}
         repo = tr.init(f"{bucket.url}/r", storage_options=options, author="A <a@b.c>")
-        shown = [repr(repo), repr(repo._origin), repr(repo._machine), str(vars(repo))]
+        shown = [repr(repo), repr(repo.context.origin), repr(repo.context.machine), str(vars(repo))]
         with pytest.raises(tr.Error) as raised:
             repo.dataset("nothing")
     assert secret not in "".join([*shown, str(raised.value)])
