@@ -10,8 +10,6 @@ from math import inf, isfinite, nan
 from operator import index
 from typing import Any
 
-import numpy as np
-
 from tensorrepo.repo.errors import InvalidInputError
 
 MOST = (1 << 62) - 1  # leaves room for sums of two in int64
@@ -25,7 +23,7 @@ def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
         InvalidInputError: it is another one, or none.
     """
     try:
-        found = None if isinstance(value, bool | np.bool_) else index(value)
+        found = None if _is_bool(value) else index(value)
     except TypeError:
         found = None
     if found is None or not least <= found <= most:
@@ -46,7 +44,7 @@ def real(name: str, value: Any, least: float, most: float = inf) -> float:
         InvalidInputError: it is another one, or none.
     """
     try:
-        found = nan if isinstance(value, bool | np.bool_ | str | bytes) else float(value)
+        found = nan if isinstance(value, str | bytes) or _is_bool(value) else float(value)
     except (TypeError, ValueError, OverflowError):
         found = nan
     if not (isfinite(found) and least <= found <= most):
@@ -57,7 +55,7 @@ def real(name: str, value: Any, least: float, most: float = inf) -> float:
 
 def flag(name: str, value: Any) -> bool:
     """True or False, of numpy too. Raises InvalidInputError."""
-    if not isinstance(value, bool | np.bool_):
+    if not _is_bool(value):
         raise wrong(name, "True or False", value)
     return bool(value)
 
@@ -76,6 +74,12 @@ def encodable(name: str, value: Any) -> str:
 def wrong(name: str, expected: str, value: Any) -> InvalidInputError:
     """The error of an argument that is something else."""
     return InvalidInputError(f"{name} is {expected}, got {value!r:.80}")
+
+
+def _is_bool(value: Any) -> bool:
+    """Whether it is True or False, of numpy too, which is not loaded for this question."""
+    of_numpy = type(value).__module__ == "numpy" and type(value).__name__ in {"bool", "bool_"}
+    return of_numpy or isinstance(value, bool)
 
 
 def _power(number: int) -> str:

@@ -5,10 +5,10 @@ Names are loaded when they are first used, so that ``import tensorrepo`` costs n
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo._version import VERSION
+from tensorrepo.lazy import public
 
 if TYPE_CHECKING:
     from tensorrepo.catalog import Catalog
@@ -54,120 +54,29 @@ if TYPE_CHECKING:
     )
     from tensorrepo.repository import Repository
     from tensorrepo.retention import Keep
-    from tensorrepo.sdk import export, init, read
+    from tensorrepo.sdk import init
     from tensorrepo.sdk import open_repository as open  # noqa: A004 - `tr.open`, as people type
     from tensorrepo.selection import s
     from tensorrepo.stream import Stream
+    from tensorrepo.verbs.exchange import export, read
     from tensorrepo.view import View
 
 __version__ = VERSION
-_SCHEMA = "tensorrepo.formats.dataset.columns.schema"
-_ERRORS = "tensorrepo.repo.errors"
-_HOMES = {
-    "Bytes": (_SCHEMA, "Bytes"),
-    "Catalog": ("tensorrepo.catalog", "Catalog"),
-    "ClassLabel": (_SCHEMA, "ClassLabel"),
-    "Column": (_SCHEMA, "Column"),
-    "CommitExpired": (_ERRORS, "CommitExpired"),
-    "CommitOutcomeUnknown": (_ERRORS, "CommitOutcomeUnknown"),
-    "ConflictError": (_ERRORS, "ConflictError"),
-    "CorruptError": (_ERRORS, "CorruptError"),
-    "Dataset": ("tensorrepo.dataset", "Dataset"),
-    "DatasetDraft": ("tensorrepo.draft", "DatasetDraft"),
-    "Decode": ("tensorrepo.formats.dataset.streaming.batching.decode", "Decode"),
-    "Embedding": (_SCHEMA, "Embedding"),
-    "Error": (_ERRORS, "Error"),
-    "Image": (_SCHEMA, "Image"),
-    "InvalidInputError": (_ERRORS, "InvalidInputError"),
-    "Json": (_SCHEMA, "Json"),
-    "Keep": ("tensorrepo.retention", "Keep"),
-    "Limits": ("tensorrepo.query.sandbox", "Limits"),
-    "Lineage": ("tensorrepo.lineage", "Lineage"),
-    "Link": (_SCHEMA, "Link"),
-    "LinkValue": (_SCHEMA, "LinkValue"),
-    "Lossy": ("tensorrepo.formats.model.training.lossy", "Lossy"),
-    "Mix": ("tensorrepo.mix", "Mix"),
-    "Model": ("tensorrepo.model", "Model"),
-    "NoSuchRowError": (_ERRORS, "NoSuchRowError"),
-    "NotFoundError": (_ERRORS, "NotFoundError"),
-    "PermissionDenied": (_ERRORS, "PermissionDenied"),
-    "PurgedError": (_ERRORS, "PurgedError"),
-    "Repository": ("tensorrepo.repository", "Repository"),
-    "RepositoryRewound": (_ERRORS, "RepositoryRewound"),
-    "Schema": (_SCHEMA, "Schema"),
-    "StorageError": (_ERRORS, "StorageError"),
-    "Stream": ("tensorrepo.stream", "Stream"),
-    "Tensor": (_SCHEMA, "Tensor"),
-    "Text": (_SCHEMA, "Text"),
-    "Timestamp": (_SCHEMA, "Timestamp"),
-    "UnsupportedError": (_ERRORS, "UnsupportedError"),
-    "View": ("tensorrepo.view", "View"),
-    "col": ("tensorrepo.formats.dataset.editing.where", "col"),
-    "decode_image": ("tensorrepo.formats.dataset.columns.present", "decode_image"),
-    "export": ("tensorrepo.sdk", "export"),
-    "graph": ("tensorrepo.formats.model.graph.trace", "trace_module"),
-    "init": ("tensorrepo.sdk", "init"),
-    "open": ("tensorrepo.sdk", "open_repository"),
-    "read": ("tensorrepo.sdk", "read"),
-    "s": ("tensorrepo.selection", "s"),
-}
 __all__ = [
-    "Bytes",
-    "Catalog",
-    "ClassLabel",
-    "Column",
-    "CommitExpired",
-    "CommitOutcomeUnknown",
-    "ConflictError",
-    "CorruptError",
-    "Dataset",
-    "DatasetDraft",
-    "Decode",
-    "Embedding",
-    "Error",
-    "Image",
-    "InvalidInputError",
-    "Json",
-    "Keep",
-    "Limits",
-    "Lineage",
-    "Link",
-    "LinkValue",
-    "Lossy",
-    "Mix",
-    "Model",
-    "NoSuchRowError",
-    "NotFoundError",
-    "PermissionDenied",
-    "PurgedError",
-    "Repository",
-    "RepositoryRewound",
-    "Schema",
-    "StorageError",
-    "Stream",
-    "Tensor",
-    "Text",
-    "Timestamp",
-    "UnsupportedError",
-    "View",
-    "__version__",
-    "col",
-    "decode_image",
-    "export",
-    "graph",
-    "init",
-    "open",
-    "read",
-    "s",
-]
+    "Bytes", "Catalog", "ClassLabel", "Column", "CommitExpired", "CommitOutcomeUnknown",
+    "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Decode", "Embedding", "Error",
+    "Image", "InvalidInputError", "Json", "Keep", "Limits", "Lineage", "Link", "LinkValue",
+    "Lossy", "Mix", "Model", "NoSuchRowError", "NotFoundError", "PermissionDenied",
+    "PurgedError", "Repository", "RepositoryRewound", "Schema", "StorageError", "Stream",
+    "Tensor", "Text", "Timestamp", "UnsupportedError", "View", "__version__", "col",
+    "decode_image", "export", "graph", "init", "open", "read", "s",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _HOMES[name]
-    value = getattr(importlib.import_module(module), attribute)
-    globals()[name] = value
+    globals()[name] = value = public(name)
     return value
 
 

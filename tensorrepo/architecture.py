@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorrepo.blueprint import Blueprint, graph_of
-from tensorrepo.formats.arguments import encodable, wrong
+from tensorrepo.formats.arguments import encodable
+from tensorrepo.given import check_instance
 from tensorrepo.model import Model
 from tensorrepo.query import architecture
 from tensorrepo.query.architecture import Donor, Owner, PathFound, Ranking
@@ -37,8 +38,7 @@ def find_donors(catalog: Catalog, target: Blueprint, ranking: Ranking) -> list[D
 
 def find_owners(catalog: Catalog, model: Model, tensor: str) -> list[Owner]:
     """See `Catalog.owners`."""
-    if not isinstance(model, Model):
-        raise wrong("model", "one of the repository, as repo.model(...) gives it", model)
+    check_instance("model", model, Model, "one of the repository, as repo.model(...) gives it")
     model.spec(encodable("tensor", tensor))  # says which names are near
     with catalog.reading() as connection:
         return architecture.owners(connection, model.digest, tensor)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from tensorrepo.architecture import (
     Donor,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from tensorrepo.blueprint import Blueprint
+    from tensorrepo.context import Context
     from tensorrepo.model import Model
     from tensorrepo.query.arrowscan import Scanned
     from tensorrepo.query.catalogtable import CatalogTable
@@ -337,3 +339,13 @@ class Catalog:
                     "revision. Name another database in TENSORREPO_CATALOG."
                 )
         return found.fit.value, ""
+
+
+_CATALOGS: WeakKeyDictionary[Context, Catalog] = WeakKeyDictionary()
+
+
+def catalog_of(context: Context) -> Catalog:
+    """The catalog of a repository: one for all handles that share a context."""
+    if context not in _CATALOGS:
+        _CATALOGS[context] = Catalog(context.core, context.catalog_url)
+    return _CATALOGS[context]

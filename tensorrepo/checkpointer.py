@@ -30,6 +30,7 @@ from tensorrepo.checkpoints import (
     steps_of,
     warn_if_approximate,
 )
+from tensorrepo.connect import parse_size
 from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.training.adamsteps import adam_steps, predictions
 from tensorrepo.formats.model.training.lossy import approximation_of, shorten_state
@@ -40,7 +41,7 @@ from tensorrepo.formats.run.document import check_run_name
 from tensorrepo.formats.tensors import tensor_of
 from tensorrepo.noting import note_checkpoint
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.refs import delete_ref
+from tensorrepo.repo.refs import BRANCHES, delete_ref
 from tensorrepo.repo.series import begin_beside
 from tensorrepo.retention import Keep
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from tensorrepo.context import Context
     from tensorrepo.formats.lineage import Edge
     from tensorrepo.formats.model.bases import Prediction
     from tensorrepo.formats.model.training.lossy import Approximation, Lossy
@@ -56,7 +58,6 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.transaction import Transaction
     from tensorrepo.repo.trees import Entry
-    from tensorrepo.repository import Repository
 
 _STAGING_BYTES: Final = 4 << 30
 _WAITING: Final = 2  # checkpoints: one being stored, one behind it
@@ -97,6 +98,21 @@ class _Waiting:
     lineage: tuple[Edge, ...]  # what the run around it knew when it was saved
 
 
+def checkpointer_of(
+    context: Context,
+    run: str,
+    *,
+    start: str | None = None,
+    staging: int | str = "4GiB",
+    **options: Any,
+) -> Checkpointer:
+    """See `Repository.checkpointer`."""
+    began = context.core.log.refresh().state.refs.get(BRANCHES + "main")
+    if start is not None:
+        began = context.resolve(start).digest
+    return Checkpointer(context, run, start=began, staging_bytes=parse_size(staging), **options)
+
+
 class Checkpointer:
     """Saves and loads the checkpoints of one run. See `Repository.checkpointer`.
 
@@ -106,11 +122,11 @@ class Checkpointer:
 
     def __init__(
         self,
-        repository: Repository,
+        context: Context,
         run: str,
         *,
         keep: Keep | None = None,
-        optimiser: Lossy | None = None,
+        optimizer: Lossy | None = None,
         start: Digest | None = None,
         staging_bytes: int = _STAGING_BYTES,
         on_saved: Callable[[Saved], None] | None = None,
@@ -120,8 +136,8 @@ class Checkpointer:
         self.run = check_run_name(run)
         self.noted: Callable[[str, int, Mapping[str, float]], list[Edge]] = note_checkpoint
         self.keep = keep or Keep()
-        self.optimiser = optimiser
-        self._repository = repository
+        self.optimizer = optimizer
+        self._context = context
         self._start = start
         self._staging = Staging(staging_bytes)
         self._on_saved = on_saved
@@ -130,7 +146,7 @@ class Checkpointer:
         self._thread = ThreadPoolExecutor(1, "tensorrepo-checkpoint")
         self._closed = False
         before_pools_end(self._finish)
-        self._history = read_history(repository, run)
+        self._history = read_history(context, run)
         self._last: tuple[Digest | None, dict[str, Any]] = (None, {})
 
     def save(
@@ -195,7 +211,7 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """Steps that can be loaded, ascending."""
-        return sorted(steps_of(self._repository.core.log.refresh(), self.run))
+        return sorted(steps_of(self._context.core.log.refresh(), self.run))
 
     def latest(self) -> int | None:
         """The newest step that can be loaded."""
@@ -203,7 +219,7 @@ class Checkpointer:
 
     def metrics(self) -> dict[int, dict[str, float]]:
         """Metrics by step, also of checkpoints that are gone."""
-        return read_history(self._repository, self.run).metrics
+        return read_history(self._context, self.run).metrics
 
     def load(self, step: int | None = None, *, output: str = "torch") -> dict[str, Any]:
         """The state that `save` was given, but for numbers kept in fewer bits: a warning says so.
@@ -218,8 +234,8 @@ class Checkpointer:
         if output not in {"numpy", "torch"}:
             raise InvalidInputError(f"output {output!r}: expected 'numpy' or 'torch'")
         self.wait()
-        entry = state_entry(self._repository, self._commit_of(step))
-        model = open_model(self._repository.core.objects, entry)
+        entry = state_entry(self._context, self._commit_of(step))
+        model = open_model(self._context.core.objects, entry)
         warn_if_approximate(model, self.run, stacklevel=3)
         tensors = model.load(output="torch" if output == "torch" else "numpy")
         found: dict[str, Any] = put_together(model.metadata.get("state"), tensors)
@@ -232,14 +248,14 @@ class Checkpointer:
             NotFoundError: no such checkpoint; says which there are.
         """
         self.wait()
-        entry = state_entry(self._repository, self._commit_of(step))
-        return approximation_of(open_model(self._repository.core.objects, entry).lineage)
+        entry = state_entry(self._context, self._commit_of(step))
+        return approximation_of(open_model(self._context.core.objects, entry).lineage)
 
     def delete(self, step: int) -> None:
         """Drop a checkpoint. Its bytes go with the next collection, its metrics stay."""
         self.wait()
         self._commit_of(step)
-        delete_ref(self._repository.core, ref_of(self.run, step), actor=self._repository.author)
+        delete_ref(self._context.core, ref_of(self.run, step), actor=self._context.author)
 
     def close(self) -> None:
         """Wait, and end the thread. Loading goes on to work."""
@@ -286,7 +302,7 @@ class Checkpointer:
             raise ExceptionGroup(f"checkpoints of run {self.run!r} were not stored", failures)
 
     def _commit_of(self, step: int | None) -> Digest:
-        return find_step(self._repository.core.log.refresh(), self.run, step)
+        return find_step(self._context.core.log.refresh(), self.run, step)
 
     def _store(self, box: list[_Waiting]) -> Saved:
         waiting = box.pop()
@@ -309,11 +325,11 @@ class Checkpointer:
 
     def _committed(self, waiting: _Waiting) -> Saved:
         edge = None
-        if self.optimiser is not None:
+        if self.optimizer is not None:
             # Where the copies lie: the next checkpoint is encoded against what is stored of this.
-            edge = shorten_state(waiting.skeleton, waiting.tensors, self.optimiser, STATE_PATH)
+            edge = shorten_state(waiting.skeleton, waiting.tensors, self.optimizer, STATE_PATH)
         lineage = waiting.lineage if edge is None else (edge, *waiting.lineage)
-        with begin_beside(self._repository.core, ref_of(self.run, waiting.step)) as transaction:
+        with begin_beside(self._context.core, ref_of(self.run, waiting.step)) as transaction:
             with self._staging.pinned():
                 entry = self._write(transaction, waiting, lineage)
             transaction.stage(STATE_PATH, entry)
@@ -325,7 +341,7 @@ class Checkpointer:
                 history=self._history,
                 keep=self.keep,
                 parent=self._start,
-                author=self._repository.author,
+                author=self._context.author,
             )
         self._history = made.history
         return Saved(
@@ -342,9 +358,7 @@ class Checkpointer:
         self, transaction: Transaction, waiting: _Waiting, lineage: tuple[Edge, ...]
     ) -> Entry:
         # What does not change is kept there, and the rest encoded against it.
-        against = against_newest(
-            self._repository, transaction.pin, self.run, waiting.step, self.keep
-        )
+        against = against_newest(self._context, transaction.pin, self.run, waiting.step, self.keep)
         before = against.base
         if against.depth:
             against = replace(
@@ -376,5 +390,5 @@ class Checkpointer:
         """What an optimizer's step made of the checkpoint before."""
         if before is None:
             return {}
-        known = open_model(self._repository.core.objects, before).metadata.get("state")
+        known = open_model(self._context.core.objects, before).metadata.get("state")
         return predictions(adam_steps(waiting.skeleton, waiting.tensors, known))

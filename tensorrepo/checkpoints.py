@@ -25,11 +25,11 @@ from tensorrepo.repo.series import MOST_DROPPED, commit_beside
 from tensorrepo.repo.trees import Entry
 
 if TYPE_CHECKING:
+    from tensorrepo.context import Context
     from tensorrepo.formats.model.read import Model
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
     from tensorrepo.repo.transaction import Transaction
-    from tensorrepo.repository import Repository
     from tensorrepo.retention import Keep
 
 RUNS: Final = "runs/"
@@ -93,9 +93,9 @@ def find_step(view: View, run: str, step: int | None) -> Digest:
     return held[wanted]
 
 
-def state_entry(repository: Repository, commit: Digest) -> Entry:
+def state_entry(context: Context, commit: Digest) -> Entry:
     """The state in a checkpoint's commit."""
-    entry = repository.core.entry(repository.resolve(commit).commit.tree, STATE_PATH)
+    entry = context.core.entry(context.resolve(commit).commit.tree, STATE_PATH)
     if entry is None:
         raise CorruptError(f"commit {commit:.12} is no checkpoint: it has no {STATE_PATH}")
     return entry
@@ -109,18 +109,18 @@ def warn_if_approximate(model: Model, run: str, *, stacklevel: int) -> None:
         warnings.warn(f"run {run!r}, step {step}: {found.text}", stacklevel=stacklevel + 1)
 
 
-def newest_entry(repository: Repository, view: View, run: str) -> Entry | None:
+def newest_entry(context: Context, view: View, run: str) -> Entry | None:
     """The state of the newest checkpoint in a view."""
     held = steps_of(view, run)
-    return state_entry(repository, held[max(held)]) if held else None
+    return state_entry(context, held[max(held)]) if held else None
 
 
-def against_newest(repository: Repository, view: View, run: str, step: int, keep: Keep) -> Against:
+def against_newest(context: Context, view: View, run: str, step: int, keep: Keep) -> Against:
     """What a new checkpoint is encoded against: the newest one in a view, or nothing.
 
     Predictions of an optimizer's step are added by who has the state, where `depth` is not 0.
     """
-    before = newest_entry(repository, view, run)
+    before = newest_entry(context, view, run)
     newest = max(steps_of(view, run), default=step)
     kept = keep.last
     if keep.for_good(step):
@@ -131,21 +131,21 @@ def against_newest(repository: Repository, view: View, run: str, step: int, keep
     digest = before.storage if before is not None and kept is not None else None
     placed = None
     if digest is not None:
-        placed = decode_placement(repository.core.objects.get(digest).payload, digest)
+        placed = decode_placement(context.core.objects.get(digest).payload, digest)
     planned = next_step(placed, kept)
     return Against(before, planned.depth, worth=planned.worth)
 
 
-def read_history(repository: Repository, run: str) -> History:
+def read_history(context: Context, run: str) -> History:
     """The metrics of a run, as its newest checkpoint tells them."""
-    held = steps_of(repository.core.log.refresh(), run)
+    held = steps_of(context.core.log.refresh(), run)
     if not held:
         return History()
-    tree = repository.resolve(held[max(held)]).commit.tree
-    entry = repository.core.entry(tree, f"{RUNS}{run}")
+    tree = context.resolve(held[max(held)]).commit.tree
+    entry = context.core.entry(tree, f"{RUNS}{run}")
     if entry is None:
         return History()
-    told = json.loads(bytes(repository.core.objects.get(entry.digest).payload))
+    told = json.loads(bytes(context.core.objects.get(entry.digest).payload))
     return History({int(step): dict(values) for step, values in told["steps"]})
 
 

@@ -28,8 +28,6 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionD
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Change, diff
 from tensorrepo.workspace.describe import describe_entry
-from tensorrepo.workspace.session import base_entry
-from tensorrepo.workspace.status import status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.repository import Repository
     from tensorrepo.repo.trees import Entry
-    from tensorrepo.workspace.session import Session
 
 EXACT_BYTES = 64 << 20  # up to this size updated rows are counted by their values
 Inside = tuple[str, tuple[str, ...], Any]  # a summary, lines below it, the same as JSON values
@@ -194,27 +191,9 @@ def compare(
         tuple(
             compare_entry(repository, change, outside)
             for change in diff(repository.objects, old, new)
-            if not wanted or _is_under(change.path, wanted)
+            if not wanted or is_under(change.path, wanted)
         )
     )
-
-
-def compare_working(session: Session, paths: tuple[str, ...] = ()) -> Comparison:
-    """What is staged, and which written files changed on disk."""
-    found = status(session)
-    wanted = tuple(path.strip("/") for path in paths)
-    changes = []
-    for one in found.staged:
-        if not wanted or _is_under(one.path, wanted):
-            change = Change(one.path, base_entry(session, one.path), one.staged.entry)
-            changes.append(compare_entry(session.repository, change, session.outside))
-    lines = [
-        f"{what:8} {tracked.path}{f'/{name}' if name else ''} (on disk, not staged)"
-        for tracked in found.tracked
-        for name, what in tracked.files.items()
-        if not wanted or _is_under(tracked.entry, wanted)
-    ]
-    return Comparison(tuple(changes), tuple(lines))
 
 
 def compare_entry(
@@ -289,7 +268,8 @@ def _inside(
     return f"{grown:+,} bytes", (), {"bytes": grown}
 
 
-def _is_under(path: str, wanted: tuple[str, ...]) -> bool:
+def is_under(path: str, wanted: tuple[str, ...]) -> bool:
+    """Whether `path` is one of `wanted`, below one, or ends with one."""
     return any(
         path == one or path.startswith(f"{one}/") or path.endswith(f"/{one}") for one in wanted
     )

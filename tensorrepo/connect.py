@@ -10,6 +10,7 @@ import hashlib
 import re
 import secrets
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -17,11 +18,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tensorrepo import lazy
 from tensorrepo.formats import arguments
 from tensorrepo.formats.dataset.elsewhere.outside import parse_address
-from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
-from tensorrepo.formats.dataset.merge import DatasetMergeDriver
-from tensorrepo.formats.model.merge import ModelMergeDriver
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.cache import DiskCache
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
@@ -36,9 +35,10 @@ from tensorrepo.repo.repository import (
 from tensorrepo.repo.workspace import find_workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
-    from tensorrepo.repo.merge import Drivers
+    from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
+    from tensorrepo.repo.merge import MergeDriver
 
 CONFIG_KEYS = {
     "user.name": "your name in commits",
@@ -173,7 +173,7 @@ def allowed_outside(
         _absolute(text, machine): {} for text in (*given, *machine.outside)
     }
     prefixes |= {_absolute(text, machine): options for text, options in (more or {}).items()}
-    return AllowedOutside(prefixes, environment=machine.environment)
+    return lazy.AllowedOutside(prefixes, environment=machine.environment)
 
 
 def parse_prefixes(text: str) -> list[str]:
@@ -195,7 +195,7 @@ def connect(
     machine: Machine,
     *,
     pending: Path | None = None,
-    outside: AllowedOutside | None = None,
+    more_outside: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Repository:
     """Open the repository at `url`.
 
@@ -204,11 +204,11 @@ def connect(
         options: credentials, endpoint and the like.
         machine: where this process runs.
         pending: the workspace's notes; None outside of one.
-        outside: who reads files in place; None: what the machine's settings allow.
+        more_outside: see `allowed_outside`; a merge may read files in place.
     """
     backend = open_backend(url, options, environment=machine.environment)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
-    drivers = merge_drivers(allowed_outside(machine) if outside is None else outside)
+    drivers = _Drivers(machine, more_outside)
     try:
         return open_repository(backend, drivers=drivers, local=local)
     except NotFoundError as error:
@@ -231,13 +231,29 @@ def create(
     """Make a repository at `url`. Raises ConflictError when there is one."""
     backend = open_backend(url, options, environment=machine.environment)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
-    drivers = merge_drivers(allowed_outside(machine))
-    return create_repository(backend, drivers=drivers, local=local)
+    return create_repository(backend, drivers=_Drivers(machine), local=local)
 
 
-def merge_drivers(outside: AllowedOutside) -> Drivers:
-    """What joins two versions of an entry, by its kind; `outside` reads files in place."""
-    return {Kind.DATASET: DatasetMergeDriver(outside), Kind.MODEL: ModelMergeDriver()}
+class _Drivers(Mapping[Kind, "MergeDriver"]):
+    """Merge drivers by kind of entry, loaded by the first merge that needs one."""
+
+    def __init__(
+        self, machine: Machine, more: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        self._machine, self._more = machine, more
+
+    def __getitem__(self, kind: Kind) -> MergeDriver:
+        if kind is Kind.DATASET:
+            return lazy.DatasetMergeDriver(allowed_outside(self._machine, self._more))
+        if kind is Kind.MODEL:
+            return lazy.ModelMergeDriver()
+        raise KeyError(kind)
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter((Kind.DATASET, Kind.MODEL))
+
+    def __len__(self) -> int:
+        return 2
 
 
 def read_config(path: Path) -> dict[str, str]:

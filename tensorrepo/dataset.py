@@ -12,12 +12,14 @@ import numpy as np
 from tensorrepo import connect
 from tensorrepo.formats.dataset.columns.convert import as_torch
 from tensorrepo.formats.dataset.editing.where import find_rows, ids_of_rows, rows_of_ids
+from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.stream import stream as open_stream
 from tensorrepo.formats.dataset.streaming.options import StreamOptions, described, options_of
 from tensorrepo.formats.dtypes import is_small_float
 from tensorrepo.notebook import MANY, html_table
-from tensorrepo.noting import note_streamed
+from tensorrepo.noting import note_streamed, noted
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects import Kind
 from tensorrepo.samples import check_fill, read_samples
 from tensorrepo.sql import sql
 from tensorrepo.sqledit import row_selection
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from tensorrepo.context import Context
     from tensorrepo.formats.dataset.columns.schema import Schema
     from tensorrepo.formats.dataset.editing.where import Where
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
@@ -45,7 +48,6 @@ if TYPE_CHECKING:
     from tensorrepo.query.results import Result
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.pagecache import PageCache
-    from tensorrepo.repository import Repository
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -56,7 +58,7 @@ class Dataset:
     a column, to be indexed likewise.
     """
 
-    repository: Repository
+    context: Context
     path: str
     commit: Digest
     stored: StoredDataset
@@ -108,7 +110,7 @@ class Dataset:
         Example:
             ``ds.query("SELECT label, count(*) FROM self GROUP BY 1").df()``
         """
-        return sql(self.repository, query, ref=self.commit, params=params, this=self.stored)
+        return sql(self.context, query, ref=self.commit, params=params, this=self.stored)
 
     def resolve(self, column: str, rows: Any = slice(None)) -> list[bytes | None]:
         """The bytes that links point at, under the prefixes that the repository was opened with.
@@ -197,14 +199,14 @@ class Dataset:
         """
         keywords = dict(locals())  # this signature and `StreamOptions` are held equal by a test
         keywords["where"] = None if where is None else row_selection(self.stored, where)
-        own_rank, ranks = self.repository.world(rank, world_size)
+        own_rank, ranks = self.context.world(rank, world_size)
         size = connect.parse_size(window, "window", 1)
         options = options_of(keywords | {"window": size, "rank": own_rank, "world_size": ranks})
-        page_cache = connect.page_cache(self.repository.machine, cache_dir, cache_limit)
+        page_cache = connect.page_cache(self.context.machine, cache_dir, cache_limit)
         return _stream(self, options, page_cache)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.repository, self.path, self.commit)
+        return dataset_at, (self.context, self.path, self.commit)
 
     def __repr__(self) -> str:
         names = ", ".join(self.schema.names)
@@ -253,9 +255,9 @@ def _as_torch(values: Any) -> Any:
 
 def _stream(dataset: Dataset, options: StreamOptions, page_cache: PageCache | None) -> Stream:
     """A stream, picklable: another process opens the dataset again and asks for the same."""
-    if options.workers == "process" and dataset.repository.url.startswith("memory:"):
+    if options.workers == "process" and dataset.context.url.startswith("memory:"):
         raise InvalidInputError(
-            f"{dataset.repository.url} lies in the memory of this process, and workers='process' "
+            f"{dataset.context.url} lies in the memory of this process, and workers='process' "
             "would open it in another one: use workers='thread'."
         )
     remake = partial(_stored_stream, dataset, options, page_cache)
@@ -282,5 +284,8 @@ def _stream_of_equal(
     return open_stream(stored, replace(options, workers="thread"), page_cache=page_cache)
 
 
-def _reopen(repository: Repository, path: str, commit: Digest) -> Dataset:
-    return repository.dataset(path, commit)
+def dataset_at(context: Context, name: str, ref: str = "main") -> Dataset:
+    """See `Repository.dataset`."""
+    revision, path, entry = context.entry("datasets", name, ref, Kind.DATASET)
+    stored = open_dataset(context.core.objects, entry.digest, context.outside)
+    return noted(Dataset(context, path, revision.digest, stored))

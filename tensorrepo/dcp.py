@@ -183,7 +183,7 @@ class Writer(StorageWriter):
             metrics: numbers of this step.
             start: the commit that the run began at; None: that of branch main, where there is one.
         """
-        self._repository = repository
+        self._context = repository.context
         self._run, self._step = check_run_name(run), checked_step(step)
         self._keep = keep or Keep()
         self._metrics = numbers_of(metrics)
@@ -212,11 +212,11 @@ class Writer(StorageWriter):
             raise UnsupportedError(
                 f"{type(planner).__name__} pickles: use planner=tensorrepo.dcp.SavePlanner()"
             )
-        view = self._repository.core.log.refresh()
-        writer = ObjectWriter(self._repository.core.objects, view.state.graves)
+        view = self._context.core.log.refresh()
+        writer = ObjectWriter(self._context.core.objects, view.state.graves)
         shards, texts = _resolved(plan, planner)
         # The same on every rank that sees the same newest checkpoint.
-        against = against_newest(self._repository, view, self._run, self._step, self._keep)
+        against = against_newest(self._context, view, self._run, self._step, self._keep)
         before = against.base
         if against.depth:
             against = replace(against, predictions=self._predicted(planner, shards, before))
@@ -240,7 +240,7 @@ class Writer(StorageWriter):
         """What an optimizer's step made of the checkpoint before, for each shard of this rank."""
         if before is None:
             return {}
-        known = open_model(self._repository.core.objects, before).metadata.get("state")
+        known = open_model(self._context.core.objects, before).metadata.get("state")
         try:
             apart = take_apart(planner.given)
             whole = predictions(adam_steps(apart.skeleton, apart.tensors, known))
@@ -265,11 +265,11 @@ class Writer(StorageWriter):
         names = list(metadata.state_dict_metadata)
         paths = {name: list(path) for name, path in (metadata.planner_data or {}).items()}
         texts = {name: text for rank in ranks for name, text in rank.texts.items()}
-        view = self._repository.core.log.refresh()
+        view = self._context.core.log.refresh()
         parent = view.state.refs.get(BRANCHES + "main")
         if self._start is not None:
-            parent = self._repository.resolve(self._start).digest
-        with begin_beside(self._repository.core, ref_of(self._run, self._step)) as transaction:
+            parent = self._context.resolve(self._start).digest
+        with begin_beside(self._context.core, ref_of(self._run, self._step)) as transaction:
             entry = join_shards(
                 transaction.objects,
                 (rank.told for rank in ranks),
@@ -293,10 +293,10 @@ class Writer(StorageWriter):
                 self._run,
                 self._step,
                 metrics=self._metrics,
-                history=read_history(self._repository, self._run),
+                history=read_history(self._context, self._run),
                 keep=self._keep,
                 parent=parent,
-                author=self._repository.author,
+                author=self._context.author,
             )
 
 
@@ -305,7 +305,7 @@ class Reader(StorageReader):
 
     def __init__(self, repository: Repository, run: str, step: int | None = None) -> None:
         """Prepare to load `step`; None: the newest, which is found when loading begins."""
-        self._repository = repository
+        self._context = repository.context
         self._run, self._step = check_run_name(run), step
         self._model: Model | None = None
 
@@ -364,9 +364,9 @@ class Reader(StorageReader):
 
     def _opened(self) -> Model:
         if self._model is None:
-            core = self._repository.core
+            core = self._context.core
             commit = find_step(core.log.refresh(), self._run, self._step)
-            self._model = open_model(core.objects, state_entry(self._repository, commit))
+            self._model = open_model(core.objects, state_entry(self._context, commit))
         return self._model
 
 

@@ -14,6 +14,12 @@ from typing import Any
 from tensorrepo.formats.arguments import wrong
 
 
+def check_instance(what: str, value: Any, kinds: Any, expected: str) -> None:
+    """Raises InvalidInputError, which says what was expected, for a value of another class."""
+    if not isinstance(value, kinds):
+        raise wrong(what, expected, value)
+
+
 def text(what: str, value: Any) -> str:
     """`value`, which is text.
 
@@ -57,8 +63,8 @@ def path_in(space: str, name: Any) -> str:
     Raises:
         InvalidInputError: it is no text.
     """
-    given = text(f"a name in {space}", name)
-    return given if given.startswith(f"{space}/") else f"{space}/{given}"
+    path = text(f"a name in {space}", name)
+    return path if path.startswith(f"{space}/") else f"{space}/{path}"
 
 
 def mapping(what: str, value: Any, of: str = "values") -> Mapping[str, Any]:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from tensorrepo.formats.arguments import whole
-from tensorrepo.given import ref_text, text
+from tensorrepo.given import text
 from tensorrepo.repo import append, refs
 from tensorrepo.repo.combine import MergeOutcome, merge
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history import walk
 from tensorrepo.repo.pick import cherry_pick, revert
-from tensorrepo.repo.revisions import Revision, resolve
+from tensorrepo.repo.revisions import Revision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tensorrepo.repo import repository as core
+    from tensorrepo.context import Context
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.commits import Commit
     from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.revisions import Revision
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -38,15 +37,16 @@ class Log:
         return f"<commit {self.digest:.12} by {self.commit.author}: {subject}>"
 
 
-class History(ABC):
+class History:
     """What a repository tells of its history, and what changes it. See `Repository`."""
 
-    core: core.Repository
+    def __init__(self, context: Context) -> None:
+        self.context = context
 
     @property
-    @abstractmethod
     def author(self) -> str:
-        """``Name <email>`` of commits. Raises InvalidInputError when nobody told."""
+        """``Name <email>`` of commits. Raises InvalidInputError when no setting names one."""
+        return self.context.author
 
     def branches(self) -> dict[str, Digest]:
         """Names of branches, and the commits they stand at."""
@@ -58,29 +58,26 @@ class History(ABC):
 
     def resolve(self, ref: str) -> Revision:
         """The commit that `ref` names. Raises NotFoundError with near names."""
-        found = resolve(self.core, ref_text(ref))
-        if found.warning:
-            warnings.warn(found.warning, stacklevel=3)
-        return found
+        return self.context.resolve(ref)
 
     def log(self, ref: str = "main", *, limit: int | None = None) -> list[Log]:
         """Commits that lead to `ref`, the newest first."""
         most = None if limit is None else whole("limit", limit)
-        history = walk(self.core.objects, [self.resolve(ref).digest])
+        history = walk(self.context.core.objects, [self.resolve(ref).digest])
         return [Log(digest, commit) for digest, commit in islice(history, most)]
 
     def create_branch(self, name: str, ref: str = "main") -> None:
         refs.create_branch(
-            self.core, text("name", name), self.resolve(ref).digest, actor=self.author
+            self.context.core, text("name", name), self.resolve(ref).digest, actor=self.author
         )
 
     def delete_branch(self, name: str) -> None:
-        refs.delete_ref(self.core, refs.BRANCHES + text("name", name), actor=self.author)
+        refs.delete_ref(self.context.core, refs.BRANCHES + text("name", name), actor=self.author)
 
     def create_tag(self, name: str, ref: str = "main", *, note: str = "") -> None:
         """Name a commit for ever: a tag never moves."""
         at = self.resolve(ref).digest
-        refs.create_tag(self.core, text("name", name), at, actor=self.author, note=note)
+        refs.create_tag(self.context.core, text("name", name), at, actor=self.author, note=note)
 
     def merge(
         self,
@@ -105,7 +102,7 @@ class History(ABC):
         """
         other = self.resolve(ref)
         return merge(
-            self.core,
+            self.context.core,
             into,
             other.digest,
             author=self.author,
@@ -141,7 +138,7 @@ class History(ABC):
             InvalidInputError: a merge without `mainline`, or no such parent.
         """
         return revert(
-            self.core,
+            self.context.core,
             branch,
             self.resolve(ref).digest,
             author=self.author,
@@ -164,7 +161,7 @@ class History(ABC):
         Arguments, result and errors are those of `revert`.
         """
         return cherry_pick(
-            self.core,
+            self.context.core,
             branch,
             self.resolve(ref).digest,
             committer=self.author,
@@ -175,11 +172,11 @@ class History(ABC):
 
     def undo(self, branch: str = "main") -> refs.Move:
         """Take back your last change of a branch."""
-        return refs.undo(self.core, branch, actor=self.author)
+        return refs.undo(self.context.core, branch, actor=self.author)
 
     def redo(self, branch: str = "main") -> refs.Move:
         """Take back the last `undo` of a branch."""
-        return refs.redo(self.core, branch, actor=self.author)
+        return refs.redo(self.context.core, branch, actor=self.author)
 
     def status_of(self, txn: str, generation: int | None = None, *, settle: bool = False) -> str:
         """What became of a commit whose outcome was unknown: "landed", "lost" or "unknown".
@@ -193,15 +190,15 @@ class History(ABC):
             NotFoundError: no generation was given, and this machine noted none.
         """
         if generation is None:
-            pending = self.core.log.pending
+            pending = self.context.core.log.pending
             noted = {one.txn: one.generation for one in (pending.unresolved() if pending else ())}
             if txn not in noted:
                 raise NotFoundError(
                     f"this machine has no note of transaction {txn!r}: give its generation, too"
                 )
             generation = noted[txn]
-        return append.resolve(self.core.log, txn, generation, settle=settle)
+        return append.resolve(self.context.core.log, txn, generation, settle=settle)
 
     def _refs(self, space: str) -> dict[str, Digest]:
-        found = self.core.log.refresh().state.refs.items()
+        found = self.context.core.log.refresh().state.refs.items()
         return {ref.removeprefix(space): at for ref, at in sorted(found) if ref.startswith(space)}

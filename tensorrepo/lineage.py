@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tensorrepo.formats.arguments import flag, whole, wrong
+from tensorrepo.catalog import catalog_of
+from tensorrepo.formats.arguments import flag, whole
 from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
 from tensorrepo.formats.lineage import (
     CHECKPOINT_OF,
@@ -30,19 +31,19 @@ from tensorrepo.formats.lineage import (
     public_place,
     relation_of,
 )
-from tensorrepo.given import listed, text
+from tensorrepo.given import check_instance, listed, text
 from tensorrepo.query import catalog
 from tensorrepo.query import lineage as core
 from tensorrepo.query.lineage import Node, Step
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.runrecord import RunRecord, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from sqlalchemy import Connection
 
-    from tensorrepo.repository import Repository
-    from tensorrepo.runrecord import RunRecord
+    from tensorrepo.context import Context
 
 _SHOWN: Final = frozenset({"seed", "epoch", "position", "step", "weight", "sql", "function"})
 _UNTRAINED: Final = frozenset(
@@ -181,34 +182,34 @@ class Finding:
 class Lineage:
     """Of one thing. See `Repository.lineage`."""
 
-    def __init__(self, repository: Repository, start: Node, keys: tuple[str, ...]) -> None:
+    def __init__(self, context: Context, start: Node, keys: tuple[str, ...]) -> None:
         """Made by `Repository.lineage`."""
         self.start = start
-        self._repository = repository
+        self._context = context
         self._keys = keys
 
     @classmethod
     def of(
-        cls, repository: Repository, path: str, ref: str = "main", *, all_versions: bool = False
+        cls, context: Context, path: str, ref: str = "main", *, all_versions: bool = False
     ) -> Lineage:
         """See `Repository.lineage`."""
         flag("all_versions", all_versions)
         if "://" in text("path", path):
             place = public_place(path)
-            return cls(repository, Node("url", place, place), (place,))
+            return cls(context, Node("url", place, place), (place,))
         if path.startswith("runs/"):
-            run = repository.runs()[path.removeprefix("runs/")]
-            return cls(repository, Node("run", run.id, path, None, True), (run.id,))
+            run = Runs(context)[path.removeprefix("runs/")]
+            return cls(context, Node("run", run.id, path, None, True), (run.id,))
         if not path.startswith(_SPACES):
             raise InvalidInputError(
                 f"lineage of {path!r:.200}: expected a whole path, such as models/{path:.80} or "
                 f"datasets/{path:.80}, runs/NAME, or a URL"
             )
-        start = _stored(repository, path, ref)
+        start = _stored(context, path, ref)
         if not all_versions:
-            return cls(repository, start, (start.key,))
-        with repository.catalog.reading() as connection:
-            return cls(repository, start, tuple(core.versions_of(connection, path)))
+            return cls(context, start, (start.key,))
+        with catalog_of(context).reading() as connection:
+            return cls(context, start, tuple(core.versions_of(connection, path)))
 
     def ancestors(
         self, *, depth: int | None = None, relations: Iterable[str] | str = ()
@@ -236,7 +237,7 @@ class Lineage:
         Also those trained on versions that are not stored any more: they may have been.
         """
         self._need("dataset")
-        with self._repository.catalog.reading() as connection:
+        with catalog_of(self._context).reading() as connection:
             steps = core.trained_on(connection, self.start.path)
         found = [self._saw(step) for step in steps]
         return sorted(
@@ -246,8 +247,9 @@ class Lineage:
 
     def data_changes(self, other: Lineage) -> list[DataChange]:
         """Of a model: what `other` was trained on in place of its datasets."""
-        if not isinstance(other, Lineage):
-            raise wrong("other", "the lineage of a model, as repo.lineage(...) gives it", other)
+        check_instance(
+            "other", other, Lineage, "the lineage of a model, as repo.lineage(...) gives it"
+        )
         old, new = self._trained_on(), other._trained_on()
         return [self._changed(path, old.get(path), new.get(path)) for path in sorted({*old, *new})]
 
@@ -280,7 +282,7 @@ class Lineage:
     ) -> Kinship:
         words = [relations] if isinstance(relations, str) else listed("relations", relations)
         most = None if depth is None else whole("depth", depth, 1)
-        with self._repository.catalog.reading() as connection:
+        with catalog_of(self._context).reading() as connection:
             _check_relations(connection, words)
             steps = ask(connection, self._keys, depth=most, relations=words)
         return Kinship(self.start, tuple(steps), up, self._keys)
@@ -307,7 +309,7 @@ class Lineage:
 
     def _run(self, step: Step) -> RunRecord | None:
         """The run that made it, where the edge says so and the repository has it."""
-        runs, name = self._repository.runs(), step.origin.path.removeprefix("runs/")
+        runs, name = Runs(self._context), step.origin.path.removeprefix("runs/")
         if step.relation not in {MADE_BY, CHECKPOINT_OF} or name not in runs:
             return None
         return runs[name] if runs[name].id == step.origin.key else None
@@ -319,7 +321,7 @@ class Lineage:
     def _diff(self, old: Any, new: Any) -> DatasetDiff | None:
         """None where one of the versions is not stored any more."""
         try:
-            return diff_datasets(self._repository.core.objects, old, new)
+            return diff_datasets(self._context.core.objects, old, new)
         except NotFoundError:
             return None
 
@@ -349,11 +351,11 @@ def _check_relations(connection: Connection, words: Iterable[str]) -> None:
             raise NotFoundError(f"no relation {word!r:.80}. {there}")
 
 
-def _stored(repository: Repository, path: str, ref: str) -> Node:
-    revision = repository.resolve(ref)
-    entry = repository.core.entry(revision.commit.tree, path)
+def _stored(context: Context, path: str, ref: str) -> Node:
+    revision = context.resolve(ref)
+    entry = context.core.entry(revision.commit.tree, path)
     if entry is None:
-        there = [at for at, _ in repository.core.entries(revision.commit.tree)]
+        there = [at for at, _ in context.core.entries(revision.commit.tree)]
         raise NotFoundError(
             f"no {path} in commit {revision.digest:.12} ({ref})"
             + (f"; there are {', '.join(there[:8])}" if there else "")

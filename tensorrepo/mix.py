@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tensorrepo.formats.dataset.streaming.ordering.mixing import Batching
+    from tensorrepo.stream import StreamedDataset
 
 
 class Mix(Stream):

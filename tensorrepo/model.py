@@ -14,17 +14,21 @@ from tensorrepo.formats.model.combine.recipe import recipe_of
 from tensorrepo.formats.model.describe import describe_model
 from tensorrepo.formats.model.diff import diff_models
 from tensorrepo.formats.model.graph.source import model_graph
+from tensorrepo.formats.model.read import open_model
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.similar import similar_models
 from tensorrepo.formats.model.verify import verify_model
-from tensorrepo.given import chosen, file_path, text
+from tensorrepo.given import check_instance, chosen, file_path, text
 from tensorrepo.notebook import MANY, html_table
+from tensorrepo.noting import noted
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.objects import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from tensorrepo.context import Context
     from tensorrepo.formats.lineage import Edge
     from tensorrepo.formats.model.combine.adapter import Adapter
     from tensorrepo.formats.model.describe import Description
@@ -36,14 +40,13 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.space.similar import Similarity
     from tensorrepo.formats.model.verify import Verified
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repository import Repository
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Model:
     """A model of one commit. Tensors are read, and verified, when they are asked for."""
 
-    repository: Repository
+    context: Context
     path: str
     commit: Digest
     stored: StoredModel
@@ -197,8 +200,7 @@ class Model:
 
         ``diff(...).layers`` are those that moved most. Without `measure` no tensor is read.
         """
-        if not isinstance(other, Model):
-            raise wrong("other", "a model, as repo.model(...) gives it", other)
+        check_instance("other", other, Model, "a model, as repo.model(...) gives it")
         return diff_models(
             self.stored.objects,
             self.stored.entry,
@@ -216,8 +218,8 @@ class Model:
 
         ``similar().bases`` are those that it was encoded against, and why. No tensor is read.
         """
-        core = self.repository.core
-        trees = {self.commit[:12]: self.repository.resolve(self.commit).commit.tree}
+        core = self.context.core
+        trees = {self.commit[:12]: self.context.resolve(self.commit).commit.tree}
         models = models_at(core, every_tree(core) if flag("every_ref", every_ref) else trees)
         return similar_models(self.stored.objects, self.stored.entry, models)
 
@@ -254,7 +256,7 @@ class Model:
             raise NotFoundError(
                 f"model {digest:.12}, of which {self.path} was made: no commit is known"
             )
-        found = self.repository.model(edge.path, edge.commit)
+        found = model_at(self.context, edge.path, edge.commit)
         return Placed(found.stored, found.path, found.commit)
 
     def _repr_html_(self) -> str:
@@ -264,12 +266,14 @@ class Model:
         return html_table(repr(self), ("tensor", "dtype", "shape", "bytes"), rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.repository, self.path, self.commit)
+        return model_at, (self.context, self.path, self.commit)
 
     def __repr__(self) -> str:
         size = self.stored.size_bytes
         return f"<model {self.name}: {len(self)} tensors, {size:,} bytes, commit {self.commit:.12}>"
 
 
-def _reopen(repository: Repository, path: str, commit: Digest) -> Model:
-    return repository.model(path, commit)
+def model_at(context: Context, name: str, ref: str = "main") -> Model:
+    """See `Repository.model`."""
+    revision, path, entry = context.entry("models", name, ref, Kind.MODEL)
+    return noted(Model(context, path, revision.digest, open_model(context.core.objects, entry)))

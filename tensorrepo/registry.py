@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tensorrepo.formats.arguments import flag, wrong
-from tensorrepo.given import mapping, text
-from tensorrepo.model import Model
+from tensorrepo.formats.arguments import flag
+from tensorrepo.given import check_instance, mapping, text
+from tensorrepo.model import Model, model_at
 from tensorrepo.repo.about import (
     BRANCH,
     About,
@@ -46,9 +46,9 @@ from tensorrepo.repo.revisions import split_path
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tensorrepo.context import Context
     from tensorrepo.repo.log import View
     from tensorrepo.repo.refs import Move
-    from tensorrepo.repository import Repository
 
 __all__ = ["AliasMove", "RegisteredModel", "RegisteredVersion", "Registry"]
 
@@ -91,11 +91,11 @@ class AliasMove:
 class Registry:
     """See `Repository.registry`. A version is given by its number or by an alias."""
 
-    repository: Repository
+    context: Context
 
     def models(self) -> list[RegisteredModel]:
         """All registered models, by name."""
-        view = self.repository.core.log.refresh()
+        view = self.context.core.log.refresh()
         known = registered(view)
         said = self._said(view)
         return [
@@ -105,9 +105,9 @@ class Registry:
     def get(self, name: str) -> RegisteredModel:
         """One registered model, as ``registry[name]`` too. Raises NotFoundError."""
         named(name)
-        view = self.repository.core.log.refresh()
+        view = self.context.core.log.refresh()
         known = registered(view)
-        about = about_at(self.repository.core, view, name)
+        about = about_at(self.context.core, view, name)
         if name not in known and (about is None or about.gone):
             existing(view, name)
         return _model(view, name, known.get(name), about)
@@ -139,31 +139,31 @@ class Registry:
             ConflictError: the alias is protected. Nothing changed.
         """
         model = source if isinstance(source, Model) else self._source(source)
-        if model.repository.id != self.repository.id:
+        if model.context.core.id != self.context.core.id:
             raise InvalidInputError(f"{model!r} is of another repository: pull it into this first")
         return register(
-            self.repository.core,
+            self.context.core,
             named(name),
             model.commit,
             model.path,
             shelf=MODELS,
-            author=self.repository.author,
+            author=self.context.author,
             message=text("message", message),
             alias=alias,
         )
 
     def versions(self, name: str) -> list[RegisteredVersion]:
         """All versions, the newest first."""
-        return list(versions(self.repository.core, named(name)))
+        return list(versions(self.context.core, named(name)))
 
     def version(self, name: str, which: int | str | None = None) -> RegisteredVersion:
         """One version; None: the newest. Raises NotFoundError, which names those there are."""
-        return find_version(self.repository.core, named(name), which)
+        return find_version(self.context.core, named(name), which)
 
     def model(self, name: str, which: int | str | None = None) -> Model:
         """The weights of a version, read when asked for; None: the newest."""
         found = self.version(name, which)
-        return self.repository.model(name, found.ref)
+        return model_at(self.context, name, found.ref)
 
     def alias(self, name: str, alias: str, which: int | str) -> int:
         """Let an alias name a version, new or moved; gives the number.
@@ -171,22 +171,22 @@ class Registry:
         Raises:
             ConflictError: the alias is protected. Nothing changed.
         """
-        author = self.repository.author
-        return set_alias(self.repository.core, named(name), alias, which, actor=author)
+        author = self.context.author
+        return set_alias(self.context.core, named(name), alias, which, actor=author)
 
     def delete_alias(self, name: str, alias: str) -> None:
-        author = self.repository.author
-        delete_alias(self.repository.core, named(name), alias, actor=author)
+        author = self.context.author
+        delete_alias(self.context.core, named(name), alias, actor=author)
 
     def protect(self, name: str, alias: str, *, on: bool = True) -> None:
         """Refuse to move or remove an alias; ``on=False`` allows it again."""
-        author = self.repository.author
-        core, wanted = self.repository.core, flag("on", on)
+        author = self.context.author
+        core, wanted = self.context.core, flag("on", on)
         protect_alias(core, named(name), alias, actor=author, on=wanted)
 
     def history(self, name: str, alias: str) -> list[AliasMove]:
         """Where an alias was, and who moved it: the newest first. Raises NotFoundError."""
-        found = list(alias_history(self.repository.core, named(name), alias))
+        found = list(alias_history(self.context.core, named(name), alias))
         if not found:
             raise NotFoundError(f"{name} never had an alias {alias!r:.80}")
         return [_alias_move(move, number) for move, number in found]
@@ -234,25 +234,25 @@ class Registry:
             versions = {**about.versions, str(number): words}
             return msgspec.structs.replace(about, versions=versions, gone=False)
 
-        edit_about(self.repository.core, name, change, author=self.repository.author)
+        edit_about(self.context.core, name, change, author=self.context.author)
         return self.get(name)
 
     def words(self, name: str, which: int | str) -> Words:
         """What is said about one version: its description and labels."""
         number = self.version(name, which).number
-        view = self.repository.core.log.refresh()
-        return (about_at(self.repository.core, view, name) or About()).of(number)
+        view = self.context.core.log.refresh()
+        return (about_at(self.context.core, view, name) or About()).of(number)
 
     def delete_version(self, name: str, which: int | str) -> None:
         """Remove a version; its number is not given again. One with an alias is refused."""
         number = self.version(name, which).number
-        author = self.repository.author
-        delete_version(self.repository.core, name, number, actor=author)
+        author = self.context.author
+        delete_version(self.context.core, name, number, actor=author)
 
     def delete(self, name: str) -> int:
         """Remove all versions and aliases of a model; gives how many versions there were."""
-        author = self.repository.author
-        return delete_registered(self.repository.core, named(name), actor=author)
+        author = self.context.author
+        return delete_registered(self.context.core, named(name), actor=author)
 
     def __getitem__(self, name: str) -> RegisteredModel:
         return self.get(name)
@@ -264,21 +264,20 @@ class Registry:
         return (model.name for model in self.models())
 
     def __repr__(self) -> str:
-        return f"<registry of {self.repository!r}>"
+        return f"<registry of {self.context!r}>"
 
     def _said(self, view: View) -> dict[str, About]:
         commit = view.state.refs.get(f"heads/{BRANCH}")
-        found = () if commit is None else described(self.repository.core, commit)
+        found = () if commit is None else described(self.context.core, commit)
         return {name: about for name, about in found if not about.gone}
 
     def _source(self, text: str) -> Model:
-        if not isinstance(text, str):
-            raise wrong("source", "a model, or REF:models/NAME", text)
+        check_instance("source", text, str, "a model, or REF:models/NAME")
         ref, path = split_path(text)
         if path is None:
             raise InvalidInputError(f"{text!r}: expected REF:models/NAME, such as main:models/net")
         try:
-            return self.repository.model(path.removeprefix("models/"), ref)
+            return model_at(self.context, path.removeprefix("models/"), ref)
         except NotFoundError as error:
             raise NotFoundError(f"nothing was registered: {error}") from error
 

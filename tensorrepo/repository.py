@@ -1,67 +1,39 @@
-"""The repository, as the SDK shows it: a small handle whose verbs are functions elsewhere."""
+"""Repository handle of the SDK: its verbs load the modules that do the work when first called."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import tensorrepo
-from tensorrepo import connect
-from tensorrepo.blame import Blame, blame
-from tensorrepo.checkpointer import Checkpointer
-from tensorrepo.compare import Comparison, compare
-from tensorrepo.dataset import Dataset
+from tensorrepo import lazy
 from tensorrepo.formats.arguments import real, whole
-from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.model.read import open_model
-from tensorrepo.formats.model.repack.run import ALPHA, DEPTH, Repacked, Wishes, repack_models
-from tensorrepo.formats.model.space.reach import every_tree, models_at
-from tensorrepo.formats.model.space.usage import measure_usage
 from tensorrepo.given import listed, path_in, text
 from tensorrepo.history import History
-from tensorrepo.model import Model
-from tensorrepo.noting import noted
-from tensorrepo.query.duck import MEMORY
-from tensorrepo.registry import Registry
-from tensorrepo.repo import refs
-from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.revisions import Revision
-from tensorrepo.repo.transaction import begin
-from tensorrepo.repo.trees import Entry
-from tensorrepo.run import Run
-from tensorrepo.runrecord import Runs
-from tensorrepo.sql import sql
-from tensorrepo.transaction import Transaction
-from tensorrepo.view import View, view_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from tensorrepo.blame import Blame
     from tensorrepo.catalog import Catalog
-    from tensorrepo.checkpointer import Saved
-    from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
+    from tensorrepo.checkpointer import Checkpointer, Saved
+    from tensorrepo.compare import Comparison
+    from tensorrepo.dataset import Dataset
+    from tensorrepo.formats.model.repack.run import Repacked
     from tensorrepo.formats.model.space.usage import SpaceUsage
     from tensorrepo.formats.model.training.lossy import Lossy
     from tensorrepo.lineage import Lineage
+    from tensorrepo.model import Model
     from tensorrepo.query.duck import Params
     from tensorrepo.query.results import Result
     from tensorrepo.query.sandbox import Limits
-    from tensorrepo.repo import repository as core
+    from tensorrepo.registry import Registry
+    from tensorrepo.repo.trees import Entry
     from tensorrepo.retention import Keep
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What a repository was opened with, to open it again in another process."""
-
-    url: str = field(repr=False)
-    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    author: str | None = None
-    outside: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = field(default=(), repr=False)
-    catalog: str | None = field(default=None, repr=False)
+    from tensorrepo.run import Run
+    from tensorrepo.runrecord import Runs
+    from tensorrepo.transaction import Transaction
+    from tensorrepo.view import View
 
 
 class Repository(History):
@@ -70,48 +42,19 @@ class Repository(History):
     `ref` arguments are branches, tags, digests (8 digits or more) and ``~n``, ``^n``, ``@{n}``.
     """
 
-    def __init__(
-        self,
-        opened: core.Repository,
-        origin: Origin,
-        machine: connect.Machine,
-        reopen: Callable[[Origin], Repository],
-    ) -> None:
-        self.core = opened
-        self._origin = origin
-        self._machine = machine
-        self._reopen = reopen
-
     @property
     def url(self) -> str:
-        return self.core.url
+        return self.context.url
 
     @property
     def id(self) -> str:
         """What tells this repository from every other, wherever it is copied to."""
-        return self.core.id
+        return self.context.core.id
 
-    @cached_property
-    def outside(self) -> AllowedOutside:
-        """Who reads what lies outside of the repository, and below which prefixes."""
-        more = {prefix: dict(options) for prefix, options in self._origin.outside}
-        return connect.allowed_outside(self._machine, more)
-
-    @cached_property
+    @property
     def catalog(self) -> Catalog:
         """The SQL catalog over everything committed; made when it is first asked."""
-        url = connect.catalog_url(self._machine, self.id, self._origin.catalog)
-        return tensorrepo.Catalog(self.core, url)
-
-    @property
-    def machine(self) -> connect.Machine:
-        """Where this process runs: its environment, home and folder."""
-        return self._machine
-
-    @property
-    def author(self) -> str:
-        """``Name <email>`` of commits. Raises InvalidInputError when nobody told."""
-        return self._origin.author or connect.author(self._machine)
+        return lazy.catalog_of(self.context)
 
     def diff(self, old: str, new: str, paths: Iterable[str] = ()) -> Comparison:
         """What differs between two commits: entries, columns and rows, tensors.
@@ -119,18 +62,18 @@ class Repository(History):
         ``diff(...).datasets["datasets/photos"]`` compares rows, too: `rows` and `to_arrow` give
         those that were updated, deleted and added, with the values of both sides.
         """
-        return compare(
-            self.core,
+        return lazy.compare(
+            self.context.core,
             self.resolve(old).commit.tree,
             self.resolve(new).commit.tree,
             tuple(paths),
-            outside=self.outside,
+            outside=self.context.outside,
         )
 
     def entries(self, ref: str = "main", prefix: str = "") -> dict[str, Entry]:
         """Paths and what lies at them, in one commit."""
         tree = self.resolve(ref).commit.tree
-        return dict(self.core.entries(tree, text("prefix", prefix)))
+        return dict(self.context.core.entries(tree, text("prefix", prefix)))
 
     def dataset(self, name: str, ref: str = "main") -> Dataset:
         """A dataset as it is in the commit that `ref` names now.
@@ -138,9 +81,7 @@ class Repository(History):
         Raises:
             NotFoundError: no such ref, or no dataset of that name in it.
         """
-        revision, path, entry = self._entry(name, ref, "datasets", Kind.DATASET)
-        stored = open_dataset(self.core.objects, entry.digest, self.outside)
-        return noted(Dataset(self, path, revision.digest, stored))
+        return lazy.dataset_at(self.context, name, ref)
 
     def view(self, name: str, ref: str = "main", *, sql: str | None = None) -> View:
         """Rows of a dataset that a query chose, as they were chosen.
@@ -157,28 +98,27 @@ class Repository(History):
         if sql is not None:
             with self.transaction(ref, f"View {name}") as tx:
                 tx.create_view(name, sql)
-        revision, path, entry = self._entry(name, ref, "views", Kind.VIEW)
-        return view_at(self, path, revision.digest, entry.digest)
+        return lazy.view_at(self.context, name, ref)
 
     def model(self, name: str, ref: str = "main") -> Model:
         """A model as it is in the commit that `ref` names now; tensors are read when asked for."""
-        revision, path, entry = self._entry(name, ref, "models", Kind.MODEL)
-        return noted(Model(self, path, revision.digest, open_model(self.core.objects, entry)))
+        return lazy.model_at(self.context, name, ref)
 
     def model_usage(self, ref: str = "main", *, every_ref: bool = False) -> SpaceUsage:
         """What the models of a commit, or of every ref, take: by model, by codec and in all.
 
         Unique bytes are those that no other of these models reaches. No tensor is read.
         """
-        trees = every_tree(self.core) if every_ref else {ref: self.resolve(ref).commit.tree}
-        return measure_usage(self.core.objects, models_at(self.core, trees))
+        core = self.context.core
+        trees = lazy.every_tree(core) if every_ref else {ref: self.resolve(ref).commit.tree}
+        return lazy.measure_usage(core.objects, lazy.models_at(core, trees))
 
     def repack_models(
         self,
         paths: Iterable[str] = (),
         *,
-        alpha: float = ALPHA,
-        depth: int = DEPTH,
+        alpha: float = 1.5,
+        depth: int = 2,
         dry_run: bool = False,
     ) -> Repacked:
         """Store models anew, so that they take the fewest bytes; commits stay as they are.
@@ -192,7 +132,7 @@ class Repository(History):
         Raises:
             ConflictError: somebody else repacked meanwhile. Nothing changed.
         """
-        wishes = Wishes(
+        wishes = lazy.Wishes(
             self.author,
             time.time_ns(),
             alpha=real("alpha", alpha, 1),
@@ -200,17 +140,17 @@ class Repository(History):
             paths=tuple(path_in("models", name) for name in listed("paths", paths)),
             dry_run=dry_run,
         )
-        return repack_models(self.core, wishes, time.thread_time)
+        return lazy.repack_models(self.context.core, wishes, time.thread_time)
 
     def file(self, name: str, ref: str = "main") -> bytes:
         """Content of a file."""
-        _, _, entry = self._entry(name, ref, "files", Kind.BLOB)
-        return bytes(self.core.objects.get(entry.digest).payload)
+        _, _, entry = self.context.entry("files", name, ref, Kind.BLOB)
+        return bytes(self.context.core.objects.get(entry.digest).payload)
 
     @property
     def registry(self) -> Registry:
         """Registered models: versions by number, and aliases that name one of them."""
-        return Registry(self)
+        return lazy.Registry(self.context)
 
     def sql(
         self,
@@ -218,7 +158,7 @@ class Repository(History):
         *,
         ref: str = "main",
         params: Params = None,
-        memory: int | str = MEMORY,
+        memory: int | str = "1GiB",
         untrusted: Limits | None = None,
     ) -> Result:
         """Rows of a query over datasets and the catalog, in DuckDB's SQL.
@@ -244,7 +184,9 @@ class Repository(History):
         Example:
             ``repo.sql("SELECT label, count(*) FROM fashion GROUP BY 1").df()``
         """
-        return sql(self, query, ref=ref, params=params, memory=memory, untrusted=untrusted)
+        return lazy.sql(
+            self.context, query, ref=ref, params=params, memory=memory, untrusted=untrusted
+        )
 
     def transaction(
         self, branch: str = "main", message: str = "", *, unchanged: Iterable[str] = ()
@@ -256,15 +198,14 @@ class Repository(History):
             message: of the commit.
             unchanged: paths that the change relies on: if others change them, it conflicts.
         """
-        name, told = text("branch", branch), text("message", message)
-        return Transaction(self, begin(self.core, name, unchanged=unchanged), told)
+        return lazy.begin_transaction(self.context, branch, message, unchanged)
 
     def checkpointer(
         self,
         run: str,
         *,
         keep: Keep | None = None,
-        optimiser: Lossy | None = None,
+        optimizer: Lossy | None = None,
         start: str | None = None,
         staging: int | str = "4GiB",
         on_saved: Callable[[Saved], None] | None = None,
@@ -274,7 +215,7 @@ class Repository(History):
         Args:
             run: its name, such as ``"exp1"``.
             keep: which checkpoints stay; None: the last 3.
-            optimiser: ``tr.Lossy(relative=2**-8)`` keeps an optimiser's moments in fewer bits, each
+            optimizer: ``tr.Lossy(relative=2**-8)`` keeps an optimizer's moments in fewer bits, each
                 within that share of its size; None: all is kept bit by bit.
             start: the commit that the run began at, its checkpoints' parent; None: that of branch
                 main, where there is one.
@@ -284,14 +225,13 @@ class Repository(History):
         Example:
             ``checkpointer.save(step, {"model": model.state_dict()}, metrics={"loss": loss})``
         """
-        began = self.core.log.refresh().state.refs.get(refs.BRANCHES + "main")
-        return Checkpointer(
-            self,
+        return lazy.checkpointer_of(
+            self.context,
             run,
             keep=keep,
-            optimiser=optimiser,
-            start=began if start is None else self.resolve(start).digest,
-            staging_bytes=connect.parse_size(staging),
+            optimizer=optimizer,
+            start=start,
+            staging=staging,
             on_saved=on_saved,
         )
 
@@ -319,11 +259,11 @@ class Repository(History):
         Raises:
             ConflictError: there is a run of that name, and not `resume`; when the ``with`` begins.
         """
-        return Run(self, name, params=params, inputs=inputs, resume=resume)
+        return lazy.Run(self.context, name, params=params, inputs=inputs, resume=resume)
 
     def runs(self) -> Runs:
         """All runs by name, as they were last stored: ``repo.runs()["exp1"].points("loss")``."""
-        return Runs(self)
+        return lazy.Runs(self.context)
 
     def lineage(self, path: str, ref: str = "main", *, all_versions: bool = False) -> Lineage:
         """What something came from, and what came from it, over all commits.
@@ -336,20 +276,13 @@ class Repository(History):
         Example:
             ``repo.lineage("models/net").ancestors().paths``
         """
-        return tensorrepo.Lineage.of(self, path, ref, all_versions=all_versions)
-
-    def world(self, rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-        """(rank, world size) of this process in a distributed job; (0, 1) outside of one.
-
-        What is given counts, else RANK and WORLD_SIZE of the environment.
-        """
-        return connect.world(self._machine.environment, rank, world_size)
+        return lazy.Lineage.of(self.context, path, ref, all_versions=all_versions)
 
     def close(self) -> None:
-        self.core.close()
+        self.context.core.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopen, (self._origin,)
+        return Repository, (self.context,)
 
     def __repr__(self) -> str:
         return f"Repository({self.url!r}, id={self.id:.8})"
@@ -378,24 +311,14 @@ class Repository(History):
             InvalidInputError: not exactly one of `row`, `row_id` and `key`.
             NotFoundError: no such row.
         """
-        revision, path, _ = self._entry(name, ref, "datasets", Kind.DATASET)
-        return blame(
-            self.core.objects,
+        revision, path, _ = self.context.entry("datasets", name, ref, Kind.DATASET)
+        return lazy.blame(
+            self.context.core.objects,
             path,
             revision.digest,
             row=row,
             row_id=row_id,
             key=key,
             columns=columns,
-            outside=self.outside,
+            outside=self.context.outside,
         )
-
-    def _entry(self, name: str, ref: str, space: str, kind: Kind) -> tuple[Revision, str, Entry]:
-        revision = self.resolve(ref)
-        path = path_in(space, name)
-        entry = self.core.entry(revision.commit.tree, path)
-        if entry is None or entry.kind is not kind:
-            there = [at for at, _ in self.core.entries(revision.commit.tree, space + "/")]
-            listed = f"there are {', '.join(there[:8])}" if there else f"there are no {space}"
-            raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref}); {listed}")
-        return revision, path, entry

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
+from tensorrepo.checkpointer import checkpointer_of
 from tensorrepo.checkpoints import number
 from tensorrepo.dataset import Dataset
 from tensorrepo.formats.arguments import wrong
@@ -33,8 +34,8 @@ from tensorrepo.formats.run.document import (
     check_metric_name,
     check_run_name,
 )
-from tensorrepo.given import mapping, several, text
-from tensorrepo.model import Model
+from tensorrepo.given import check_instance, mapping, several, text
+from tensorrepo.model import Model, model_at
 from tensorrepo.noting import CURRENT
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
 from tensorrepo.repo.revisions import split_path
@@ -43,6 +44,7 @@ from tensorrepo.runrecord import Runs, find_record
 from tensorrepo.runwriter import RunWriter, new_attempt
 from tensorrepo.stream import Stream
 from tensorrepo.surroundings import code_version, environment
+from tensorrepo.transaction import begin_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,8 +54,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tensorrepo.checkpointer import Checkpointer
+    from tensorrepo.context import Context
     from tensorrepo.noting import Notes
-    from tensorrepo.repository import Repository
     from tensorrepo.runrecord import RunRecord
 
 _MOST_ERROR: Final = 1000  # characters
@@ -71,7 +73,7 @@ class Run:
 
     def __init__(
         self,
-        repository: Repository,
+        context: Context,
         name: str,
         *,
         params: Mapping[str, Any] | None = None,
@@ -80,7 +82,7 @@ class Run:
     ) -> None:
         """Made by `Repository.run`."""
         self.name = check_run_name(name)
-        self.repository = repository
+        self.context = context
         self._given = _checked_params({} if params is None else params)
         self._inputs = several(inputs, Dataset, Model, Stream)
         self._resume = resume
@@ -101,7 +103,7 @@ class Run:
         """Begin, as entering its ``with`` does. Then `end` ends it."""
         if self._notes is not None:
             raise InvalidInputError(f"run {self.name!r} has begun already")
-        before = find_record(self.repository, self.name)
+        before = find_record(self.context, self.name)
         if before is not None and not self._resume:
             raise ConflictError(_taken(before))
         document = self._document(before)
@@ -112,9 +114,9 @@ class Run:
         try:
             for one in self._inputs:
                 self.use(one)
-            if self.repository.world()[0] == 0:
+            if self.context.world()[0] == 0:
                 held = None if before is None else before.commit
-                writer = RunWriter(self.repository, document, held, self._told)
+                writer = RunWriter(self.context, document, held, self._told)
                 writer.start()
                 self._writer = writer
         except BaseException:
@@ -206,8 +208,9 @@ class Run:
             evaluate: models are measured on it, not trained on it.
             options: of `Dataset.stream`.
         """
-        if not isinstance(dataset, Dataset):
-            raise wrong("what a run streams", "a dataset, as repo.dataset(...) gives it", dataset)
+        check_instance(
+            "what a run streams", dataset, Dataset, "a dataset, as repo.dataset(...) gives it"
+        )
         notes, stream = self._begun(), dataset.stream(**options)
         stream.loading.evaluates = evaluate
         for origin, place in stream.sources():
@@ -238,10 +241,10 @@ class Run:
         """
         token = CURRENT.set(self._begun())
         try:
-            with self.repository.transaction(branch, message) as transaction:
+            with begin_transaction(self.context, branch, message) as transaction:
                 transaction.save_model(name, tensors, **options)
             made = transaction.commit
-            return self.repository.model(name, branch if made is None else made.digest)
+            return model_at(self.context, name, branch if made is None else made.digest)
         finally:
             CURRENT.reset(token)
 
@@ -249,7 +252,7 @@ class Run:
         """`Repository.checkpointer` of this run: its checkpoints say what they were trained on, and
         the metrics that `save` is given are the run's, too.
         """
-        made = self.repository.checkpointer(self.name, **options)
+        made = checkpointer_of(self.context, self.name, **options)
         made.noted = self._begun().checkpoint
         return made
 
@@ -269,7 +272,7 @@ class Run:
         Raises:
             NotFoundError: it was not.
         """
-        return Runs(self.repository)[self.name]
+        return Runs(self.context)[self.name]
 
     def __enter__(self) -> Self:
         return self if self._token is not None else self.start()
@@ -334,10 +337,10 @@ class Run:
 
     def _document(self, before: RunRecord | None) -> RunDocument:
         now = time.time_ns()
-        code = code_version(self.repository.machine.cwd)
+        code = code_version(self.context.machine.cwd)
         if before is None:
             attempts = new_attempt(now, code, environment())
-            author, drawn = self.repository.author, secrets.token_hex(32)
+            author, drawn = self.context.author, secrets.token_hex(32)
             return RunDocument(self.name, drawn, RUNNING, author, now, now, now, attempts=attempts)
         attempts = new_attempt(now, code, environment(), before.document.attempts)
         return structs.replace(before.document, attempts=attempts)
@@ -351,8 +354,8 @@ class Run:
             raise InvalidInputError(
                 f"input {text!r:.200}: expected REF:datasets/NAME, REF:models/NAME or a URL"
             )
-        revision = self.repository.resolve(ref)
-        entry = self.repository.core.entry(revision.commit.tree, path)
+        revision = self.context.resolve(ref)
+        entry = self.context.core.entry(revision.commit.tree, path)
         if entry is None:
             raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref})")
         return Edge(USED, path, entry.digest, revision.digest)

@@ -18,11 +18,11 @@ from tensorrepo.surroundings import is_alive
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensorrepo.context import Context
     from tensorrepo.formats.lineage import Edge
     from tensorrepo.formats.run.document import Made, Metric, RunDocument
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
-    from tensorrepo.repository import Repository
 
 RUNS: Final = "runs/"
 STALE: Final = "stale"
@@ -33,7 +33,7 @@ _RECORD: Final = "/record"
 class RunRecord:
     """A run as it was last written. Points of metrics are read when they are asked for."""
 
-    repository: Repository
+    context: Context
     commit: Digest
     document: RunDocument
 
@@ -121,7 +121,7 @@ class RunRecord:
         return f"<run {self.name}: {self.state()}{f', {told}' if told else ''}>"
 
     def _parts(self, metric: str) -> Iterator[dict[str, Points]]:
-        objects = self.repository.core.objects
+        objects = self.context.core.objects
         for digest in self.document.points_in():
             yield decode_points(objects.get(digest).payload, digest, metric)
 
@@ -141,33 +141,33 @@ def ref_of_record(run: str) -> str:
     return f"{RUNS}{check_run_name(run)}{_RECORD}"
 
 
-def read_record(repository: Repository, commit: Digest, name: str) -> RunRecord:
+def read_record(context: Context, commit: Digest, name: str) -> RunRecord:
     """The run whose document `commit` holds."""
-    core = repository.core
-    entry = core.entry(repository.resolve(commit).commit.tree, f"{RUNS}{name}")
+    core = context.core
+    entry = core.entry(context.resolve(commit).commit.tree, f"{RUNS}{name}")
     if entry is None or entry.kind is not Kind.RUN:
         raise NotFoundError(f"commit {commit:.12} has no document of run {name!r}")
     document = decode_run(core.objects.get(entry.digest).payload, entry.digest)
-    return RunRecord(repository, commit, document)
+    return RunRecord(context, commit, document)
 
 
-def find_record(repository: Repository, name: str, view: View | None = None) -> RunRecord | None:
+def find_record(context: Context, name: str, view: View | None = None) -> RunRecord | None:
     """The run of that name, None where there is none."""
-    held = view or repository.core.log.refresh()
+    held = view or context.core.log.refresh()
     commit = held.state.refs.get(ref_of_record(name))
-    return None if commit is None else read_record(repository, commit, name)
+    return None if commit is None else read_record(context, commit, name)
 
 
 class Runs(Mapping[str, RunRecord]):
     """The runs that a repository has now, by name. Each is read when it is asked for."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, context: Context) -> None:
         """Made by `Repository.runs`."""
-        self._repository = repository
+        self._context = context
         self._read: dict[str, RunRecord] = {}
         self._commits = {
             ref.removeprefix(RUNS).removesuffix(_RECORD): commit
-            for ref, commit in sorted(repository.core.log.refresh().state.refs.items())
+            for ref, commit in sorted(context.core.log.refresh().state.refs.items())
             if ref.startswith(RUNS) and ref.endswith(_RECORD)
         }
 
@@ -178,7 +178,7 @@ class Runs(Mapping[str, RunRecord]):
                 f"no run {name!r}" + (f"; there are {near}, ..." if near else ": there is none")
             )
         if name not in self._read:
-            self._read[name] = read_record(self._repository, self._commits[name], name)
+            self._read[name] = read_record(self._context, self._commits[name], name)
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:

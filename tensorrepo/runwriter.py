@@ -37,10 +37,10 @@ from tensorrepo.runrecord import RUNS, read_record, ref_of_record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensorrepo.context import Context
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log import View
     from tensorrepo.repo.objects import Link
-    from tensorrepo.repository import Repository
 
 FIRST_SECONDS: Final = 10.0  # between writes at first; later they come less often,
 MOST_SECONDS: Final = 300.0  # so that a run of days leaves hundreds of records, and not many more
@@ -56,7 +56,7 @@ class RunWriter:
 
     def __init__(
         self,
-        repository: Repository,
+        context: Context,
         document: RunDocument,
         before: Digest | None,
         told: Callable[[], dict[str, Any]],
@@ -66,7 +66,7 @@ class RunWriter:
         """Go on with `document`.
 
         Args:
-            repository: where it is written.
+            context: repository that it is written to.
             document: what to begin with; its last attempt is this one.
             before: the commit that holds the run now; None: it is a new one.
             told: gives the members of the document that have changed: inputs, outputs, params.
@@ -74,12 +74,12 @@ class RunWriter:
         """
         self.document = document
         self.logbook = Logbook(document.metrics)
-        self._repository = repository
+        self._context = context
         self._before = before
         self._told = told
         self._clock = clock
         self._writing = threading.Lock()
-        self._full, self._held = _kept(repository, document)
+        self._full, self._held = _kept(context, document)
         self._held_points = 0
         self._lock = threading.Lock()
         self._drained = Waiting()
@@ -147,7 +147,7 @@ class RunWriter:
     def _store(self, status: str, error: str | None, metrics: tuple[Metric, ...]) -> None:
         ref, name = ref_of_record(self.document.name), self.document.name
         parts = list(cut(self._held))
-        with begin_beside(self._repository.core, ref) as transaction:
+        with begin_beside(self._context.core, ref) as transaction:
             objects = transaction.objects
             stored = [objects.put(Kind.METRICS, encode_points(part)) for part in parts]
             document = self._document(status, error, metrics, [*self._full, *stored])
@@ -160,7 +160,7 @@ class RunWriter:
                 transaction,
                 None,
                 f"Run {name}: {status}",
-                author=self._repository.author,
+                author=self._context.author,
                 metadata={"run": name},
                 drops=self._refuse_others,
             )
@@ -201,7 +201,7 @@ class RunWriter:
 
     def _is_own(self, commit: Digest) -> bool:
         """Whether this attempt wrote it: a commit whose outcome was unknown had landed."""
-        attempts = read_record(self._repository, commit, self.document.name).document.attempts
+        attempts = read_record(self._context, commit, self.document.name).document.attempts
         return attempts[-1] == self.document.attempts[-1]
 
     def _interval_ns(self, now: int) -> int:
@@ -264,9 +264,9 @@ def new_attempt(
     return (*earlier, Attempt(started_ns, code, environment))
 
 
-def _kept(repository: Repository, document: RunDocument) -> tuple[list[Link], dict[str, Points]]:
+def _kept(context: Context, document: RunDocument) -> tuple[list[Link], dict[str, Points]]:
     """Objects of points that stay as they are, and the points of the last, if it has room."""
-    objects = repository.core.objects
+    objects = context.core.objects
     chunks = [objects.describe(digest) for digest in document.points_in()]
     if not chunks:
         return [], {}

@@ -1,4 +1,4 @@
-"""Where the SDK begins: open a repository, read a foreign file.
+"""Opening of repositories for Python.
 
 The only module of the SDK that reads the environment: credentials and endpoints of stores, the
 author of commits, and RANK and WORLD_SIZE of a distributed job.
@@ -10,18 +10,14 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tensorrepo import connect
-from tensorrepo.dataset import Dataset
-from tensorrepo.formats.exchange import registry
-from tensorrepo.repository import Origin, Repository
+from tensorrepo.context import Context, Origin
+from tensorrepo.repository import Repository
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from tensorrepo.formats.exchange.base import Reading
-    from tensorrepo.model import Model
 
 
 def machine() -> connect.Machine:
@@ -45,9 +41,8 @@ def init(
     """
     origin = _origin(url, storage_options, author)
     here = machine()
-    return Repository(
-        connect.create(origin.url, dict(origin.storage_options), here), origin, here, reopen
-    )
+    core = connect.create(origin.url, dict(origin.storage_options), here)
+    return Repository(Context(core, origin, here, reopen))
 
 
 def open_repository(
@@ -74,25 +69,25 @@ def open_repository(
     Raises:
         NotFoundError: there is none.
     """
-    return _open(_origin(url, storage_options, author, outside, catalog))
+    return Repository(_open(_origin(url, storage_options, author, outside, catalog)))
 
 
 @lru_cache(maxsize=16)
-def reopen(origin: Origin) -> Repository:
-    """A repository out of a pickle: opened once in a process, however many pickles name it."""
+def reopen(origin: Origin) -> Context:
+    """A context out of a pickle: opened once in a process, however many pickles name it."""
     return _open(origin)
 
 
-def _open(origin: Origin) -> Repository:
+def _open(origin: Origin) -> Context:
     here = machine()
     more = {prefix: dict(options) for prefix, options in origin.outside}
     core = connect.connect(
         origin.url,
         dict(origin.storage_options),
         here,
-        outside=connect.allowed_outside(here, more),
+        more_outside=more,
     )
-    return Repository(core, origin, here, reopen)
+    return Context(core, origin, here, reopen)
 
 
 def _origin(
@@ -117,54 +112,3 @@ def _anywhere(url: str | Path) -> str:
     if not connect.is_url(text):  # another process may work in another folder
         text = str(Path(text).expanduser().absolute())
     return text
-
-
-def read(
-    what: str | Path | object,
-    format: str | None = None,  # noqa: A002
-    **options: object,
-) -> Reading:
-    """Open a foreign file or folder, or a library's object, as rows, for `append`.
-
-    Args:
-        what: a path (images in class folders, Parquet, CSV, npy, npz, IDX, ...), or a dataset of
-            torch or of Hugging Face.
-        format: of a path; None: told by suffix and content.
-        options: of that format, as the guide to foreign formats lists them.
-    """
-    if isinstance(what, (str, Path)):
-        return registry.read(what, format, **options)
-    return registry.read_object(what, **_any(options))
-
-
-def export(
-    what: Dataset | Model,
-    path: str | Path,
-    format: str | None = None,  # noqa: A002
-    *,
-    overwrite: bool = False,
-    **options: object,
-) -> Path:
-    """Write a dataset or a model in a foreign format, whole or not at all.
-
-    Args:
-        what: as `Repository.dataset` and `Repository.model` give it.
-        path: what to make; its folder must exist.
-        format: its format; None: told by the suffix of `path`.
-        overwrite: replace what is there.
-        options: of that format.
-
-    Returns:
-        `path`.
-
-    Raises:
-        InvalidInputError: `path` exists, or the format cannot hold what is to be written.
-    """
-    target = Path(path)
-    if isinstance(what, Dataset):
-        return registry.export(what.stored, target, format, overwrite=overwrite, **_any(options))
-    return what.export(target, format, overwrite=overwrite, **options)
-
-
-def _any(options: Mapping[str, object]) -> dict[str, Any]:
-    return dict(options)

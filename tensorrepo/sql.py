@@ -11,29 +11,31 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tensorrepo.catalog import catalog_of
 from tensorrepo.connect import parse_size
 from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.view import open_rows, open_view
-from tensorrepo.given import ref_text, text
+from tensorrepo.given import check_instance, ref_text, text
 from tensorrepo.query.duck import MEMORY, Session, Settings
 from tensorrepo.query.pages import PagesTable
 from tensorrepo.query.pushdown import DatasetTable
 from tensorrepo.query.sandbox import Limits, query_sandboxed
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.refs import BRANCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensorrepo.context import Context
     from tensorrepo.formats.dataset.read import Dataset as StoredDataset
     from tensorrepo.query.arrowscan import Scanned, Table
     from tensorrepo.query.duck import Params
     from tensorrepo.query.results import Result
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.revisions import Revision
-    from tensorrepo.repository import Repository
 
 SPACES = {"datasets": Kind.DATASET, "views": Kind.VIEW}
 SELF, CATALOG, PAGES = "self", "catalog", "pages"
@@ -52,7 +54,7 @@ class Used:
 class RepositoryTables:
     """The tables of a repository; names without a commit are of `ref`."""
 
-    repository: Repository
+    context: Context
     ref: str
     this: StoredDataset | None = None  # what a query calls ``self``
     used: list[Used] = field(default_factory=list)  # as they are found
@@ -81,12 +83,12 @@ class RepositoryTables:
 
     def known(self) -> Iterator[str]:
         """Names of datasets, and of all of the catalog's tables."""
-        yield from (f"{CATALOG}.{name}" for name in (*self.repository.catalog.names(), PAGES))
+        yield from (f"{CATALOG}.{name}" for name in (*catalog_of(self.context).names(), PAGES))
         revision = self._revision(self.ref)
         if revision is None:
             return
         for space, kind in SPACES.items():
-            for path, entry in self.repository.core.entries(revision.commit.tree, f"{space}/"):
+            for path, entry in self.context.core.entries(revision.commit.tree, f"{space}/"):
                 if entry.kind is kind:
                     yield path.removeprefix(f"{space}/")
 
@@ -94,8 +96,8 @@ class RepositoryTables:
         """A table of the catalog; the pages of datasets are those of one commit."""
         pages, at, ref = name.partition("@")
         if pages != PAGES or (at and not ref):
-            return self.repository.catalog.table(name, scanned)
-        core, revision = self.repository.core, self._revision(ref or self.ref)
+            return catalog_of(self.context).table(name, scanned)
+        core, revision = self.context.core, self._revision(ref or self.ref)
 
         def datasets() -> Iterator[tuple[str, Digest]]:
             found = () if revision is None else core.entries(revision.commit.tree, "datasets/")
@@ -111,7 +113,7 @@ class RepositoryTables:
         return self._at(name, ref, scanned) if at and ref else None
 
     def _at(self, path: str, ref: str, scanned: Scanned) -> Table | None:
-        core = self.repository.core
+        core = self.context.core
         try:
             revision = self._revision(ref)
             entry = None if revision is None else core.entry(revision.commit.tree, path)
@@ -120,11 +122,11 @@ class RepositoryTables:
         if revision is None or entry is None or entry.kind not in SPACES.values():
             return None
         if entry.kind is Kind.DATASET:
-            stored = open_dataset(core.objects, entry.digest, self.repository.outside)
+            stored = open_dataset(core.objects, entry.digest, self.context.outside)
             self.used.append(Used(path, revision.digest, stored))
         else:
             view = open_view(core.objects, entry.digest)
-            whole, stored = open_rows(core.objects, view, self.repository.outside)
+            whole, stored = open_rows(core.objects, view, self.context.outside)
             self.used.append(Used(view.path, view.commit, whole))
         return DatasetTable(stored, scanned)
 
@@ -132,16 +134,17 @@ class RepositoryTables:
         """None where there is no commit yet: SQL without tables is SQL, too."""
         if ref not in self._revisions:  # each word of a query may be a table
             try:
-                self._revisions[ref] = self.repository.resolve(ref)
+                self._revisions[ref] = self.context.resolve(ref)
             except NotFoundError:
-                if ref != "main" or self.repository.branches():
+                refs = self.context.core.log.refresh().state.refs
+                if ref != "main" or any(name.startswith(BRANCHES) for name in refs):
                     raise
                 self._revisions[ref] = None
         return self._revisions[ref]
 
 
 def sql(
-    repository: Repository,
+    context: Context,
     query: str,
     *,
     ref: str = "main",
@@ -151,13 +154,12 @@ def sql(
     untrusted: Limits | None = None,
 ) -> Result:
     """See `Repository.sql`. `this` is the dataset that the query calls ``self``."""
-    found = RepositoryTables(repository, ref, this)
+    found = RepositoryTables(context, ref, this)
     text("a query", query)
     ref_text(ref)
     given = checked_params(params)
     if untrusted is not None:
-        if not isinstance(untrusted, Limits):
-            raise wrong("untrusted", "tr.Limits(seconds=..., ...)", untrusted)
+        check_instance("untrusted", untrusted, Limits, "tr.Limits(seconds=..., ...)")
         return query_sandboxed(found, query, untrusted, given)
     size_bytes = parse_size(memory, "memory", 1)
     return Session(found, Settings(memory=f"{size_bytes}B")).query(query, given)

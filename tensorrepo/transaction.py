@@ -2,54 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.adopt import Wish, adopt_files
 from tensorrepo.dataset import Dataset
 from tensorrepo.draft import DatasetDraft
 from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.dataset.columns.schema import Schema
-from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.lineage import DERIVED_FROM, FINE_TUNED_FROM, TRAINED_ON, Edge
-from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.combine.recipe import ADAPTER, make_recipe
 from tensorrepo.formats.model.graph.graph import Graph
-from tensorrepo.formats.model.write import store_model
 from tensorrepo.formats.view import open_view
-from tensorrepo.given import checked_files, listed, mapping, path_in, several, text
-from tensorrepo.model import Model
-from tensorrepo.modelmaking import (
-    adapter_edge,
-    checked_metrics,
-    constructed,
-    merged,
-    sliced,
-    to_store,
-)
+from tensorrepo.given import check_instance, checked_files, listed, mapping, path_in, several, text
+from tensorrepo.model import Model, model_at
 from tensorrepo.noting import note_committed, noted_edges
 from tensorrepo.origins import edges_from
+from tensorrepo.query.sandbox import Limits
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
+from tensorrepo.repo.transaction import begin
 from tensorrepo.repo.trees import Entry
 from tensorrepo.stream import Stream
-from tensorrepo.view import REFRESH_LIMITS, check_free, checked_limits, store_view
+from tensorrepo.verbs.adopt import Wish, adopt
+from tensorrepo.verbs.models import (
+    adapter_edge,
+    base_of,
+    construct,
+    merge,
+    placed,
+    save,
+    slice_out,
+    to_store,
+)
+from tensorrepo.verbs.views import REFRESH_LIMITS, create_view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
+    from tensorrepo.context import Context
     from tensorrepo.formats.dataset.columns.types import TypeLike
     from tensorrepo.formats.model.report import WriteReport
-    from tensorrepo.query.sandbox import Limits
     from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.transaction import Transaction as CoreTransaction
-    from tensorrepo.repository import Repository
 
 
 @dataclass(slots=True, repr=False)
@@ -58,7 +60,7 @@ class Transaction:
     changed; `onto` in it tells that the branch had moved.
     """
 
-    repository: Repository
+    context: Context
     core: CoreTransaction
     message: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class Transaction:
         edges = edges_from(derived_from, how)
         link = write_dataset(self.core.objects, schema, (), edges=edges)
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
-        return DatasetDraft(self.core, path, self.repository.outside)
+        return DatasetDraft(self.context.core, path, self.context.outside)
 
     def dataset(self, name: str) -> DatasetDraft:
         """An existing dataset, to be changed."""
@@ -102,7 +104,7 @@ class Transaction:
         entry = self.core.entry(path)
         if entry is None or entry.kind is not Kind.DATASET:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
-        return DatasetDraft(self.core, path, self.repository.outside)
+        return DatasetDraft(self.core, path, self.context.outside)
 
     def create_view(self, name: str, sql: str, *, replace: bool = False) -> None:
         """Keep which rows a query chooses of what the branch has, staged changes not counted.
@@ -119,15 +121,12 @@ class Transaction:
         path = path_in("views", name)
         if self.core.entry(path) is not None and not replace:
             raise ConflictError(f"{path} exists: refresh_view({name!r}) asks its query again")
-        check_free(path, lambda other: self.core.entry(other) is not None)
         self._stage_view(path, sql, None)
 
     def _stage_view(self, path: str, sql: str, limits: Limits | None) -> None:
         if self.core.base is None:
             raise NotFoundError(f"branch {self.core.branch!r} has no commit to choose rows from")
-        link = store_view(self.repository, self.core.objects, self.core.base, sql, limits)
-        # Its dataset may be of a commit that no ref leads to.
-        self.core.stage(path, Entry(Kind.VIEW, link.digest), since=0)
+        create_view(self.core, self.context, path, self.core.base, sql, limits)
 
     def refresh_view(self, name: str, *, limits: Limits = REFRESH_LIMITS) -> None:
         """Ask the query of a view again, of what the branch has now.
@@ -148,7 +147,8 @@ class Transaction:
         if entry is None or entry.kind is not Kind.VIEW:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
         sql = open_view(self.core.objects, entry.digest).sql
-        self._stage_view(path, sql, checked_limits(limits))
+        check_instance("limits", limits, Limits, "tr.Limits(seconds=..., ...)")
+        self._stage_view(path, sql, limits)
 
     def adopt(
         self,
@@ -183,15 +183,11 @@ class Transaction:
         entry = self.core.entry(path)
         if entry is not None and not append:
             raise ConflictError(f"{path} exists: append=True puts the rows behind its own")
-        base = open_dataset(self.core.objects, entry.digest) if entry else None
         given = [paths] if isinstance(paths, str | Path) else listed("paths", paths)
         chosen = None if columns is None else tuple(columns)
         wish = Wish(tuple(map(str, given)), format, chosen, hashed)
-        made = adopt_files(
-            self.core.objects, wish, self.repository.machine, base=base, options=storage_options
-        )
-        self.core.stage(path, Entry(Kind.DATASET, made.link.digest))
-        return DatasetDraft(self.core, path, self.repository.outside)
+        adopt(self.core, path, wish, self.context.machine, append=append, options=storage_options)
+        return DatasetDraft(self.core, path, self.context.outside)
 
     def save_model(
         self,
@@ -236,8 +232,9 @@ class Transaction:
             checked_files(files)
         if metadata is not None:
             mapping("metadata", metadata, "JSON values")
-        if graph is not None and not isinstance(graph, Graph):
-            raise wrong("graph", "a graph, as tensorrepo.graph(module, args) traces it", graph)
+        if graph is not None:
+            made_by = "a graph, as tensorrepo.graph(module, args) traces it"
+            check_instance("graph", graph, Graph, made_by)
         sources = several(trained_on, Dataset, Model, Stream)
         lineage = [edge for source in sources for edge in _edges_of(source)]
         if parent is not None:
@@ -247,19 +244,17 @@ class Transaction:
             under = self._model(given, "adapter_of") if isinstance(given, str) else given
             lineage.insert(0, adapter_edge(under, tensors, files, metadata))
         declared = self._base_entry(base if base is not None else parent)
-        written = store_model(
-            self.core.objects,
+        return save(
+            self.core,
+            path,
             to_store(tensors, graph, files),
+            base=declared,
             files=files,
             metadata=None if metadata is None else as_plain(metadata),
-            metrics=checked_metrics(metrics),
+            metrics=metrics,
             lineage=noted_edges(lineage),
             known=self._known_models(path),
-            against=Against(declared),
-        )
-        # A base may be of a commit that no ref leads to: its packs may have been condemned before.
-        self.core.stage(path, written.entry, since=None if declared is None else 0)
-        return written.report
+        ).report
 
     def merge_models(
         self,
@@ -289,16 +284,24 @@ class Transaction:
                 another base; else those are the first model's, and the base is any that fits.
             metrics: JSON, measured of the blend.
         """
-        entry = merged(
-            self.core.objects, models, method, base=base, weights=weights, density=density,
-            scale=scale, strict=strict, metrics=metrics,
-        )  # fmt: skip
-        self.core.stage(path_in("models", name), entry, since=0)
+        parents = [placed(model) for model in listed("models", models)]
+        if base is None and method == ADAPTER and models:
+            base = base_of(models[0])
+        under = None if base is None else placed(base)
+        recipe = make_recipe(
+            method,
+            tuple(one.digest for one in parents),
+            base=None if under is None else under.digest,
+            weights=None if weights is None else tuple(weights),
+            density=density,
+            scale=scale,
+            strict=strict,
+        )
+        merge(self.core, path_in("models", name), recipe, parents, under, metrics=metrics)
 
     def slice_model(self, name: str, source: Model, first: str, last: str) -> None:
         """The sub-network between two nodes of a model's graph, both included, as a new model."""
-        entry = sliced(self.core.objects, source, first, last)
-        self.core.stage(path_in("models", name), entry, since=0)
+        slice_out(self.core, path_in("models", name), placed(source), first, last)
 
     def construct_model(
         self,
@@ -322,13 +325,22 @@ class Transaction:
                 refuse.
             seed: of the rules that draw numbers.
         """
-        entry = constructed(self.core.objects, target, donors, tensors, rule, seed)
-        self.core.stage(path_in("models", name), entry, since=0)
+        found = [placed(donor) for donor in listed("donors", donors)]
+        check_instance(
+            "target", target, Graph | Model | Mapping, "a graph, a model or a state dict"
+        )
+        wanted = target.stored if isinstance(target, Model) else target
+        path = path_in("models", name)
+        construct(self.core, path, wanted, found, tensors=tensors, rule=rule, seed=seed)
 
     def save_file(self, name: str, content: bytes | Path) -> None:
         """Store a file as it is."""
-        if not isinstance(content, Path | bytes | bytearray | memoryview):
-            raise wrong("content", "bytes, or a Path whose bytes are meant", content)
+        check_instance(
+            "content",
+            content,
+            Path | bytes | bytearray | memoryview,
+            "bytes, or a Path whose bytes are meant",
+        )
         try:
             data = content.read_bytes() if isinstance(content, Path) else content
         except OSError as error:
@@ -352,10 +364,10 @@ class Transaction:
         Raises:
             NotFoundError: no such ref, or nothing at `path` in its commit.
         """
-        revision = self.repository.resolve(ref)
-        entry = self.repository.core.entry(revision.commit.tree, text("path", path))
+        revision = self.context.resolve(ref)
+        entry = self.context.core.entry(revision.commit.tree, text("path", path))
         if entry is None:
-            listed = [at for at, _ in self.repository.core.entries(revision.commit.tree)]
+            listed = [at for at, _ in self.context.core.entries(revision.commit.tree)]
             there = f"There are {', '.join(listed[:8])}." if listed else "It is empty."
             raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref}). {there}")
         # A commit that no ref leads to may have been condemned before this transaction began.
@@ -378,7 +390,7 @@ class Transaction:
             if error is None:
                 self.commit = self.core.commit(
                     self.message or _usual_message(self.core.staged),
-                    author=self.repository.author,
+                    author=self.context.author,
                     metadata=self.metadata,
                 )
             if self.commit is not None:
@@ -397,7 +409,7 @@ class Transaction:
         ref, path = split_path(text(what, at))
         if path is None:
             raise InvalidInputError(f"{what} {at!r}: expected REF:models/NAME")
-        return self.repository.model(path.removeprefix("models/"), ref)
+        return model_at(self.context, path.removeprefix("models/"), ref)
 
     def _base_entry(self, base: Model | str | None) -> Entry | None:
         """A model as it is stored now. It must be there when this commits: the fence sees to it."""
@@ -406,20 +418,28 @@ class Transaction:
         model = self._model(base, "base") if isinstance(base, str) else base
         if not isinstance(model, Model):
             raise wrong("base", "a model of the repository, or REF:models/NAME", base)
-        if model.repository.core.id != self.repository.core.id:
+        if model.context.core.id != self.context.core.id:
             raise InvalidInputError(
                 f"base {model!r} is of another repository: pull it into this one first"
             )
-        return self.repository.core.current(model.stored.entry)
+        return self.context.core.current(model.stored.entry)
 
     def _known_models(self, path: str) -> tuple[Entry, ...]:
         """Models of the branch, the likeliest bases first: the one before, then what is staged."""
         tree = tree_of(self.core.objects, self.core.base)
         before = self.core.entry(path)
-        committed = [entry for _, entry in self.repository.core.entries(tree, "models/")]
+        committed = [entry for _, entry in self.context.core.entries(tree, "models/")]
         found = (before, *self.core.staged.values(), *committed)
         models = (entry for entry in found if entry is not None and entry.storage is not None)
         return tuple(dict.fromkeys(models))
+
+
+def begin_transaction(
+    context: Context, branch: str, message: str, unchanged: Iterable[str] = ()
+) -> Transaction:
+    """See `Repository.transaction`."""
+    name, said = text("branch", branch), text("message", message)
+    return Transaction(context, begin(context.core, name, unchanged=unchanged), said)
 
 
 def _edges_of(source: Any) -> list[Edge]:

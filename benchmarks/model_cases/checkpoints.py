@@ -144,14 +144,14 @@ def _state(mib: float) -> dict[str, torch.Tensor]:
 
 def _live(repository: Repository) -> set[str]:
     """Digests of all that refs reach."""
-    core = repository.core
+    core = repository.context.core
     state = core.log.refresh().state
     return set(closure(core.objects, state.refs.values(), state.supersedes))
 
 
 def _objects(repository: Repository) -> Iterator[tuple[str, int]]:
     """Digests of all objects, with their bytes on disk."""
-    for stored in repository.core.backend.list("objects/"):
+    for stored in repository.context.core.backend.list("objects/"):
         parsed = parse_object_key(stored.key)
         if parsed is not None:
             yield parsed[0], stored.bytes
@@ -159,7 +159,7 @@ def _objects(repository: Repository) -> Iterator[tuple[str, int]]:
 
 def _collect(repository: Repository) -> None:
     """Delete all that no ref reaches, as a collection does in the end that lets go of the past."""
-    backend, live = repository.core.backend, _live(repository)
+    backend, live = repository.context.core.backend, _live(repository)
     for stored in list(backend.list("objects/")):
         parsed = parse_object_key(stored.key)
         if parsed is not None and parsed[0] not in live:

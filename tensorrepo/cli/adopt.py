@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from tensorrepo.adopt import Wish
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, session_of
 from tensorrepo.cli.complete import complete_entry
 from tensorrepo.formats.exchange.base import parse_names
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.workspace.adopt import adopt_and_stage
+from tensorrepo.verbs.adopt import Wish
+from tensorrepo.workspace.add import adopt_and_stage
 from tensorrepo.workspace.request import Mode
 
 

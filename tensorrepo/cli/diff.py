@@ -12,13 +12,14 @@ from tensorrepo.cli.commits import commit_json, names_of, whole
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of, sides, split_words
 from tensorrepo.cli.complete import complete_place, complete_ref_or_entry
 from tensorrepo.cli.exits import NOTHING_TO_DO
-from tensorrepo.compare import Comparison, DatasetChange, compare, compare_working
+from tensorrepo.compare import Comparison, DatasetChange, compare
 from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.rowlines import row_documents, row_lines
 from tensorrepo.workspace.describe import describe_entry
 from tensorrepo.workspace.outside import files_in_place, files_text
+from tensorrepo.workspace.working_diff import compare_working
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

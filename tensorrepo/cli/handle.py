@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorrepo.cli.common import session_of
+from tensorrepo.context import Context, Origin
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repository import Origin, Repository
+from tensorrepo.repository import Repository
 from tensorrepo.sdk import reopen
 
 if TYPE_CHECKING:
@@ -25,4 +26,4 @@ def handle_of(context: typer.Context, url: str | None = None) -> Repository:
     except InvalidInputError:
         who = None  # commands that only look need no author; the others say how to tell
     core = session.repository
-    return Repository(core, Origin(core.url, author=who), session.machine, reopen)
+    return Repository(Context(core, Origin(core.url, author=who), session.machine, reopen))

@@ -11,14 +11,14 @@ from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, place, session_of
 from tensorrepo.cli.complete import complete_place
 from tensorrepo.cli.model_make import AsOption, ReplaceOption, stage_made
-from tensorrepo.formats.model.combine.construct import construct_model
 from tensorrepo.formats.model.combine.fill import RULES
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.verbs.models import construct
 from tensorrepo.workspace.models import find_model
 
 if TYPE_CHECKING:
     from tensorrepo.formats.model.combine.make import Made
-    from tensorrepo.repo.writer import ObjectWriter
+    from tensorrepo.verbs.stage import Stage
 
 
 def model_construct_command(
@@ -75,9 +75,9 @@ def model_construct_command(
     )
     found = [find_model(session, name) for name in donors or ()]
 
-    def make(writer: ObjectWriter) -> Made:
-        return construct_model(writer, wanted, found, rule=rule, seed=seed)
+    def verb(stage: Stage, path: str) -> Made:
+        return construct(stage, path, wanted, found, rule=rule, seed=seed)
 
     with output.working(f"building {new}"):
-        made = (session, new, make, f"built of {', '.join(one.path for one in found) or rule}")
+        made = (session, new, verb, f"built of {', '.join(one.path for one in found) or rule}")
         stage_made(*made, replace=replace, as_json=as_json)

@@ -11,9 +11,10 @@ from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, place, session_of
 from tensorrepo.cli.complete import complete_entry, complete_place
 from tensorrepo.cli.model import ModelArgument
-from tensorrepo.formats.model.combine.make import merge_models, remake, slice_model
+from tensorrepo.formats.model.combine.make import remake
 from tensorrepo.formats.model.combine.recipe import ADAPTER, METHODS, make_recipe
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.verbs.models import merge, slice_out
 from tensorrepo.workspace.add import add
 from tensorrepo.workspace.models import (
     adapter_base,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorrepo.formats.model.combine.make import Made
-    from tensorrepo.repo.writer import ObjectWriter
+    from tensorrepo.verbs.stage import Stage
     from tensorrepo.workspace.models import Staged
     from tensorrepo.workspace.session import Session
 
@@ -114,10 +115,10 @@ def model_slice_command(
     session = session_of(context)
     source = find_model(session, name)
 
-    def make(writer: ObjectWriter) -> Made:
-        return slice_model(writer, source, first, last)
+    def verb(stage: Stage, path: str) -> Made:
+        return slice_out(stage, path, source, first, last)
 
-    stage_made(session, new, make, f"slice of {source.path}", replace=replace, as_json=as_json)
+    stage_made(session, new, verb, f"slice of {source.path}", replace=replace, as_json=as_json)
 
 
 def model_merge_command(
@@ -201,11 +202,11 @@ def model_merge_command(
     total = (under if under is not None and adapter else parents[0]).model.size_bytes
     with output.progress(f"merging into {new}", total) as told:
 
-        def make(writer: ObjectWriter) -> Made:
-            return merge_models(writer, recipe, parents, under, progress=lambda _, done: told(done))
+        def verb(stage: Stage, path: str) -> Made:
+            return merge(stage, path, recipe, parents, under, progress=lambda _, done: told(done))
 
         what = f"{method} of {', '.join(one.path for one in parents)}"
-        stage_made(session, new, make, what, replace=replace, as_json=as_json)
+        stage_made(session, new, verb, what, replace=replace, as_json=as_json)
 
 
 def _remake(session: Session, name: str, *, as_json: bool) -> None:
@@ -234,7 +235,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 def stage_made(
     session: Session,
     name: str,
-    make: Callable[[ObjectWriter], Made],
+    verb: Callable[[Stage, str], Made],
     what: str,
     *,
     replace: bool,
@@ -242,7 +243,7 @@ def stage_made(
 ) -> None:
     """Make a model, stage it, and say so."""
     with session.here.locked():
-        staged: Staged = make_model(session, name, make, what, replace=replace)
+        staged: Staged = make_model(session, name, verb, what, replace=replace)
     for note in staged.notes:
         output.note(f"note: {note}")
     size = output.bytes_text(staged.bytes)

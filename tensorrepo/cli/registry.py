@@ -11,6 +11,7 @@ from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
 from tensorrepo.cli.complete import complete_place, complete_registered
 from tensorrepo.cli.handle import handle_of
+from tensorrepo.model import model_at
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.revisions import split_path
 
@@ -142,7 +143,7 @@ def registry_register_command(
     revision, path, _ = session.find(_model_place(source))
     registry = _registry(context, repo)
     name = model or path.removeprefix("models/")
-    stored = registry.repository.model(path, revision.digest)
+    stored = model_at(registry.context, path, revision.digest)
     made = registry.register(name, stored, message=message, alias=alias)
     named = f", which {alias} names now" if alias else ""
     text = f"{path} of {revision.digest:.12} is version {made.number} of {name}{named}."

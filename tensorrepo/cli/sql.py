@@ -85,7 +85,7 @@ def sql_command(
     at = _commit(session, ref)
     path = None if target is None else place(context, target)
     chosen = _format("json" if as_json and form is None else form, path)
-    tables = RepositoryTables(handle, at)
+    tables = RepositoryTables(handle.context, at)
     params = dict(_param(each) for each in param or ()) or None
     size = parse_size(memory, "--memory", 1)
     if query is None and _is_terminal():
@@ -99,7 +99,9 @@ def sql_command(
         return
     text = sys.stdin.read() if query in (None, "-") else query
     limits = Limits(seconds=seconds, memory_bytes=size) if untrusted else None
-    found = sql(handle, str(text), ref=at, params=params, memory=f"{size}B", untrusted=limits)
+    found = sql(
+        handle.context, str(text), ref=at, params=params, memory=f"{size}B", untrusted=limits
+    )
     show(found, chosen, path)
 
 

@@ -16,7 +16,7 @@ from tensorrepo.formats.view import diff_views, open_view
 from tensorrepo.query.duck import MEMORY
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
-from tensorrepo.view import REFRESH_LIMITS
+from tensorrepo.verbs.views import REFRESH_LIMITS
 from tensorrepo.workspace.views import stage_view, staged_view, view_path
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def view_create_command(
         tensorrepo view create rare "SELECT row_id FROM fashion WHERE label = 3"
     """
     session, handle = session_of(context), handle_of(context)
-    made = stage_view(session, handle, name, query, replace=replace)
+    made = stage_view(session, handle.context, name, query, replace=replace)
     told = f"{view_path(name)}: {made.rows:,} rows of {made.path}, staged"
     output.answer(_described(view_path(name), made), told, as_json=as_json)
 
@@ -70,7 +70,7 @@ def view_refresh_command(
     limits = replace(REFRESH_LIMITS, seconds=seconds, memory_bytes=size)
     session, handle = session_of(context), handle_of(context)
     before = staged_view(session, name)
-    after = stage_view(session, handle, name, before.sql, replace=True, limits=limits)
+    after = stage_view(session, handle.context, name, before.sql, replace=True, limits=limits)
     found = diff_views(before, after)
     value = _described(view_path(name), after) | {
         "added": len(found.added), "removed": len(found.removed),

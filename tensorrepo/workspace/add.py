@@ -6,6 +6,7 @@ Nothing is staged, and nothing of a workspace changes, before all of it is store
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +19,7 @@ from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.lineage import ADAPTER_OF, imported_from
-from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.combine.adapternames import declare
-from tensorrepo.formats.model.write import store_model
 from tensorrepo.formats.wording import counted
 from tensorrepo.origins import file_facts
 from tensorrepo.repo.attempt import entry_digests, tree_of
@@ -34,17 +33,18 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 from tensorrepo.repo.workspace import Tracked, changed_files, describe_files
 from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.verbs.adopt import Wish, adopt
+from tensorrepo.verbs.models import save
 from tensorrepo.workspace.add_files import add_files
-from tensorrepo.workspace.commit import forget_committed
 from tensorrepo.workspace.ingest import forget_unfinished, ingest_dataset
 from tensorrepo.workspace.models import find_model
-from tensorrepo.workspace.request import Added, Mode, Request, existing_entry, new_writer
+from tensorrepo.workspace.request import Added, Mode, Request, existing_entry
 from tensorrepo.workspace.session import entry_at
-from tensorrepo.workspace.staging import change, held, stage
+from tensorrepo.workspace.stage import WorkspaceStage, begin_stage
+from tensorrepo.workspace.staging import held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tensorrepo.formats.exchange.base import Reading
     from tensorrepo.formats.lineage import Edge
@@ -72,25 +72,52 @@ def add(session: Session, request: Request, progress: Callable[[int], None]) -> 
     if not source.exists():
         raise NotFoundError(f"there is no {source} to add")
     check_path(request.path)
-    forget_committed(session)  # what a command that was cut off had committed
-    if request.space == "files":
-        return add_files(session, request)
-    writer, since = new_writer(session)
-    existing = existing_entry(session, request)
-    try:
+    with begin_stage(session) as stage:
+        if request.space == "files":
+            return add_files(stage, request)
+        existing = existing_entry(stage, request)
         adder = _add_dataset if request.space == "datasets" else _add_model
-        entry, added, since = adder(session, request, existing, writer, progress, since)
-        writer.flush()
-    except BaseException:
-        writer.abort()
-        raise
+        entry, added = adder(stage, request, existing, progress)
+        if added.changed:
+            is_dataset = entry.kind is Kind.DATASET
+            rows = len(open_dataset(stage.objects, entry.digest)) if is_dataset else 0
+            stage.stage(request.path, entry)
+            stage.describe(request.path, rows=rows, size_bytes=added.bytes, source=str(source))
     if added.changed:
-        rows = len(open_dataset(writer, entry.digest)) if entry.kind is Kind.DATASET else 0
-        shown = change(entry, rows=rows, size_bytes=added.bytes, source=str(source))
-        stage(session, {request.path: shown}, since)
         forget_unfinished(session, request.path)
         _track(session, request, entry)
     return [added]
+
+
+def adopt_and_stage(
+    session: Session, name: str, mode: Mode, wish: Wish, progress: Callable[[int], None]
+) -> Added:
+    """Stage a dataset whose rows stay in files.
+
+    Args:
+        session: the workspace and its repository.
+        name: of the dataset.
+        mode: what to do if it exists: APPEND or REPLACE; NEW refuses.
+        wish: which files.
+        progress: told the bytes looked at so far.
+
+    Raises:
+        ConflictError: the name exists and no mode was given, or is no dataset.
+        InvalidInputError, UnsupportedError: a file cannot be adopted; nothing was staged.
+    """
+    request = Request(Path(wish.paths[0]), "datasets", name, mode)
+    path = check_path(request.path)
+    with begin_stage(session) as stage:
+        _check_dataset(path, existing_entry(stage, request))
+        append = mode is Mode.APPEND
+        made = adopt(stage, path, wish, session.machine, append=append, progress=progress)
+        stage.describe(path, rows=made.rows, size_bytes=made.bytes, source=wish.paths[0])
+    return Added(path, made.rows, made.bytes, changed=True, notes=made.notes)
+
+
+def _check_dataset(path: str, existing: Entry | None) -> None:
+    if existing is not None and existing.kind is not Kind.DATASET:
+        raise ConflictError(f"{path} is a {existing.kind.label}, not a dataset")
 
 
 def tracked_request(session: Session, source: Path) -> Request:
@@ -112,26 +139,24 @@ def tracked_request(session: Session, source: Path) -> Request:
 
 
 def _add_dataset(
-    session: Session,
+    stage: WorkspaceStage,
     request: Request,
     existing: Entry | None,
-    writer: ObjectWriter,
     progress: Callable[[int], None],
-    since: int,
-) -> tuple[Entry, Added, int]:
-    """The entry, what is told of it, and where the log stood before any of it was stored."""
-    if existing is not None and existing.kind is not Kind.DATASET:
-        raise ConflictError(f"{request.path} is a {existing.kind.label}, not a dataset")
+) -> tuple[Entry, Added]:
+    """The entry, and what the user is told of it."""
+    _check_dataset(request.path, existing)
+    session, writer = stage.session, stage.objects
     if existing is not None and request.mode is Mode.SYNC and _is_unchanged(session, request):
-        return existing, Added(request.path, 0, 0, changed=False), since
+        return existing, Added(request.path, 0, 0, changed=False)
     reading = registry.read(request.source, request.format, **_options(request))
     if request.mode is Mode.UPSERT and existing is not None:
-        return *_upsert(request, existing, reading, writer, progress), since
+        return _upsert(request, existing, reading, writer, progress)
     appends = request.mode is Mode.APPEND and existing is not None
     base = open_dataset(writer, existing.digest) if appends and existing else None
     misfits = Misfits(request.on_error)
-    link, known_rows, since = ingest_dataset(
-        session, request, reading, writer, base, misfits, progress, since
+    link, known_rows, stage.since = ingest_dataset(
+        session, request, reading, writer, base, misfits, progress, stage.since
     )
     made = open_dataset(writer, link.digest)
     if reading.properties and base is None:
@@ -142,10 +167,10 @@ def _add_dataset(
         raise InvalidInputError(f"{request.source} holds no rows: there is nothing to add")
     notes = (*reading.notes, *reading.damage.notes, *_account(known_rows, misfits))
     if existing and not base and same_content(open_dataset(writer, existing.digest), made):
-        return existing, Added(request.path, 0, reading.bytes, changed=False, notes=notes), since
+        return existing, Added(request.path, 0, reading.bytes, changed=False, notes=notes)
     noted = tuple(misfits.noted)
     told = Added(request.path, rows, reading.bytes, changed=True, notes=notes, misfits=noted)
-    return Entry(Kind.DATASET, link.digest), told, since
+    return Entry(Kind.DATASET, link.digest), told
 
 
 def _options(request: Request) -> dict[str, object]:
@@ -213,29 +238,29 @@ def same_content(old: Dataset, new: Dataset) -> bool:
 
 
 def _add_model(
-    session: Session,
+    stage: WorkspaceStage,
     request: Request,
     existing: Entry | None,
-    writer: ObjectWriter,
     progress: Callable[[int], None],
-    since: int,
-) -> tuple[Entry, Added, int]:
+) -> tuple[Entry, Added]:
+    session = stage.session
     if request.options:
         raise InvalidInputError(f"models take no options, got {', '.join(request.options)}")
     source = read_model(request.source, request.format)
     if not (source.tensors or source.files):
         raise InvalidInputError(f"{request.source} holds no tensors: there is nothing to add")
-    written = store_model(
-        writer,
+    written = save(
+        stage,
+        request.path,
         source,
+        base=_base_model(session, request.base),
+        known=known_models(session, stage.objects, existing),
         lineage=_lineage(session, request, source),
-        known=known_models(session, writer, existing),
-        against=Against(_base_model(session, request.base)),
         progress=lambda _, done: progress(done),
     )
-    changed = existing is None or existing.digest != written.entry.digest
+    changed = stage.drop_if_unchanged(request.path)
     notes = (*source.notes, *(_told(written.report) if changed else ()))
-    return written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes), since
+    return written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes)
 
 
 def _lineage(session: Session, request: Request, source: ModelSource) -> tuple[Edge, ...]:

@@ -10,41 +10,34 @@ from tensorrepo.formats.exchange.ignore import Ignore, read_ignore
 from tensorrepo.repo.errors import InvalidInputError, PermissionDenied, StorageError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
-from tensorrepo.repo.workspace import Staged, describe_files
-from tensorrepo.workspace.request import Added, Request, existing_entry, new_writer
+from tensorrepo.repo.workspace import describe_files
+from tensorrepo.workspace.request import Added, Request, existing_entry
 from tensorrepo.workspace.session import RESERVED
-from tensorrepo.workspace.staging import change, stage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.writer import ObjectWriter
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.workspace.stage import WorkspaceStage
 
 SMALL_FILE_BYTES = 1 << 20
 
 
-def add_files(session: Session, request: Request) -> list[Added]:
+def add_files(stage: WorkspaceStage, request: Request) -> list[Added]:
     """Store a file, or each file of a folder, as it is."""
     if request.options or request.format:
         raise InvalidInputError("--file stores files as they are: it takes no format, no options")
     parts = _files_of(request)
     requests = [Request(place, "files", name, request.mode) for name, place in parts.items()]
-    existing = [existing_entry(session, one) for one in requests]
-    writer, since = new_writer(session)
-    entries = [Entry(Kind.BLOB, _put_file(writer, one.source)) for one in requests]
-    writer.flush()
-    changes: dict[str, Staged] = {}
+    for one in requests:
+        existing_entry(stage, one)
     added = []
-    for one, old, entry in zip(requests, existing, entries, strict=True):
+    for one in requests:
         size = one.source.stat().st_size
-        changed = old is None or old.digest != entry.digest
-        added.append(Added(one.path, 0, size, changed))
-        if changed:
-            changes[one.path] = change(entry, size_bytes=size, source=str(one.source))
-    if changes:
-        stage(session, changes, since)
+        stage.stage(one.path, Entry(Kind.BLOB, _put_file(stage.objects, one.source)))
+        stage.describe(one.path, size_bytes=size, source=str(one.source))
+        added.append(Added(one.path, 0, size, stage.drop_if_unchanged(one.path)))
     return added
 
 

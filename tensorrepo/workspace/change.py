@@ -32,10 +32,8 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 from tensorrepo.sqledit import row_selection
-from tensorrepo.workspace.commit import forget_committed
-from tensorrepo.workspace.request import new_writer
 from tensorrepo.workspace.session import entry_at, full_path
-from tensorrepo.workspace.staging import change, stage
+from tensorrepo.workspace.stage import begin_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,26 +96,19 @@ def change_dataset(
         NotFoundError: there is no such dataset.
         InvalidInputError: what the verb refuses; nothing was staged.
     """
-    forget_committed(session)  # what a command that was cut off had committed
-    writer, since = new_writer(session)
-    path, entry = _dataset_at(session, name)
-    try:
-        before = open_dataset(writer, entry.digest, session.outside)
+    with begin_stage(session) as stage:
+        path, entry = _dataset_at(session, name)
+        before = open_dataset(stage.objects, entry.digest, session.outside)
         where = None if where is None else row_selection(before, where)
         predicate = None if where is None else predicate_of(before, where)
         if predicate is not None:
             where = matching_rows(before, predicate, lambda done: progress(done, len(before)))
         chosen = None if where is None else count_rows(before, where)
-        link = verb(writer, before, where, progress)
-        after = open_dataset(writer, link.digest)
-        writer.flush()
-    except BaseException:
-        writer.abort()
-        raise
-    changed = link.digest != entry.digest
-    if changed:
-        shown = change(Entry(Kind.DATASET, link.digest), rows=len(after), source=what)
-        stage(session, {path: shown}, since)
+        link = verb(stage.objects, before, where, progress)
+        after = open_dataset(stage.objects, link.digest)
+        stage.stage(path, Entry(Kind.DATASET, link.digest))
+        stage.describe(path, rows=len(after), source=what)
+        changed = stage.drop_if_unchanged(path)
     return Changed(path, len(before), len(after), changed, chosen)
 
 

@@ -17,10 +17,8 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.ids import parse_digest
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects import Kind
-from tensorrepo.workspace.commit import forget_committed
-from tensorrepo.workspace.request import new_writer
-from tensorrepo.workspace.session import entry_at, find_staged
-from tensorrepo.workspace.staging import change, stage
+from tensorrepo.workspace.session import find_staged
+from tensorrepo.workspace.stage import begin_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.objects import ObjectSource
     from tensorrepo.repo.trees import Entry
-    from tensorrepo.repo.writer import ObjectWriter
+    from tensorrepo.verbs.stage import Stage
     from tensorrepo.workspace.session import Session
 
 
@@ -71,38 +69,29 @@ def find_model(
 
 
 def make_model(
-    session: Session, name: str, make: Callable[[ObjectWriter], Made], what: str, *, replace: bool
+    session: Session, name: str, verb: Callable[[Stage, str], Made], what: str, *, replace: bool
 ) -> Staged:
     """Make a model and stage it.
 
     Args:
         session: of the command.
         name: of the new model.
-        make: stores it, and gives its entry.
+        verb: makes it at a path of a stage.
         what: is shown beside it by `status`.
         replace: the name may be taken.
 
     Raises:
         ConflictError: the name is taken. Nothing was staged.
     """
-    forget_committed(session)  # what a command that was cut off had committed
     path = check_path(name if name.startswith("models/") else f"models/{name}")
-    existing = entry_at(session, path)
-    if existing is not None and not replace:
-        raise ConflictError(f"{path} exists: choose another name, or give --replace")
-    writer, since = new_writer(session)
-    try:
-        made = make(writer)
-        model = open_model(writer, made.entry)
-        size, tensors = model.size_bytes, len(model)
-        writer.flush()
-    except BaseException:
-        writer.abort()
-        raise
-    changed = existing is None or existing.digest != made.entry.digest
-    if changed:
-        stage(session, {path: change(made.entry, size_bytes=size, source=what)}, since)
-    return Staged(path, made.entry.digest, tensors, size, changed, made.notes)
+    with begin_stage(session) as stage:
+        if stage.entry(path) is not None and not replace:
+            raise ConflictError(f"{path} exists: choose another name, or give --replace")
+        made = verb(stage, path)
+        model = open_model(stage.objects, made.entry)
+        stage.describe(path, size_bytes=model.size_bytes, source=what)
+        changed = stage.drop_if_unchanged(path)
+    return Staged(path, made.entry.digest, len(model), model.size_bytes, changed, made.notes)
 
 
 def named_in(

@@ -7,8 +7,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
-from tensorrepo.repo.writer import ObjectWriter
-from tensorrepo.workspace.session import entry_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.columns.lenient import Misfit, OnError
     from tensorrepo.repo.trees import Entry
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.verbs.stage import Stage
 
 
 class Mode(Enum):
@@ -63,13 +61,13 @@ class Added:
     misfits: tuple[Misfit, ...] = ()
 
 
-def existing_entry(session: Session, request: Request) -> Entry | None:
+def existing_entry(stage: Stage, request: Request) -> Entry | None:
     """The entry that the request is about, when there is one.
 
     Raises:
         ConflictError: there is one, and the request does not say what to do with it.
     """
-    existing = entry_at(session, request.path)
+    existing = stage.entry(request.path)
     if existing is not None and request.mode is Mode.NEW:
         raise ConflictError(f"{request.path} exists. {_ways_on(request)}")
     if request.mode in {Mode.APPEND, Mode.UPSERT} and request.space != "datasets":
@@ -87,9 +85,3 @@ def _ways_on(request: Request) -> str:
         "Say what you mean: --append adds rows to it, --upsert KEY updates those whose key it has, "
         "--sync makes it what the path is now, --replace starts it anew."
     )
-
-
-def new_writer(session: Session) -> tuple[ObjectWriter, int]:
-    """What stores the objects of one `add`, and where the log stands: `stage` is to be told."""
-    view = session.repository.log.refresh()
-    return ObjectWriter(session.repository.objects, view.state.graves), view.generation

@@ -8,17 +8,14 @@ from tensorrepo.formats.view import open_view
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
-from tensorrepo.view import check_free, store_view
-from tensorrepo.workspace.commit import forget_committed
-from tensorrepo.workspace.request import new_writer
+from tensorrepo.verbs.views import create_view
 from tensorrepo.workspace.session import entry_at
-from tensorrepo.workspace.staging import change, stage
+from tensorrepo.workspace.stage import begin_stage
 
 if TYPE_CHECKING:
+    from tensorrepo.context import Context
     from tensorrepo.formats.view import View
     from tensorrepo.query.sandbox import Limits
-    from tensorrepo.repository import Repository
     from tensorrepo.workspace.session import Session
 
 
@@ -29,7 +26,7 @@ def view_path(name: str) -> str:
 
 def stage_view(
     session: Session,
-    handle: Repository,
+    context: Context,
     name: str,
     sql: str,
     *,
@@ -42,24 +39,17 @@ def stage_view(
         ConflictError: the name is taken, and not `replace`. Nothing was staged.
         InvalidInputError: there is no commit yet, or the query chooses no rows of one dataset.
     """
-    forget_committed(session)  # what a command that was cut off had committed
-    path, tip = view_path(name), session.tip()
-    if tip is None:
-        raise InvalidInputError("there is no commit yet to choose rows from: `tensorrepo commit`")
-    if entry_at(session, path) is not None and not replace:
-        raise ConflictError(f"{path} exists: `tensorrepo view refresh {name}` asks it again")
-    check_free(path, lambda other: entry_at(session, other) is not None)
-    writer, since = new_writer(session)
-    try:
-        link = store_view(handle, writer, tip, sql, limits)
-        view = open_view(writer, link.digest)
-        writer.flush()
-    except BaseException:
-        writer.abort()
-        raise
-    made = change(Entry(Kind.VIEW, link.digest), size_bytes=link.bytes, source=sql)
-    stage(session, {path: made}, since)
-    return view
+    with begin_stage(session) as stage:
+        path, tip = view_path(name), session.tip()
+        if tip is None:
+            raise InvalidInputError(
+                "there is no commit yet to choose rows from: `tensorrepo commit`"
+            )
+        if stage.entry(path) is not None and not replace:
+            raise ConflictError(f"{path} exists: `tensorrepo view refresh {name}` asks it again")
+        link = create_view(stage, context, path, tip, sql, limits)
+        stage.describe(path, size_bytes=link.bytes, source=sql)
+        return open_view(stage.objects, link.digest)
 
 
 def staged_view(session: Session, name: str) -> View:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+
+import tensorrepo as tr
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +24,29 @@ ENGINES = {
     "pyarrow.dataset", "sklearn", "sqlalchemy", "torch",
 }  # fmt: skip
 HANDLES = {"tensorrepo.sdk", "tensorrepo.repository", "tensorrepo.dataset", "tensorrepo.model"}
+FACE = {
+    "tensorrepo",
+    "tensorrepo._version",
+    "tensorrepo.connect",
+    "tensorrepo.context",
+    "tensorrepo.formats",
+    "tensorrepo.formats.arguments",
+    "tensorrepo.formats.dataset",
+    "tensorrepo.formats.dataset.elsewhere",
+    "tensorrepo.formats.dataset.elsewhere.outside",
+    "tensorrepo.given",
+    "tensorrepo.history",
+    "tensorrepo.lazy",
+    "tensorrepo.repository",
+    "tensorrepo.sdk",
+}
+OPENED = """
+import json, sys
+import tensorrepo as tr
+
+tr.open(sys.argv[1])
+print(json.dumps(sorted(sys.modules)))
+"""
 COMMANDS = """
 import json, sys
 from typer.testing import CliRunner
@@ -37,6 +63,20 @@ def test_import_tensorrepo_loads_no_other_package() -> None:
     code = "import tensorrepo, json, sys; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert HEAVY & set(json.loads(done.stdout)) == set()
+
+
+def test_opening_a_repository_loads_no_handle_format_or_array_library(tmp_path: Path) -> None:
+    tr.init(tmp_path / "store")
+    done = subprocess.run(
+        [sys.executable, "-c", OPENED, str(tmp_path / "store")],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    loaded = set(json.loads(done.stdout))
+    own = {name for name in loaded if name.split(".")[0] == "tensorrepo"}
+    assert {"numpy", "pyarrow", *ENGINES} & loaded == set()
+    assert {name for name in own if not re.match(r"tensorrepo\.repo(\.|$)", name)} == FACE
 
 
 def test_status_loads_no_engine(tmp_path: Path) -> None:

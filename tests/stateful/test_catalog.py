@@ -139,7 +139,7 @@ class ContentMachine(CatalogMixin, RuleBasedStateMachine):
     @precondition(lambda self: "dev" in self.repo.branches())
     @rule()
     def delete_branch(self) -> None:
-        refs.delete_ref(self.repo.core, "heads/dev", actor=ADA)
+        refs.delete_ref(self.repo.context.core, "heads/dev", actor=ADA)
 
     @precondition(lambda self: "dev" in self.repo.branches())
     @rule()
@@ -152,19 +152,19 @@ class ContentMachine(CatalogMixin, RuleBasedStateMachine):
 
     @rule(release=st.booleans())
     def collect(self, *, release: bool) -> None:
-        core = self.repo.core
+        core = self.repo.context.core
         let_go = set(core.log.refresh().state.retained) if release else set()
         self.condemned += collector.condemn(core, release=let_go)
         collector.delete(core, self.condemned)
 
     @rule()
     def catch_up(self) -> None:
-        catch_up(self.repo.core, self.catalog)
+        catch_up(self.repo.context.core, self.catalog)
 
     @invariant()
     def nothing_of_what_was_caught_up_with_is_left_out(self) -> None:
         if hasattr(self, "repo"):
-            view = self.repo.core.log.refresh()
+            view = self.repo.context.core.log.refresh()
             assert view.generation > 0
 
     def attempt(self, act: Any) -> None:
@@ -176,8 +176,8 @@ class ContentMachine(CatalogMixin, RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "repo"):
-            catch_up(self.repo.core, self.catalog)
-            assert rows_of(self.catalog) == fresh_rows(self.repo.core)
+            catch_up(self.repo.context.core, self.catalog)
+            assert rows_of(self.catalog) == fresh_rows(self.repo.context.core)
             self.stack.close()
 
 

@@ -17,6 +17,8 @@ FORKED.set_forkserver_preload(
         "torch.distributed.checkpoint",
         "torch.distributed.tensor",
         "torch.utils.data",
+        "tensorrepo.lineage",
+        "tensorrepo.run",
         "tensorrepo.sdk",
         "tensorrepo.formats.dataset.stream",
         *sorted({f"tensorrepo.cli.{module}" for module, _, _ in COMMANDS.values()}),

@@ -23,7 +23,7 @@ MODULE_LINES = 600
 # Who may do what, by path. A new name here is a decision to be defended in review.
 READ_THE_ENVIRONMENT = ("tensorrepo/sdk.py", "tensorrepo/cli/*.py", "api/settings.py")
 PRINT = ("tensorrepo/cli/output.py",)
-LOAD_BY_NAME = ("tensorrepo/__init__.py", "tensorrepo/cli/main.py")
+LOAD_BY_NAME = ("tensorrepo/lazy.py", "tensorrepo/cli/main.py")
 TOUCH_STORAGE = (
     "formats/*/*write.py",
     "formats/*/*read.py",
@@ -118,13 +118,22 @@ def late_imports(source: Source) -> list[str]:
     return late + by_name
 
 
-def import_graph(sources: Iterable[Source]) -> dict[str, set[str]]:
-    """Which of our modules each of our modules loads while it is itself being loaded."""
+def import_graph(sources: Iterable[Source], *, typing_too: bool = False) -> dict[str, set[str]]:
+    """Which of our modules each of our modules loads while it is itself being loaded.
+
+    With `typing_too` those that it names for type checkers as well; the seam of late loading, whose
+    purpose that is, aside.
+    """
     files = list(sources)
     modules = {source.module for source in files}
     graph: dict[str, set[str]] = {}
     for source in files:
-        at_load = [each for each in imports(source) if not (each.typing_only or each.late)]
+        typing_counts = typing_too and not allowed(source, LOAD_BY_NAME)
+        at_load = [
+            each
+            for each in imports(source)
+            if not each.late and (typing_counts or not each.typing_only)
+        ]
         targets = (each.full if each.full in modules else each.module for each in at_load)
         graph[source.module] = {target for target in targets if target in modules}
     return graph

@@ -100,9 +100,12 @@ def test_a_repository_knows_what_it_may_read(tmp_path: Path) -> None:
     tr.init(tmp_path / "store", author="Ada <ada@example.org>")
     closed = tr.open(tmp_path / "store")
     allowed = tr.open(tmp_path / "store", outside=[tmp_path / "x", "gs://bucket/raw/"])
-    assert closed.outside.prefixes == ()
-    assert allowed.outside.prefixes == (f"file://{tmp_path}/x", "gs://bucket/raw")
-    assert pickle.loads(pickle.dumps(allowed)).outside.prefixes == allowed.outside.prefixes
+    assert closed.context.outside.prefixes == ()
+    assert allowed.context.outside.prefixes == (f"file://{tmp_path}/x", "gs://bucket/raw")
+    assert (
+        pickle.loads(pickle.dumps(allowed)).context.outside.prefixes
+        == allowed.context.outside.prefixes
+    )
 
 
 def test_show_names_the_files_that_the_repository_does_not_hold(shell: Shell) -> None:

@@ -57,7 +57,7 @@ def repository(request: pytest.FixtureRequest) -> Repository:
 
 @pytest.fixture
 def catalog(repository: Repository) -> Catalog:
-    return Catalog(repository.core, "sqlite://")
+    return Catalog(repository.context.core, "sqlite://")
 
 
 def paths(found: Any) -> list[str]:

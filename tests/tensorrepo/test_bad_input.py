@@ -216,7 +216,7 @@ def test_an_unknown_entry_suggests_near_ones(full: Shell) -> None:
 
 def test_a_digest_of_two_commits_is_ambiguous(full: Shell) -> None:
     # These two commits, found by trying, have digests that begin with the same 8 digits.
-    core = full.repository().core
+    core = full.repository().context.core
     writer = ObjectWriter(core.objects, ())
     digests = [write_commit(writer, twin(number)).digest for number in TWINS]
     writer.flush()

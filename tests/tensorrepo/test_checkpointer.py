@@ -237,7 +237,7 @@ def adam_state(step: int) -> dict[str, Any]:
 
 
 def test_an_approximate_state_is_within_its_bound_and_says_so(repository: tr.Repository) -> None:
-    with repository.checkpointer("exp1", optimiser=tr.Lossy(relative=2**-8)) as checkpointer:
+    with repository.checkpointer("exp1", optimizer=tr.Lossy(relative=2**-8)) as checkpointer:
         saved = [checkpointer.save(step, adam_state(step)) for step in (1, 2)]
         with pytest.warns(UserWarning, match="run 'exp1', step 2: 2 tensors of optimizer state"):
             found = checkpointer.load(output="numpy")
@@ -300,14 +300,16 @@ def moved(steps: int) -> dict[str, Any]:
 
 def objects_of(repository: tr.Repository) -> dict[str, tuple[str, int]]:
     """Key and bytes of every object, by digest."""
-    listed = [(parse_object_key(one.key), one) for one in repository.core.backend.list("objects/")]
+    listed = [
+        (parse_object_key(one.key), one) for one in repository.context.core.backend.list("objects/")
+    ]
     return {found[0]: (one.key, one.bytes) for found, one in listed if found is not None}
 
 
 def reached_by(repository: tr.Repository) -> set[str]:
     """Digests of all that refs lead to."""
-    state = repository.core.log.refresh().state
-    return set(closure(repository.core.objects, state.refs.values(), state.supersedes))
+    state = repository.context.core.log.refresh().state
+    return set(closure(repository.context.core.objects, state.refs.values(), state.supersedes))
 
 
 def test_what_expired_is_freed(repository: tr.Repository) -> None:
@@ -323,7 +325,7 @@ def test_what_expired_is_freed(repository: tr.Repository) -> None:
     live = reached_by(repository)
     for digest, (key, _) in held.items():
         if digest not in live:
-            repository.core.backend.delete(key)
+            repository.context.core.backend.delete(key)
     left = sum(size for _, size in objects_of(repository).values())
     assert left == reached[-1] < stored / 2
     assert max(reached) < 3.5 * alone
@@ -352,7 +354,7 @@ def test_one_that_stays_for_good_needs_none_that_goes(repository: tr.Repository)
 def _placement(repository: tr.Repository, commit: Any) -> Placement:
     digest = state_entry(repository, commit).storage
     assert digest is not None
-    return decode_placement(repository.core.objects.get(digest).payload, digest)
+    return decode_placement(repository.context.core.objects.get(digest).payload, digest)
 
 
 _ENDING = """

@@ -70,7 +70,9 @@ def test_a_repaired_hint_names_the_newest_record(long: Shell) -> None:
     store = long.folder / ".tensorrepo/store"
     hint = decode_hint((store / HINT_KEY).read_bytes())
     assert hint is not None
-    assert hint.generation == told["hint"] == long.repository().core.log.refresh().generation
+    assert (
+        hint.generation == told["hint"] == long.repository().context.core.log.refresh().generation
+    )
 
 
 def test_an_empty_log_needs_no_repair(shell: Shell) -> None:
@@ -80,7 +82,7 @@ def test_an_empty_log_needs_no_repair(shell: Shell) -> None:
 def test_a_log_that_is_not_understood_is_not_repaired(full: Shell) -> None:
     data = {"set": {"features": ["from-the-future"]}}
     entry = LogEntry("a" * 32, "config", full.author, 0, data=data)
-    full.repository().core.append(lambda _: (entry,))
+    full.repository().context.core.append(lambda _: (entry,))
     assert "from-the-future" in full.fails(8, "doctor", "--repair")
     assert levels(full)["caches"] == "ok"
 

@@ -19,6 +19,7 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo import runwriter
+from tensorrepo.context import Context
 from tensorrepo.formats.run import logbook
 from tensorrepo.surroundings import code_version, environment, is_alive, this_process
 
@@ -464,7 +465,7 @@ def test_a_run_that_was_taken_over_writes_no_more(repository: tr.Repository) -> 
 
 
 def test_only_rank_0_records(repository: tr.Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tr.Repository, "world", lambda _self: (1, 2))
+    monkeypatch.setattr(Context, "world", lambda _self: (1, 2))
     with repository.run("exp1") as run:
         run.log_metric("loss", 1.0)
         run.flush()

@@ -350,7 +350,7 @@ def test_a_ref_that_is_both_warns(filled: tr.Repository) -> None:
 def test_the_outcome_of_a_transaction_that_nobody_noted_needs_its_generation(
     filled: tr.Repository,
 ) -> None:
-    record = next(iter(filled.core.log.records(1, 2)))
+    record = next(iter(filled.context.core.log.records(1, 2)))
     txn = record.entries[0].txn
     assert filled.status_of(txn, 1) == "landed"
     assert filled.status_of("f" * 32, 1) == "lost"
@@ -422,7 +422,7 @@ def test_secrets_stay_out_of_what_is_shown(tmp_path: Path) -> None:
     with s3_on_ours(tmp_path / "s3") as bucket:
         options = {"endpoint": bucket.server.url, "access_key_id": "a", "secret_access_key": secret}
         repo = tr.init(f"{bucket.url}/r", storage_options=options, author="A <a@b.c>")
-        shown = [repr(repo), repr(repo._origin), repr(repo._machine), str(vars(repo))]
+        shown = [repr(repo), repr(repo.context.origin), repr(repo.context.machine), str(vars(repo))]
         with pytest.raises(tr.Error) as raised:
             repo.dataset("nothing")
     assert secret not in "".join([*shown, str(raised.value)])

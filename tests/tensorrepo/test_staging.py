@@ -10,7 +10,8 @@ from safetensors.numpy import save_file
 
 from tensorrepo.repo.append import append
 from tensorrepo.repo.records import LogEntry
-from tensorrepo.workspace import add, ingest, staging
+from tensorrepo.workspace.ingest import _note as note_unfinished
+from tensorrepo.workspace.staging import stage
 from tests.support.collector import condemn, delete
 
 if TYPE_CHECKING:
@@ -34,15 +35,15 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def staged(session: Any, *words: Any) -> None:
         keys.extend(condemn(session.repository))
-        staging.stage(session, *words)
+        stage(session, *words)
 
-    monkeypatch.setattr(add, "stage", staged)
+    monkeypatch.setattr("tensorrepo.workspace.stage.stage", staged)
     return keys
 
 
 def lose_lease(shell: Shell) -> None:
     """Somebody closes every lease, as when it has expired."""
-    core = shell.repository().core
+    core = shell.repository().context.core
     leases = core.log.refresh().state.leases
     closed = [LogEntry("0" * 32, "lease-close", "x", 0, data={"id": one}) for one in leases]
     append(core.log, lambda _: tuple(closed))
@@ -60,7 +61,7 @@ def test_a_collection_before_the_lease_does_not_take_what_is_committed(
     models("add", "one.safetensors", "--model", "one")
     models("commit", "-m", "One")
     assert collected
-    delete(models.repository().core, collected)
+    delete(models.repository().context.core, collected)
     assert np.array_equal(models.repository().model("one")["w"], WEIGHTS)
 
 
@@ -71,18 +72,17 @@ def test_nor_one_before_the_checkpoint_of_a_long_add_that_went_on(
 
     def cut_off(session: Any, request: Any, unfinished: Any) -> None:
         keys.extend(condemn(session.repository))
-        note(session, request, unfinished)
+        note_unfinished(session, request, unfinished)
         raise KeyboardInterrupt
 
     np.save(shell.folder / "rows.npy", np.arange(40_000.0))
-    note = ingest._note
-    monkeypatch.setattr(ingest, "CHECKPOINT_BYTES", 64 << 10)
-    monkeypatch.setattr(ingest, "_note", cut_off)
+    monkeypatch.setattr("tensorrepo.workspace.ingest.CHECKPOINT_BYTES", 64 << 10)
+    monkeypatch.setattr("tensorrepo.workspace.ingest._note", cut_off)
     shell.run("add", "rows.npy", "--dataset", "rows")
-    monkeypatch.setattr(ingest, "_note", note)
+    monkeypatch.setattr("tensorrepo.workspace.ingest._note", note_unfinished)
     assert "went on behind" in shell.run("add", "rows.npy", "--dataset", "rows").output
     shell("commit", "-m", "Rows")
-    delete(shell.repository().core, keys)
+    delete(shell.repository().context.core, keys)
     assert len(shell.repository().dataset("rows")[:]["rows"]) == 40_000
 
 
@@ -98,7 +98,7 @@ def test_a_model_keeps_what_it_is_the_difference_from_when_that_is_unstaged(mode
     models("add", "one.safetensors", "--model", "one")
     models("add", "two.safetensors", "--model", "two")
     models("restore", "--staged", "models/one")
-    core = models.repository().core
+    core = models.repository().context.core
     delete(core, condemn(core))
     models("commit", "-m", "Two")
     delete(core, condemn(core))
@@ -112,13 +112,13 @@ def test_a_collection_between_two_adds_takes_the_base_of_neither(
     models("add", "two.safetensors", "--model", "two")
     models("restore", "--staged", "models/one")
     models("commit", "-m", "Two")
-    delete(models.repository().core, collected)
+    delete(models.repository().context.core, collected)
     assert np.array_equal(models.repository().model("two")["w"], TUNED)
 
 
 def test_what_is_staged_without_a_lease_is_no_base(models: Shell) -> None:
     models("add", "one.safetensors", "--model", "one")
     lose_lease(models)
-    core = models.repository().core
+    core = models.repository().context.core
     delete(core, condemn(core))
     assert "against model" not in models.run("add", "two.safetensors", "--model", "two").output

@@ -239,7 +239,7 @@ def parent(ds: tr.Dataset, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[st
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     with subprocess.Popen(
-        [sys.executable, str(script), ds.repository.url],
+        [sys.executable, str(script), ds.context.url],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

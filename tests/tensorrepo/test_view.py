@@ -294,7 +294,7 @@ def test_a_query_that_came_with_the_repository_takes_no_more_memory_than_it_may(
 def test_ids_that_are_given_again_and_again_are_kept_once(
     repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tensorrepo.view.KEPT_IDS", 100)
+    monkeypatch.setattr("tensorrepo.verbs.views.KEPT_IDS", 100)
     repo.view("rare", sql="SELECT row_id FROM fashion, range(1000) WHERE label = 3")
     with repo.transaction("main") as tx:
         tx.refresh_view("rare")
@@ -304,7 +304,7 @@ def test_ids_that_are_given_again_and_again_are_kept_once(
 def test_more_ids_than_there_are_rows_are_refused_when_they_come(
     repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tensorrepo.view.KEPT_IDS", 100)
+    monkeypatch.setattr("tensorrepo.verbs.views.KEPT_IDS", 100)
     many = "SELECT printf('%016x:%d', range, 0) AS row_id FROM range(1000000), fashion LIMIT 300000"
     with pytest.raises(tr.InvalidInputError, match="rows of one dataset"):
         repo.view("rare", sql=many)

@@ -1,4 +1,4 @@
-"""How does a transaction make models of models? The verbs behind `Transaction`'s methods."""
+"""Models on a stage: saved, merged, sliced out, constructed."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.arguments import wrong
 from tensorrepo.formats.jsonvalues import as_plain
 from tensorrepo.formats.lineage import ADAPTER_OF
+from tensorrepo.formats.model.bases import Against
 from tensorrepo.formats.model.combine.adapter import adapter_of
 from tensorrepo.formats.model.combine.adapternames import declare
 from tensorrepo.formats.model.combine.construct import construct_model
 from tensorrepo.formats.model.combine.make import Placed, merge_models, slice_model
-from tensorrepo.formats.model.combine.recipe import ADAPTER, make_recipe
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.source import ModelSource, source_of
-from tensorrepo.given import listed, mapping
-from tensorrepo.model import Model
+from tensorrepo.formats.model.write import store_model
+from tensorrepo.given import mapping
+from tensorrepo.model import Model, model_at
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tensorrepo.formats.lineage import Edge
-    from tensorrepo.repo.objects import ObjectSink
+    from tensorrepo.formats.model.combine.make import Made
+    from tensorrepo.formats.model.combine.recipe import Recipe
+    from tensorrepo.formats.model.report import Written
+    from tensorrepo.formats.model.write import Progress
     from tensorrepo.repo.trees import Entry
+    from tensorrepo.verbs.stage import Stage
 
 
 def to_store(
@@ -58,14 +62,14 @@ def checked_metrics(metrics: Mapping[str, Any] | None) -> Mapping[str, Any] | No
     """
     if metrics is None:
         return None
-    found = {name: as_plain(value) for name, value in mapping("metrics", metrics).items()}
-    for name, value in found.items():
+    plain = {name: as_plain(value) for name, value in mapping("metrics", metrics).items()}
+    for name, value in plain.items():
         if not _is_finite(value):
             raise InvalidInputError(
                 f"metric {name!r:.80} is {value!r:.80}: expected finite numbers. Leave it out, or "
                 f"say what happened as text, such as {{{name!r:.80}: 'diverged'}}"
             )
-    return found
+    return plain
 
 
 def _is_finite(value: Any) -> bool:
@@ -76,33 +80,89 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, float) or isfinite(value)
 
 
-def merged(
-    objects: ObjectSink,
-    models: Sequence[Model],
-    method: str,
+def save(
+    stage: Stage,
+    path: str,
+    source: ModelSource,
     *,
-    base: Model | None,
-    weights: Sequence[float] | None,
-    density: float,
-    scale: float,
-    strict: bool,
-    metrics: Mapping[str, Any] | None,
-) -> Entry:
-    """Blend models; see `Transaction.merge_models`."""
-    parents = [placed(model) for model in listed("models", models)]
-    if base is None and method == ADAPTER and models:
-        base = base_of(models[0])
-    under = None if base is None else placed(base)
-    recipe = make_recipe(
-        method,
-        tuple(one.digest for one in parents),
-        base=None if under is None else under.digest,
-        weights=None if weights is None else tuple(weights),
-        density=density,
-        scale=scale,
-        strict=strict,
+    base: Entry | None,
+    known: Iterable[Entry],
+    lineage: Iterable[Edge],
+    files: Mapping[str, Any] | None = None,
+    metadata: Any = None,
+    metrics: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Written:
+    """Store a model at a path of a stage; see `Transaction.save_model`.
+
+    Args:
+        stage: next commit.
+        path: whole path of the model.
+        source: tensors, and the files that came with them.
+        base: model to store the difference from; None: the most similar ones of `known`.
+        known: models of the stage, the likeliest bases first.
+        lineage: edges to what it was made of.
+        files: further files by name.
+        metadata: JSON.
+        metrics: JSON whose numbers are finite.
+        progress: receives tensor bytes in all, and those done.
+    """
+    written = store_model(
+        stage.objects,
+        source,
+        files=files,
+        metadata=metadata,
+        metrics=checked_metrics(metrics),
+        lineage=lineage,
+        known=known,
+        against=Against(base),
+        progress=progress,
     )
-    return merge_models(objects, recipe, parents, under, metrics=checked_metrics(metrics)).entry
+    # A base may be of a commit that no ref leads to: its packs may have been condemned before.
+    stage.stage(path, written.entry, since=None if base is None else 0)
+    return written
+
+
+def merge(
+    stage: Stage,
+    path: str,
+    recipe: Recipe,
+    parents: Sequence[Placed],
+    base: Placed | None,
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Made:
+    """Blend models as a recipe says; see `Transaction.merge_models`."""
+    checked = checked_metrics(metrics)
+    made = merge_models(stage.objects, recipe, parents, base, metrics=checked, progress=progress)
+    return _staged(stage, path, made)
+
+
+def slice_out(stage: Stage, path: str, source: Placed, first: str, last: str) -> Made:
+    """Cut a sub-network out; see `Transaction.slice_model`."""
+    return _staged(stage, path, slice_model(stage.objects, source, first, last))
+
+
+def construct(
+    stage: Stage,
+    path: str,
+    target: Any,
+    donors: Sequence[Placed],
+    *,
+    tensors: Mapping[str, Any] | None = None,
+    rule: str | None = None,
+    seed: int = 0,
+) -> Made:
+    """Build an architecture out of donors; see `Transaction.construct_model`."""
+    made = construct_model(stage.objects, target, donors, tensors=tensors, rule=rule, seed=seed)
+    return _staged(stage, path, made)
+
+
+def _staged(stage: Stage, path: str, made: Made) -> Made:
+    # Its tensors may be of a commit that no ref leads to.
+    stage.stage(path, made.entry, since=0)
+    return made
 
 
 def base_of(adapter: Model) -> Model:
@@ -112,17 +172,17 @@ def base_of(adapter: Model) -> Model:
         InvalidInputError: it is no adapter.
         NotFoundError: its base is gone.
     """
-    found = adapter_of(adapter.stored.lineage)
-    if found is None:
+    declared = adapter_of(adapter.stored.lineage)
+    if declared is None:
         raise InvalidInputError(
             f"{adapter.path} is no adapter, or was saved without adapter_of=: say what its base is"
         )
-    edge, _ = found
+    edge, _ = declared
     if edge.commit is None:
         raise NotFoundError(
             f"the base of {adapter.path}, {edge.path}: no commit is known; give base="
         )
-    return adapter.repository.model(edge.path, edge.commit)
+    return model_at(adapter.context, edge.path, edge.commit)
 
 
 def adapter_edge(
@@ -132,34 +192,13 @@ def adapter_edge(
     metadata: Mapping[str, Any] | None,
 ) -> Edge:
     """The edge from an adapter that is to be stored to its base."""
-    given = tensors if isinstance(tensors, ModelSource) else source_of(tensors)
+    weights = tensors if isinstance(tensors, ModelSource) else source_of(tensors)
     source = replace(
-        given,
-        files={**given.files, **(files or {})},
-        metadata={**given.metadata, **(metadata or {})},
+        weights,
+        files={**weights.files, **(files or {})},
+        metadata={**weights.metadata, **(metadata or {})},
     )
     return placed(base).edge(ADAPTER_OF, **declare(base.stored, source).to_json())
-
-
-def sliced(objects: ObjectSink, source: Model, first: str, last: str) -> Entry:
-    """Cut a sub-network out; see `Transaction.slice_model`."""
-    return slice_model(objects, placed(source), first, last).entry
-
-
-def constructed(
-    objects: ObjectSink,
-    target: Any,
-    donors: Iterable[Model],
-    tensors: Mapping[str, Any] | None,
-    rule: str | None,
-    seed: int,
-) -> Entry:
-    """Build an architecture out of donors; see `Transaction.construct_model`."""
-    found = [placed(donor) for donor in listed("donors", donors)]
-    wanted = target.stored if isinstance(target, Model) else target
-    if not isinstance(target, Graph | Model | Mapping):
-        raise wrong("target", "a graph, a model or a state dict", target)
-    return construct_model(objects, wanted, found, tensors=tensors, rule=rule, seed=seed).entry
 
 
 def placed(model: Model) -> Placed:

@@ -1,0 +1,103 @@
+"""Context of SDK handles: the open repository, how another process opens it, this machine.
+
+A handle holds a context and not the `Repository`, so that handles know nothing of each other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo import connect
+from tensorrepo.given import path_in, ref_text
+from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.revisions import Revision, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
+    from tensorrepo.repo.objects import Kind
+    from tensorrepo.repo.repository import Repository
+    from tensorrepo.repo.trees import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a repository was opened with, to open it again in another process."""
+
+    url: str = field(repr=False)
+    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    author: str | None = None
+    outside: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = field(default=(), repr=False)
+    catalog: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Context:
+    """An open repository, and who works on it. Picklable: another process opens the URL again.
+
+    Attributes:
+        core: the repository itself.
+        origin: arguments that open it again.
+        machine: environment, home and working folder of this process.
+        reopen: opens `origin` in the process that reads a pickle.
+    """
+
+    core: Repository
+    origin: Origin
+    machine: connect.Machine
+    reopen: Callable[[Origin], Context]
+
+    @property
+    def url(self) -> str:
+        return self.core.url
+
+    @cached_property
+    def outside(self) -> AllowedOutside:
+        """Reader of data outside of the repository, limited to prefixes that the user allows."""
+        more = {prefix: dict(options) for prefix, options in self.origin.outside}
+        return connect.allowed_outside(self.machine, more)
+
+    @property
+    def author(self) -> str:
+        """``Name <email>`` of commits. Raises InvalidInputError when no setting names one."""
+        return self.origin.author or connect.author(self.machine)
+
+    @property
+    def catalog_url(self) -> str:
+        return connect.catalog_url(self.machine, self.core.id, self.origin.catalog)
+
+    def world(self, rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
+        """(rank, world size) of this process: arguments first, then RANK and WORLD_SIZE."""
+        return connect.world(self.machine.environment, rank, world_size)
+
+    def resolve(self, ref: str) -> Revision:
+        """The commit that `ref` names. Raises NotFoundError with near names."""
+        revision = resolve(self.core, ref_text(ref))
+        if revision.warning:
+            warnings.warn(revision.warning, stacklevel=3)
+        return revision
+
+    def entry(self, space: str, name: str, ref: str, kind: Kind) -> tuple[Revision, str, Entry]:
+        """The entry of a name in one space (``datasets``, ``models``, ...), and where it lies.
+
+        Raises:
+            NotFoundError: no such ref, or no entry of this kind; names what there is.
+        """
+        revision = self.resolve(ref)
+        path = path_in(space, name)
+        entry = self.core.entry(revision.commit.tree, path)
+        if entry is None or entry.kind is not kind:
+            paths = [at for at, _ in self.core.entries(revision.commit.tree, space + "/")]
+            listed = f"there are {', '.join(paths[:8])}" if paths else f"there are no {space}"
+            raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref}); {listed}")
+        return revision, path, entry
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.reopen, (self.origin,)
+
+    def __repr__(self) -> str:
+        return f"Repository({self.url!r}, id={self.core.id:.8})"

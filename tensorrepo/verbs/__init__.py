@@ -1,0 +1,1 @@
+"""Verbs of the SDK and the command line, each written once."""

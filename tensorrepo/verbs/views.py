@@ -1,0 +1,167 @@
+"""Views: which rows of a dataset a query chooses, stored as an entry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorrepo.formats.dataset.editing.where import rows_of_ids
+from tensorrepo.formats.dataset.tree.rowruns import ROW_ID
+from tensorrepo.formats.view import make_view, write_view
+from tensorrepo.given import text
+from tensorrepo.query.duck import Session, Settings
+from tensorrepo.query.sandbox import Limits, query_sandboxed
+from tensorrepo.repo.errors import ConflictError, InvalidInputError
+from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.trees import Entry
+from tensorrepo.sql import RepositoryTables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.context import Context
+    from tensorrepo.query.results import Result
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.objects import Link, ObjectSink
+    from tensorrepo.sql import Used
+    from tensorrepo.verbs.stage import Stage
+
+ID_DIGITS = 16
+KEPT_IDS = 1 << 20  # so many of them are not looked at before there are more
+REFRESH_LIMITS = Limits(seconds=600.0, memory_bytes=1 << 30, rows=1 << 40, bytes=1 << 40)
+
+
+def create_view(
+    stage: Stage,
+    context: Context,
+    path: str,
+    commit: Digest,
+    query: str,
+    limits: Limits | None = None,
+) -> Link:
+    """Ask for rows of a commit, and stage which they are; see `store_view`.
+
+    Raises:
+        ConflictError: there is no view yet, and a dataset of its name. SQL calls both by their
+            bare names.
+    """
+    name = path.removeprefix("views/")
+    if stage.entry(f"datasets/{name}") is not None and stage.entry(path) is None:
+        raise ConflictError(
+            f"there is a dataset {name!r}, so a query that names {name!r} would not say which is "
+            "meant: give the view another name"
+        )
+    link = store_view(context, stage.objects, commit, query, limits)
+    # Its dataset may be of a commit that no ref leads to.
+    stage.stage(path, Entry(Kind.VIEW, link.digest), since=0)
+    return link
+
+
+def store_view(
+    context: Context,
+    objects: ObjectSink,
+    commit: Digest,
+    query: str,
+    limits: Limits | None = None,
+) -> Link:
+    """Ask for rows, and store which they are.
+
+    Args:
+        context: repository that is asked.
+        objects: where to store.
+        commit: whose data is asked, where the query names no other.
+        query: one SELECT over the tables of the repository, whose column ``row_id`` says which rows
+            are meant.
+        limits: of a query that came with the repository, from whoever wrote it: a process of its
+            own answers it. None: whoever asks wrote it.
+
+    Raises:
+        InvalidInputError: it is no single SELECT, or gives no row ids, or ids of no dataset, or of
+            several; or it went beyond `limits`.
+        PermissionDenied: it asks for files, extensions or settings.
+    """
+    tables = RepositoryTables(context, commit)
+    text("a query", query)
+    if limits is not None:
+        ids = _ids_of(query_sandboxed(tables, query, limits), tables)
+    else:
+        session = Session(tables, Settings(external=False))
+        try:
+            ids = _ids_of(session.select(query), tables)
+        finally:
+            session.close()
+    source = _source(tables.used, ids, commit)
+    return write_view(objects, make_view(source.stored, ids, query, source.path, source.commit))
+
+
+def _ids_of(result: Result, tables: RepositoryTables) -> NDArray[Any]:
+    """The row ids of a result, each at least once."""
+    if "row_id" not in result.columns:
+        raise InvalidInputError(
+            "a view needs to know its rows: expected a column row_id in what its query gives, "
+            f"found {', '.join(result.columns)}"
+        )
+    most = max((each.stored.root.rows for each in tables.used), default=0)
+    held, pieces = 0, [np.zeros(0, ROW_ID)]
+    for batch in result.batches():
+        pieces.append(parse_ids(batch.column("row_id")))
+        held += batch.num_rows
+        if held > 2 * most + KEPT_IDS:  # a query may give each id as often as it likes
+            pieces = [np.unique(np.concatenate(pieces))]
+            held = len(pieces[0])
+            if held > most:
+                raise InvalidInputError(_OF_ONE.format(_places(tables.used) or "nothing"))
+    return np.concatenate(pieces)
+
+
+def _source(used: list[Used], ids: NDArray[Any], commit: Digest) -> Used:
+    """The dataset whose rows have all of these ids: as it is in `commit`, where it is there."""
+    unique: dict[Digest, Used] = {}
+    for each in sorted(used, key=lambda each: each.commit != commit):
+        unique.setdefault(each.stored.digest, each)
+    if not unique:
+        raise InvalidInputError("a view is of rows of a dataset, and the query names none")
+    fitting = [each for each in unique.values() if (rows_of_ids(each.stored, ids) >= 0).all()]
+    if not fitting:
+        raise InvalidInputError(_OF_ONE.format(_places(unique.values())))
+    # Versions of a dataset share ids, and the query does not say whose it gave.
+    fitting = [each for each in fitting if each.commit == commit] or fitting
+    if len(fitting) > 1 and len(ids):
+        raise InvalidInputError(
+            f"a view is of rows of one dataset: all of {_places(fitting)} have these. Name one of "
+            "them in the query"
+        )
+    return fitting[0]
+
+
+_OF_ONE = "a view is of rows of one dataset: no one of {} has all of these"
+
+
+def _places(used: Iterable[Used]) -> str:
+    return ", ".join(f"{each.path}@{each.commit:.12}" for each in used)
+
+
+def parse_ids(texts: pa.Array) -> NDArray[Any]:
+    """Row ids as SQL gives them, as ROW_ID ``(n,)``.
+
+    Raises:
+        InvalidInputError: one is null, or no row id.
+    """
+    if texts.null_count or not (pa.types.is_string(texts.type) or len(texts) == 0):
+        raise InvalidInputError(f"row_id holds what is no row id: {texts.type}, some of it null")
+    ids = np.zeros(len(texts), ROW_ID)
+    if not len(texts):
+        return ids
+    try:
+        digits = "".join(pc.utf8_slice_codeunits(texts, 0, ID_DIGITS).to_pylist())
+        ids["fragment"] = np.frombuffer(bytes.fromhex(digits), ">u8")
+        offsets = pc.utf8_slice_codeunits(texts, ID_DIGITS + 1, 1 << 20)
+        ids["offset"] = pc.cast(offsets, pa.uint32()).to_numpy(zero_copy_only=False)
+    except ValueError as error:  # Arrow's errors are some of them
+        raise InvalidInputError(f"row_id holds what is no row id: {error!s:.200}") from error
+    return ids
