@@ -18,7 +18,9 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-highlight_language = "none"
+highlight_language = "none"  # of blocks that name no language; python, console and sql are colored
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

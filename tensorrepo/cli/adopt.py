@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, session_of
@@ -18,26 +18,23 @@ from tensorrepo.workspace.request import Mode
 
 
 def adopt_command(
-    context: typer.Context,
+    context: Context,
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH_OR_URL...", help="Files, or folders of them.")
+        list[str], Argument(metavar="PATH_OR_URL...", help="Files, or folders of them.")
     ],
     dataset: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="The dataset.", autocompletion=complete_entry),
+        str, Option(metavar="NAME", help="The dataset.", autocompletion=complete_entry)
     ],
-    append: Annotated[bool, typer.Option("--append", help="Put the rows behind NAME's.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Start NAME anew.")] = False,
+    append: Annotated[bool, Option("--append", help="Put the rows behind NAME's.")] = False,
+    replace: Annotated[bool, Option("--replace", help="Start NAME anew.")] = False,
     format_name: Annotated[
         str | None,
-        typer.Option("--format", help="parquet, tar, npy or safetensors; else told by content."),
+        Option("--format", help="parquet, tar, npy or safetensors; else told by content."),
     ] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these, in this order.")
-    ] = None,
+    columns: Annotated[str | None, Option(metavar="A,B", help="Only these, in this order.")] = None,
     hashed: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--hash/--no-hash",
             help="Read the files once, so that copies of them are known; else only those here.",
         ),
@@ -60,14 +57,10 @@ def adopt_command(
         raise InvalidInputError("give one of --append and --replace")
     mode = Mode.APPEND if append else Mode.REPLACE if replace else Mode.NEW
     names = parse_names(columns) if columns is not None else None
-    wish = Wish(tuple(paths), format_name, names, hashed)
+    request = Wish(tuple(paths), format_name, names, hashed)
     name = dataset.removeprefix("datasets/")
-    with session.here.locked(), output.progress(f"adopting {name}", None) as told:
-        added = adopt_and_stage(session, name, mode, wish, told)
-    if as_json:
-        output.json_value(asdict(added))
-        return
-    output.line(
-        f"staged {added.path} ({added.rows:,} rows, "
-        f"{output.bytes_text(added.bytes)} stay where they are)"
-    )
+    with session.here.locked(), output.progress(f"adopting {name}", None) as advance:
+        added = adopt_and_stage(session, name, mode, request, advance)
+    size = output.bytes_text(added.bytes)
+    text = f"staged {added.path} ({added.rows:,} rows, {size} stay where they are)"
+    output.answer(asdict(added), text, as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.blame import Blame, Origin, blame
 from tensorrepo.cli import output
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 def blame_command(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
-    row: Annotated[int | None, typer.Option("--row", help="The row's number.")] = None,
+    context: Context,
+    name: Annotated[str, Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
+    row: Annotated[int | None, Option("--row", help="The row's number.")] = None,
     row_id: Annotated[
-        str | None, typer.Option("--row-id", metavar="ID", help="Its lasting id, as diff shows it.")
+        str | None, Option("--row-id", metavar="ID", help="Its lasting id, as diff shows it.")
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option("--key", metavar="COL=VALUE", help="What names it; may be repeated."),
+        Option("--key", metavar="COL=VALUE", help="What names it; may be repeated."),
     ] = None,
     columns: Annotated[
-        list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")
+        list[str] | None, Option("--column", help="Only this column; may be repeated.")
     ] = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -52,7 +52,7 @@ def blame_command(
         raise InvalidInputError(f"{path} is a {entry.kind.label}: only rows of datasets have blame")
     objects = session.repository.objects
     schema = open_dataset(objects, entry.digest).schema
-    found = blame(
+    answer = blame(
         objects,
         path,
         revision.digest,
@@ -63,15 +63,15 @@ def blame_command(
         outside=session.outside,
     )
     if as_json:
-        output.json_value(found.to_json())
+        output.json_value(answer.to_json())
     else:
-        _show(found)
+        _show(answer)
 
 
-def _keys(schema: Schema, given: list[str]) -> dict[str, Any]:
+def _keys(schema: Schema, texts: list[str]) -> dict[str, Any]:
     """``COL=VALUE`` texts as values of their columns."""
     keys: dict[str, Any] = {}
-    for each in given:
+    for each in texts:
         name, equals, text = each.partition("=")
         if not equals:
             raise InvalidInputError(f"--key is COL=VALUE, got {each!r}")
@@ -93,13 +93,13 @@ def _key_value(column: Column, text: str) -> Any:
         ) from error
 
 
-def _show(found: Blame) -> None:
-    place = f"row {found.row}" if found.row is not None else "a deleted row"
-    output.line(f"{found.path}, {place}, id {found.row_id}")
-    output.line(f"added in {_shown(found.added)}")
-    if found.deleted is not None:
-        output.line(f"deleted in {_shown(found.deleted)}")
-    output.table(("column", "value", "commit", "author", "date", "message"), found.rows())
+def _show(answer: Blame) -> None:
+    row = f"row {answer.row}" if answer.row is not None else "a deleted row"
+    output.line(f"{answer.path}, {row}, id {answer.row_id}")
+    output.line(f"added in {_shown(answer.added)}")
+    if answer.deleted is not None:
+        output.line(f"deleted in {_shown(answer.deleted)}")
+    output.table(("column", "value", "commit", "author", "date", "message"), answer.rows())
 
 
 def _shown(origin: Origin) -> str:

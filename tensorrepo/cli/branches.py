@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 
 
 def branch_command(
-    context: typer.Context,
+    context: Context,
     name: Annotated[
-        str | None, typer.Argument(help="A branch to make.", autocompletion=complete_branch)
+        str | None, Argument(help="A branch to make.", autocompletion=complete_branch)
     ] = None,
     ref: Annotated[
-        str | None,
-        typer.Argument(help="Where it begins; else at HEAD.", autocompletion=complete_ref),
+        str | None, Argument(help="Where it begins; else at HEAD.", autocompletion=complete_ref)
     ] = None,
-    delete: Annotated[bool, typer.Option("-d", "--delete", help="Delete NAME.")] = False,
+    delete: Annotated[bool, Option("-d", "--delete", help="Delete NAME.")] = False,
     move: Annotated[
-        bool, typer.Option("-m", "--move", help="Rename NAME to REF; alone: this branch to NAME.")
+        bool, Option("-m", "--move", help="Rename NAME to REF; alone: this branch to NAME.")
     ] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -55,22 +54,21 @@ def branch_command(
     else:
         at = session.resolve(ref).digest
         refs.create_branch(session.repository, name, at, actor=session.author())
-        told = {"branch": name, "commit": at}
-        output.answer(told, f"Branch {name} is at {at:.12}.", as_json=as_json)
+        value = {"branch": name, "commit": at}
+        output.answer(value, f"Branch {name} is at {at:.12}.", as_json=as_json)
 
 
 def tag_command(
-    context: typer.Context,
+    context: Context,
     name: Annotated[
-        str | None, typer.Argument(help="A tag to make.", autocompletion=complete_tag)
+        str | None, Argument(help="A tag to make.", autocompletion=complete_tag)
     ] = None,
     ref: Annotated[
-        str | None,
-        typer.Argument(help="The commit it names; else HEAD.", autocompletion=complete_ref),
+        str | None, Argument(help="The commit it names; else HEAD.", autocompletion=complete_ref)
     ] = None,
-    message: Annotated[str, typer.Option("-m", "--message", help="A note kept with it.")] = "",
-    delete: Annotated[bool, typer.Option("-d", "--delete", help="Delete NAME.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Needed to delete.")] = False,
+    message: Annotated[str, Option("-m", "--message", help="A note kept with it.")] = "",
+    delete: Annotated[bool, Option("-d", "--delete", help="Delete NAME.")] = False,
+    force: Annotated[bool, Option("--force", help="Needed to delete.")] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -93,13 +91,13 @@ def tag_command(
                 f"others may rely on tag {name!r}: repeat with --force to delete it"
             )
         old = refs.delete_ref(session.repository, refs.TAGS + name, actor=session.author())
-        told = {"deleted": name, "commit": old}
-        output.answer(told, f"Deleted tag {name} (was {old:.12}).", as_json=as_json)
+        value = {"deleted": name, "commit": old}
+        output.answer(value, f"Deleted tag {name} (was {old:.12}).", as_json=as_json)
     else:
         at = session.resolve(ref).digest
         refs.create_tag(session.repository, name, at, actor=session.author(), note=message)
-        told = {"tag": name, "commit": at}
-        output.answer(told, f"Tag {name} names {at:.12}.", as_json=as_json)
+        value = {"tag": name, "commit": at}
+        output.answer(value, f"Tag {name} names {at:.12}.", as_json=as_json)
 
 
 def _delete_branch(session: Session, name: str, *, as_json: bool) -> None:
@@ -107,9 +105,9 @@ def _delete_branch(session: Session, name: str, *, as_json: bool) -> None:
     if head is not None and head.branch == name:
         raise ConflictError(f"the workspace is on branch {name!r}: switch to another one first")
     old = refs.delete_ref(session.repository, refs.BRANCHES + name, actor=session.author())
-    told = {"deleted": name, "commit": old}
+    value = {"deleted": name, "commit": old}
     back = f"`tensorrepo branch {name} {old:.12}` brings it back."
-    output.answer(told, f"Deleted branch {name} (was {old:.12}). {back}", as_json=as_json)
+    output.answer(value, f"Deleted branch {name} (was {old:.12}). {back}", as_json=as_json)
 
 
 def _rename(session: Session, old: str, new: str, *, as_json: bool) -> None:
@@ -122,14 +120,14 @@ def _rename(session: Session, old: str, new: str, *, as_json: bool) -> None:
 
 def _list_refs(session: Session, space: str, *, as_json: bool) -> None:
     state = session.repository.log.refresh().state
-    found = {ref.removeprefix(space): at for ref, at in state.refs.items() if ref.startswith(space)}
+    named = {ref.removeprefix(space): at for ref, at in state.refs.items() if ref.startswith(space)}
     if as_json:
-        output.json_value(dict(sorted(found.items())))
+        output.json_value(dict(sorted(named.items())))
         return
     head = session.head if space == refs.BRANCHES else None
     if head is not None and head.branch is None:
         output.line(f"* (detached at {head.commit:.12})")
-    elif head is not None and head.branch not in found:
+    elif head is not None and head.branch not in named:
         output.line(f"* {head.branch} (no commit yet)")
-    for name, at in sorted(found.items()):
+    for name, at in sorted(named.items()):
         output.line(f"{'*' if head and name == head.branch else ' '} {name} {at:.12}")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
@@ -29,17 +29,16 @@ CORRUPT = 5
 
 
 def doctor_command(
-    context: typer.Context,
+    context: Context,
     repo: RepoOption = None,
     void: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--void", metavar="GEN", help="Mark slot GEN of the log, which is no record, as empty."
         ),
     ] = None,
     repair_caches: Annotated[
-        bool,
-        typer.Option("--repair", help="Write the log's hint and newest checkpoint anew."),
+        bool, Option("--repair", help="Write the log's hint and newest checkpoint anew.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -65,16 +64,14 @@ def doctor_command(
         output.answer({"void": void}, f"slot {void} of the log counts as empty", as_json=as_json)
         return
     findings = list(examine(session))
-    if as_json:
-        output.json_value([asdict(finding) for finding in findings])
-    else:
-        for finding in findings:
-            mark = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}[finding.level]
-            output.line(f"{mark} {finding.what}: {finding.found}")
-            if finding.advice:
-                output.line(f"        {finding.advice}")
+    lines = []
+    for finding in findings:
+        mark = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}[finding.level]
+        lines.append(f"{mark} {finding.what}: {finding.found}")
+        lines += [f"        {finding.advice}"] if finding.advice else []
+    output.answer([asdict(finding) for finding in findings], *lines, as_json=as_json)
     if any(finding.level == "error" for finding in findings):
-        raise typer.Exit(CORRUPT)
+        raise Exit(CORRUPT)
 
 
 def _repair(session: Session, *, as_json: bool) -> None:
@@ -85,11 +82,10 @@ def _repair(session: Session, *, as_json: bool) -> None:
 
 
 def resolve_command(
-    context: typer.Context,
-    txn: Annotated[str | None, typer.Argument(metavar="TXN", help="Only this transaction.")] = None,
+    context: Context,
+    txn: Annotated[str | None, Argument(metavar="TXN", help="Only this transaction.")] = None,
     settle: Annotated[
-        bool,
-        typer.Option("--settle", help="Fill an empty slot, so that the answer is a definite one."),
+        bool, Option("--settle", help="Fill an empty slot, so that the answer is a definite one.")
     ] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -116,14 +112,9 @@ def resolve_command(
     for one in unresolved:
         answer = append.resolve(log, one.txn, one.generation, settle=settle)
         answers.append({"txn": one.txn, "generation": one.generation, "outcome": answer})
-    if as_json:
-        output.json_value(answers)
-    elif not answers:
-        output.line("nothing is unresolved")
-    else:
-        for told in answers:
-            output.line(f"record {told['generation']} ({told['txn']:.12}): {told['outcome']}")
-    unknown = [told for told in answers if told["outcome"] == "unknown"]
+    texts = ["record {generation} ({txn:.12}): {outcome}".format_map(each) for each in answers]
+    output.answer(answers, *(texts or ["nothing is unresolved"]), as_json=as_json)
+    unknown = [each for each in answers if each["outcome"] == "unknown"]
     if unknown:
         raise CommitOutcomeUnknown(
             f"{len(unknown)} outcomes are still unknown; --settle makes them definite",
@@ -139,18 +130,14 @@ def version_command(as_json: JsonOption = False) -> None:
         tensorrepo version
         tensorrepo version --json
     """
-    found = {
+    versions = {
         "tensorrepo": VERSION,
         "python": platform.python_version(),
         "system": platform.platform(),
         **{name: _version_of(name) for name in PACKAGES},
     }
-    if as_json:
-        output.json_value(found)
-        return
-    output.line(f"tensorrepo {VERSION}")
-    for name, text in list(found.items())[1:]:
-        output.line(f"  {name} {text or 'not installed'}")
+    texts = [f"  {name} {text or 'not installed'}" for name, text in list(versions.items())[1:]]
+    output.answer(versions, f"tensorrepo {VERSION}", *texts, as_json=as_json)
 
 
 def _version_of(name: str) -> str | None:

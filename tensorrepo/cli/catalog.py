@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Context, Exit, Option
 
 from tensorrepo.catalog import Catalog
 from tensorrepo.cli import output
@@ -16,17 +16,16 @@ from tensorrepo.connect import catalog_url
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorrepo.query.sync.catchup import CaughtUp, Progress
+    from tensorrepo.query.sync.catchup import Progress
 
 CORRUPT = 5
 CatalogOption = Annotated[
-    str | None,
-    typer.Option("--catalog", metavar="URL", help="Another one than TENSORREPO_CATALOG says."),
+    str | None, Option("--catalog", metavar="URL", help="Another one than TENSORREPO_CATALOG says.")
 ]
 
 
 def catalog_status_command(
-    context: typer.Context,
+    context: Context,
     catalog: CatalogOption = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -54,11 +53,11 @@ def catalog_status_command(
         if status.rows:
             output.table(("table", ">rows"), [(name, f"{n:,}") for name, n in status.rows.items()])
     if not status.is_usable:
-        raise typer.Exit(CORRUPT)
+        raise Exit(CORRUPT)
 
 
 def catalog_upgrade_command(
-    context: typer.Context,
+    context: Context,
     catalog: CatalogOption = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -73,12 +72,12 @@ def catalog_upgrade_command(
     """
     opened = _open(context, catalog, repo)
     revision = ", ".join(opened.upgrade().revisions)
-    told = f"the tables of {opened.url} are of revision {revision}"
-    output.answer({"url": opened.url, "revision": revision}, told, as_json=as_json)
+    text = f"the tables of {opened.url} are of revision {revision}"
+    output.answer({"url": opened.url, "revision": revision}, text, as_json=as_json)
 
 
 def catalog_rebuild_command(
-    context: typer.Context,
+    context: Context,
     catalog: CatalogOption = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -92,13 +91,14 @@ def catalog_rebuild_command(
         tensorrepo catalog rebuild
     """
     opened = _open(context, catalog, repo)
-    with output.row_progress("rebuilding", "steps") as told:
-        done = opened.rebuild(progress=_steps(told), warn=output.warning)
-    _tell(done, as_json=as_json)
+    with output.row_progress("rebuilding", "steps") as advance:
+        done = opened.rebuild(progress=_steps(advance), warn=output.warning)
+    text = f"the catalog tells of record {done.generation:,}: {done.commits:,} commits, "
+    output.answer(asdict(done), f"{text}{done.rows:,} rows", as_json=as_json)
 
 
 def catalog_verify_command(
-    context: typer.Context,
+    context: Context,
     catalog: CatalogOption = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -113,34 +113,27 @@ def catalog_verify_command(
     """
     opened = _open(context, catalog, repo)
     with output.working("making another catalog to compare with"):
-        found = opened.verify()
-    if as_json:
-        output.json_value([asdict(one) for one in found])
-    elif not found:
-        output.line("the catalog says what the repository says")
-    for one in () if as_json else found:
-        output.line(f"{one.table}: {one.extra:,} rows too many, {one.missing:,} missing")
-        output.lines(f"  {example}" for example in one.examples)
-    if found:
-        raise typer.Exit(NOTHING_TO_DO)
+        differences = opened.verify()
+    lines = [] if differences else ["the catalog says what the repository says"]
+    for table in differences:
+        lines.append(f"{table.table}: {table.extra:,} rows too many, {table.missing:,} missing")
+        lines += [f"  {example}" for example in table.examples]
+    output.answer([asdict(table) for table in differences], *lines, as_json=as_json)
+    if differences:
+        raise Exit(NOTHING_TO_DO)
 
 
-def _open(context: typer.Context, url: str | None, repo: str | None) -> Catalog:
+def _open(context: Context, url: str | None, repo: str | None) -> Catalog:
     session = session_of(context, repo)
     repository = session.repository
     return Catalog(repository, catalog_url(session.machine, repository.id, url))
 
 
-def _steps(told: Callable[[int, int], None]) -> Callable[[Progress], None]:
+def _steps(advance: Callable[[int, int], None]) -> Callable[[Progress], None]:
     """A bar of records read and commits taken in, of which there are about as many."""
 
     def tell(at: Progress) -> None:
         done = at.records + at.commits
-        told(done, max(2 * at.of_records, done))
+        advance(done, max(2 * at.of_records, done))
 
     return tell
-
-
-def _tell(done: CaughtUp, *, as_json: bool) -> None:
-    told = f"the catalog tells of record {done.generation:,}: {done.commits:,} commits, "
-    output.answer(asdict(done), told + f"{done.rows:,} rows", as_json=as_json)

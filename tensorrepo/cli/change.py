@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, place, session_of
+from tensorrepo.cli.common import JsonOption, pair, resolve_path, session_of
 from tensorrepo.cli.complete import complete_entry
 from tensorrepo.connect import parse_size
 from tensorrepo.formats.dataset import evolve
@@ -39,27 +39,25 @@ if TYPE_CHECKING:
     ColumnVerb = Callable[[ObjectWriter, Dataset, Progress], Link]
 
 DatasetArgument = Annotated[
-    str, typer.Argument(metavar="DATASET", help="Its name.", autocompletion=complete_entry)
+    str, Argument(metavar="DATASET", help="Its name.", autocompletion=complete_entry)
 ]
 WhereOption = Annotated[
-    str | None, typer.Option("--where", metavar="EXPR", help="Rows for which this holds.")
+    str | None, Option("--where", metavar="EXPR", help="Rows for which this holds.")
 ]
 RowOption = Annotated[
-    list[str] | None, typer.Option("--row", metavar="N|ID", help="This row; may be repeated.")
+    list[str] | None, Option("--row", metavar="N|ID", help="This row; may be repeated.")
 ]
 
 
 def update_command(
-    context: typer.Context,
+    context: Context,
     name: DatasetArgument,
     settings: Annotated[
-        list[str], typer.Option("--set", metavar="COLUMN=VALUE", help="A value; may be repeated.")
+        list[str], Option("--set", metavar="COLUMN=VALUE", help="A value; may be repeated.")
     ],
     where: WhereOption = None,
     row: RowOption = None,
-    sql: Annotated[
-        bool, typer.Option("--sql", help="VALUE is SQL over the columns.")
-    ] = False,
+    sql: Annotated[bool, Option("--sql", help="VALUE is SQL over the columns.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Give rows of a dataset other values, and stage it.
@@ -74,17 +72,17 @@ def update_command(
         tensorrepo update users --where "city is null" --set city=unknown
         tensorrepo update photos --sql --set "score=score * 2" --where "score < 0.5"
     """
-    given = dict(_setting(each, "--set", "COLUMN=VALUE") for each in settings)
+    texts = dict(pair(each, "--set", "COLUMN=VALUE") for each in settings)
     if sql:
         if row:
             raise InvalidInputError("--sql says which rows by --where, not by --row")
-        _change(context, name, _sql_verb(given, where), "update", as_json=as_json)
+        _change(context, name, _sql_verb(texts, where), "update", as_json=as_json)
         return
     chosen = _rows(where, row)
 
     def verb(objects: ObjectWriter, dataset: Dataset, rows: Any, progress: Progress) -> Link:
-        columns = {each: dataset.schema.column(each) for each in given}
-        values = {each: parse_value(columns[each], text) for each, text in given.items()}
+        columns = {each: dataset.schema.column(each) for each in texts}
+        values = {each: parse_value(columns[each], text) for each, text in texts.items()}
         return update_rows(
             objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
         )
@@ -93,7 +91,7 @@ def update_command(
 
 
 def delete_command(
-    context: typer.Context,
+    context: Context,
     name: DatasetArgument,
     where: WhereOption = None,
     row: RowOption = None,
@@ -114,25 +112,24 @@ def delete_command(
 
 
 def column_command(
-    context: typer.Context,
+    context: Context,
     action: Annotated[
-        str, typer.Argument(metavar="add|drop|rename|widen", help="What to do with a column.")
+        str, Argument(metavar="add|drop|rename|widen", help="What to do with a column.")
     ],
     name: DatasetArgument,
-    column: Annotated[str, typer.Argument(metavar="COLUMN", help="Its name.")],
+    column: Annotated[str, Argument(metavar="COLUMN", help="Its name.")],
     new: Annotated[
-        str | None, typer.Argument(metavar="[TYPE|NAME]", help="Its type, or its new name.")
+        str | None, Argument(metavar="[TYPE|NAME]", help="Its type, or its new name.")
     ] = None,
     default: Annotated[
-        str | None, typer.Option("--default", metavar="VALUE", help="Of rows without a value.")
+        str | None, Option("--default", metavar="VALUE", help="Of rows without a value.")
     ] = None,
-    nullable: Annotated[bool, typer.Option("--nullable", help="Rows may have none.")] = False,
+    nullable: Annotated[bool, Option("--nullable", help="Rows may have none.")] = False,
     values: Annotated[
-        str | None,
-        typer.Option("--values", metavar="PATH", help="A file with a value for each row."),
+        str | None, Option("--values", metavar="PATH", help="A file with a value for each row.")
     ] = None,
     sql: Annotated[
-        str | None, typer.Option("--sql", metavar="EXPR", help="Values by SQL over the columns.")
+        str | None, Option("--sql", metavar="EXPR", help="Values by SQL over the columns.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -149,18 +146,17 @@ def column_command(
         tensorrepo column widen photos width int64
         tensorrepo column drop photos embedding
     """
-    given = {
+    options = {
         "--default": default is not None, "--nullable": nullable, "--values": bool(values),
         "--sql": bool(sql),
     }  # fmt: skip
-    allowed = {"add": set(given), "widen": {"--nullable"}, "drop": set(), "rename": set()}
+    allowed = {"add": set(options), "widen": {"--nullable"}, "drop": set(), "rename": set()}
     if action not in allowed:
         raise InvalidInputError(f"no action {action!r}: there are {', '.join(allowed)}")
-    if extra := [
-        option for option, used in given.items() if used and option not in allowed[action]
-    ]:
+    extra = [name for name, used in options.items() if used and name not in allowed[action]]
+    if extra:
         raise InvalidInputError(f"`column {action}` takes no {extra[0]}")
-    source = place(context, values) if values else None
+    source = resolve_path(context, values) if values else None
     if sql:
         if source is not None:
             raise InvalidInputError("values come from --sql or from --values, not from both")
@@ -177,9 +173,9 @@ def column_command(
 
 
 def set_command(
-    context: typer.Context,
+    context: Context,
     name: DatasetArgument,
-    properties: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="What to note.")],
+    properties: Annotated[list[str], Argument(metavar="KEY=VALUE...", help="What to note.")],
     as_json: JsonOption = False,
 ) -> None:
     """Note properties of a dataset, and stage it: a licence, a source, which column is its key.
@@ -192,8 +188,8 @@ def set_command(
         tensorrepo set photos key='["name", "split"]'
         tensorrepo set photos source=null
     """
-    given = dict(_setting(each, "property", "KEY=VALUE") for each in properties)
-    values = {key: parse_property(text) for key, text in given.items()}
+    texts = dict(pair(each, "property", "KEY=VALUE") for each in properties)
+    values = {key: parse_property(text) for key, text in texts.items()}
     _change(
         context,
         name,
@@ -204,12 +200,12 @@ def set_command(
 
 
 def compact_command(
-    context: typer.Context,
+    context: Context,
     name: DatasetArgument,
-    target: Annotated[str, typer.Option("--target", help="Bytes of a fragment.")] = "64MiB",
-    budget: Annotated[str, typer.Option("--budget", help="Bytes of memory.")] = "256MiB",
+    target: Annotated[str, Option("--target", help="Bytes of a fragment.")] = "64MiB",
+    budget: Annotated[str, Option("--budget", help="Bytes of memory.")] = "256MiB",
     everything: Annotated[
-        bool, typer.Option("--everything", help="Write all rows anew, not only what is worn.")
+        bool, Option("--everything", help="Write all rows anew, not only what is worn.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -239,9 +235,9 @@ def compact_command(
 # ------------------------------------------------------------------------------ what is meant
 
 
-def _sql_verb(given: Mapping[str, str], where: str | None) -> Any:
+def _sql_verb(texts: Mapping[str, str], where: str | None) -> Any:
     def verb(objects: ObjectWriter, dataset: Dataset, _: object, progress: Progress) -> Link:
-        rows, values = expression_updates(dataset, given, where)
+        rows, values = expression_updates(dataset, texts, where)
         return update_rows(
             objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
         )
@@ -254,20 +250,13 @@ def _rows(where: str | None, row: Sequence[str] | None) -> Where:
         raise InvalidInputError("say which rows are meant: --where EXPR, or --row N")
     if where is not None:
         return where
-    given = list(row or ())
-    numbers = [each.removeprefix("-").isdigit() for each in given]
+    names = list(row or ())
+    numbers = [each.removeprefix("-").isdigit() for each in names]
     if all(numbers):
-        return [int(each) for each in given]
+        return [int(each) for each in names]
     if any(numbers):
         raise InvalidInputError("--row takes either numbers or ids in one command")
-    return given
-
-
-def _setting(text: str, of: str, form: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise InvalidInputError(f"{of} {text!r}: expected {form}")
-    return name.strip(), value
+    return names
 
 
 def _column_verb(
@@ -297,8 +286,8 @@ def _column_verb(
 
 def _sql_column(column: str, new: str | None, sql: str) -> ColumnVerb:
     def verb(objects: ObjectWriter, dataset: Dataset, progress: Progress) -> Link:
-        given = None if new is None else parse_type(new)
-        kind, values = expression_values(dataset, sql, given)
+        declared = None if new is None else parse_type(new)
+        kind, values = expression_values(dataset, sql, declared)
         wanted = Column(column, kind, nullable=True)
         return evolve.add_column(
             objects, dataset, wanted, values, progress=lambda done, _: progress(done, len(dataset))
@@ -330,14 +319,14 @@ def _add_verb(
     )
 
 
-def _needed(given: str | None, what: str) -> str:
-    if given is None:
-        raise InvalidInputError(what)
-    return given
+def _needed(text: str | None, message: str) -> str:
+    if text is None:
+        raise InvalidInputError(message)
+    return text
 
 
 def _change(
-    context: typer.Context,
+    context: Context,
     name: str,
     verb: Verb,
     what: str,
@@ -348,10 +337,10 @@ def _change(
     session = session_of(context)
     with session.here.locked(), output.row_progress(f"changing {name}") as progress:
         changed = change_dataset(session, name, verb, what, where, progress)
-    output.answer(asdict(changed), _told(changed), as_json=as_json)
+    output.answer(asdict(changed), _change_text(changed), as_json=as_json)
 
 
-def _told(changed: Changed) -> str:
+def _change_text(changed: Changed) -> str:
     if not changed.changed:
         why = ": no row is meant" if changed.chosen == 0 else ""
         return f"{changed.path} is unchanged{why}"

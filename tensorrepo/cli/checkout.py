@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, place, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, resolve_path, session_of
 from tensorrepo.cli.complete import complete_entry, complete_ref
 from tensorrepo.cli.move import show_head
 from tensorrepo.formats.exchange.registry import parse_options
@@ -20,24 +20,18 @@ if TYPE_CHECKING:
 
 
 def checkout_command(
-    context: typer.Context,
-    ref: Annotated[
-        str, typer.Argument(help="A branch, tag or commit.", autocompletion=complete_ref)
-    ],
+    context: Context,
+    ref: Annotated[str, Argument(help="A branch, tag or commit.", autocompletion=complete_ref)],
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATH", help="Entries to write out.", autocompletion=complete_entry),
+        Argument(metavar="PATH", help="Entries to write out.", autocompletion=complete_entry),
     ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="DIR", help="Write them into DIR.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite files that were changed.")
-    ] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Stand at a commit, no branch.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Carry staged changes over.")] = False,
+    to: Annotated[str | None, Option("--to", metavar="DIR", help="Write them into DIR.")] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite files that were changed.")] = False,
+    detach: Annotated[bool, Option("--detach", help="Stand at a commit, no branch.")] = False,
+    keep: Annotated[bool, Option("--keep", help="Carry staged changes over.")] = False,
     update: Annotated[
-        bool, typer.Option("--update", help="Write clean tracked files anew as REF has them.")
+        bool, Option("--update", help="Write clean tracked files anew as REF has them.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,7 +49,7 @@ def checkout_command(
     session = session_of(context)
     with session.here.locked():
         if paths:
-            folder = place(context, to) if to is not None else None
+            folder = resolve_path(context, to) if to is not None else None
             with output.working(f"writing {', '.join(paths)}"):
                 written = checkout_paths(session, ref, paths, to=folder, force=force)
             show_written(session, written, as_json=as_json)
@@ -65,13 +59,13 @@ def checkout_command(
         try:
             revision = session.resolve(ref)
         except NotFoundError as error:
-            raise _named_an_entry(session, ref, error) from None
+            raise _names_an_entry(session, ref, error) from None
         is_branch = revision.ref is not None and revision.ref.startswith(BRANCHES)
         head = switch(session, ref, detach=detach or not is_branch, keep=keep)
         show_head(session, head, update=update, as_json=as_json)
 
 
-def _named_an_entry(session: Session, ref: str, error: NotFoundError) -> NotFoundError:
+def _names_an_entry(session: Session, ref: str, error: NotFoundError) -> NotFoundError:
     """The error of a ref that is not there, with what to type where it names an entry of HEAD."""
     try:
         _, path, _ = session.find(ref)
@@ -84,19 +78,18 @@ def _named_an_entry(session: Session, ref: str, error: NotFoundError) -> NotFoun
 
 
 def export_command(
-    context: typer.Context,
+    context: Context,
     name: Annotated[
-        str,
-        typer.Argument(metavar="NAME[@REF]", help="The entry.", autocompletion=complete_entry),
+        str, Argument(metavar="NAME[@REF]", help="The entry.", autocompletion=complete_entry)
     ],
-    to: Annotated[str, typer.Option("--to", metavar="PATH", help="Where to write it.")],
+    to: Annotated[str, Option("--to", metavar="PATH", help="Where to write it.")],
     format_name: Annotated[
-        str | None, typer.Option("--format", help="The format; else told by PATH's suffix.")
+        str | None, Option("--format", help="The format; else told by PATH's suffix.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
+        list[str] | None, Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what is at PATH.")] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -108,28 +101,18 @@ def export_command(
         tensorrepo export classifier --to model.safetensors
     """
     session = session_of(context, repo)
-    target, options = place(context, to), parse_options(option or [])
-    with output.progress(f"writing {name}", None) as told:
+    target, options = resolve_path(context, to), parse_options(option or [])
+    with output.progress(f"writing {name}", None) as advance:
         written = export(
-            session, name, target, format_name, force=force, options=options, progress=told
+            session, name, target, format_name, force=force, options=options, progress=advance
         )
     show_written(session, [written], as_json=as_json)
 
 
 def show_written(session: Session, written: list[Written], *, as_json: bool) -> None:
+    """Tell which files an entry became."""
     if as_json:
-        output.json_value(
-            [
-                {
-                    "entry": one.entry,
-                    "path": str(one.path),
-                    "format": one.format,
-                    "files": one.files,
-                    "bytes": one.bytes,
-                }
-                for one in written
-            ]
-        )
+        output.json_value([output.to_document(each) for each in written])
         return
     for one in written:
         inside = session.workspace and one.path.is_relative_to(session.workspace.root)

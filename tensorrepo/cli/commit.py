@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, session_of
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def commit_command(
-    context: typer.Context,
-    message: Annotated[str, typer.Option("-m", "--message", help="What, and why.")],
+    context: Context,
+    message: Annotated[str, Option("-m", "--message", help="What, and why.")],
     as_json: JsonOption = False,
 ) -> None:
     """Record what is staged, as one commit.
@@ -37,13 +37,13 @@ def commit_command(
         outcome = commit_staged(session, message)
     made = outcome.made
     if outcome.earlier is not None:
-        told = {"commit": outcome.earlier, "branch": session.head and session.head.branch}
+        value = {"commit": outcome.earlier, "branch": session.head and session.head.branch}
         line = f"What was staged is committed already, as {outcome.earlier:.12}: nothing is left."
-        output.answer(told, line, as_json=as_json)
+        output.answer(value, line, as_json=as_json)
         return
     if made is None:
         output.note("nothing to commit: stage something with `tensorrepo add`")
-        raise typer.Exit(NOTHING_TO_DO)
+        raise Exit(NOTHING_TO_DO)
     branch = session.branch()
     output.answer(committed_json(branch, made), *committed_lines(branch, made), as_json=as_json)
 
@@ -72,14 +72,12 @@ def committed_lines(branch: str, made: Committed) -> list[str]:
 
 
 def merge_command(
-    context: typer.Context,
-    ref: Annotated[
-        str, typer.Argument(help="A branch or any commit.", autocompletion=complete_ref)
-    ],
-    message: Annotated[str | None, typer.Option("-m", "--message", help="Of the commit.")] = None,
+    context: Context,
+    ref: Annotated[str, Argument(help="A branch or any commit.", autocompletion=complete_ref)],
+    message: Annotated[str | None, Option("-m", "--message", help="Of the commit.")] = None,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--strategy",
             metavar="[PATH=]STRATEGY",
             help="For conflicts: fail, ours, theirs; for models also average, slerp, "
@@ -87,7 +85,7 @@ def merge_command(
         ),
     ] = None,
     commit: Annotated[
-        bool, typer.Option("--no-ff", help="Make a commit also where moving forward is enough.")
+        bool, Option("--no-ff", help="Make a commit also where moving forward is enough.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -106,7 +104,7 @@ def merge_command(
     session = session_of(context)
     general, by_path = merge_strategies(session, strategy or [], ref)
     branch = session.branch()
-    with session.here.locked(), output.conflicts_told(as_json=as_json):
+    with session.here.locked(), output.conflicts_shown(as_json=as_json):
         refuse_staged(session)
         outcome = combine.merge(
             session.repository,
@@ -124,17 +122,17 @@ def merge_command(
 
 def _report_merge(branch: str, ref: str, outcome: combine.MergeOutcome, *, as_json: bool) -> None:
     made = outcome.committed
-    told: dict[str, Any] = {
+    value: dict[str, Any] = {
         "branch": branch,
         "commit": outcome.forwarded,
         "forwarded": bool(outcome.forwarded),
     }
     if made is not None:
         changed = made.commit.changed or ()
-        told |= {"commit": made.digest, "changed": changed}
+        value |= {"commit": made.digest, "changed": changed}
         lines = [f"[{branch} {made.digest:.12}] merged {ref}", *(f"  {path}" for path in changed)]
     elif outcome.forwarded is not None:
         lines = [f"Branch {branch} moved forward to {outcome.forwarded:.12}."]
     else:
         lines = [f"{branch} has all of {ref} already."]
-    output.answer(told, *lines, as_json=as_json)
+    output.answer(value, *lines, as_json=as_json)

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
     from tensorrepo.workspace.session import Session
 
-Names = dict["Digest", list[str]]
+RefNames = dict["Digest", list[str]]
 
 
-def names_of(session: Session) -> Names:
+def names_of(session: Session) -> RefNames:
     """Branches and tags, and HEAD, by the commit that they stand at."""
-    names: Names = {}
+    names: RefNames = {}
     head = session.head
     for ref, at in sorted(session.repository.log.refresh().state.refs.items()):
         space, _, name = ref.partition("/")
@@ -34,14 +34,14 @@ def _time(commit: Commit) -> str:
     return datetime.fromtimestamp(commit.time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def headline(digest: Digest, commit: Commit, names: Names) -> str:
+def headline(digest: Digest, commit: Commit, names: RefNames) -> str:
     """One line, with markup."""
     refs = f" [green]({output.escape(', '.join(names[digest]))})[/green]" if digest in names else ""
     subject = output.escape(commit.message.partition("\n")[0])
     return f"[yellow]{digest:.12}[/yellow]{refs} {subject}"
 
 
-def whole(digest: Digest, commit: Commit, names: Names) -> str:
+def whole(digest: Digest, commit: Commit, names: RefNames) -> str:
     """Everything but what it changed, with markup."""
     refs = f" [green]({output.escape(', '.join(names[digest]))})[/green]" if digest in names else ""
     lines = [f"[yellow]commit {digest}[/yellow]{refs}"]
@@ -52,7 +52,7 @@ def whole(digest: Digest, commit: Commit, names: Names) -> str:
     return "\n".join([*lines, ""])
 
 
-def commit_json(digest: Digest, commit: Commit, names: Names) -> dict[str, object]:
+def commit_json(digest: Digest, commit: Commit, names: RefNames) -> dict[str, object]:
     """For programs."""
     return {
         "commit": digest,

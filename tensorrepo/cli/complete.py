@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Context
 
 from tensorrepo.cli.common import started_in
 from tensorrepo.repo.errors import Error
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 MANY = 1000
 
 
-def complete_branch(context: typer.Context, incomplete: str) -> list[str]:
+def complete_branch(context: Context, incomplete: str) -> list[str]:
     """Names of branches."""
     return _starting(_refs(context, (BRANCHES,)), incomplete)
 
 
-def complete_tag(context: typer.Context, incomplete: str) -> list[str]:
+def complete_tag(context: Context, incomplete: str) -> list[str]:
     """Names of tags."""
     return _starting(_refs(context, (TAGS,)), incomplete)
 
 
-def complete_ref(context: typer.Context, incomplete: str) -> list[str]:
+def complete_ref(context: Context, incomplete: str) -> list[str]:
     """Branches, tags and HEAD; after ``A..`` the other side."""
     before, dots, last = incomplete.rpartition("..")
     return [f"{before}{dots}{name}" for name in _starting(_all_refs(context), last)]
 
 
-def complete_registered(context: typer.Context, incomplete: str) -> list[str]:
+def complete_registered(context: Context, incomplete: str) -> list[str]:
     """Names of registered models."""
     try:
         names = list(registered(_session(context).repository.log.refresh()))
@@ -50,12 +50,12 @@ def complete_registered(context: typer.Context, incomplete: str) -> list[str]:
     return _starting(names, incomplete)
 
 
-def complete_entry(context: typer.Context, incomplete: str) -> list[str]:
+def complete_entry(context: Context, incomplete: str) -> list[str]:
     """Entries of HEAD, and what is staged."""
     return _starting(_entries(context, None), incomplete)
 
 
-def complete_place(context: typer.Context, incomplete: str) -> list[str]:
+def complete_place(context: Context, incomplete: str) -> list[str]:
     """``[REF:]PATH``: entries of HEAD, refs with a colon, and after it entries of that commit."""
     ref, path = split_path(incomplete)
     if path is not None:
@@ -64,16 +64,16 @@ def complete_place(context: typer.Context, incomplete: str) -> list[str]:
     return _starting([*_entries(context, None), *refs], incomplete)
 
 
-def complete_ref_or_entry(context: typer.Context, incomplete: str) -> list[str]:
+def complete_ref_or_entry(context: Context, incomplete: str) -> list[str]:
     """Refs first, entries after them."""
     return complete_ref(context, incomplete) + complete_entry(context, incomplete)
 
 
-def _all_refs(context: typer.Context) -> list[str]:
+def _all_refs(context: Context) -> list[str]:
     return ["HEAD", *_refs(context, (BRANCHES, TAGS))]
 
 
-def _refs(context: typer.Context, spaces: tuple[str, ...]) -> list[str]:
+def _refs(context: Context, spaces: tuple[str, ...]) -> list[str]:
     try:
         refs = _session(context).repository.log.refresh().state.refs
     except (Error, OSError):
@@ -81,7 +81,7 @@ def _refs(context: typer.Context, spaces: tuple[str, ...]) -> list[str]:
     return [ref.split("/", 1)[1] for ref in sorted(refs) if ref.startswith(spaces)]
 
 
-def _entries(context: typer.Context, ref: str | None) -> list[str]:
+def _entries(context: Context, ref: str | None) -> list[str]:
     try:
         session = _session(context)
         tree = session.resolve(ref).commit.tree
@@ -89,12 +89,12 @@ def _entries(context: typer.Context, ref: str | None) -> list[str]:
         staged = list(session.workspace.staging().entries) if session.workspace and not ref else []
     except (Error, OSError):
         return []
-    known = list(dict.fromkeys([*paths, *staged]))
-    short = [path.partition("/")[2] for path in known if path.partition("/")[0] in SPACES]
-    return [*known, *short]
+    names = list(dict.fromkeys([*paths, *staged]))
+    short = [path.partition("/")[2] for path in names if path.partition("/")[0] in SPACES]
+    return [*names, *short]
 
 
-def _session(context: typer.Context) -> Session:
+def _session(context: Context) -> Session:
     return open_session(started_in(context), context.params.get("repo"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.commits import commit_json, names_of, whole
@@ -32,9 +32,9 @@ SHOWN_ROWS = 20  # of each dataset, unless told
 
 
 def show_command(
-    context: typer.Context,
+    context: Context,
     what: Annotated[
-        str | None, typer.Argument(metavar="REF[:PATH]", autocompletion=complete_place)
+        str | None, Argument(metavar="REF[:PATH]", autocompletion=complete_place)
     ] = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -60,8 +60,8 @@ def show_command(
     compared = compare(session.repository, before, commit.tree)
     names = names_of(session)
     if as_json:
-        told = commit_json(revision.digest, commit, names)
-        output.json_value(told | {"diff": compared.to_json()})
+        document = commit_json(revision.digest, commit, names)
+        output.json_value(document | {"diff": compared.to_json()})
         return
     output.styled(whole(revision.digest, commit, names))
     output.lines(compared.lines())
@@ -77,34 +77,30 @@ def _named_an_entry(session: Session, what: str | None, error: NotFoundError) ->
 
 
 def diff_command(
-    context: typer.Context,
+    context: Context,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="A B|A..B -- PATH",
             help="Two commits (B: HEAD); only these entries.",
             autocompletion=complete_ref_or_entry,
         ),
     ] = None,
-    stat: Annotated[bool, typer.Option("--stat", help="A line for each entry.")] = False,
+    stat: Annotated[bool, Option("--stat", help="A line for each entry.")] = False,
     rows: Annotated[
-        bool, typer.Option("--rows", help="Rows of datasets that changed, cell by cell.")
+        bool, Option("--rows", help="Rows of datasets that changed, cell by cell.")
     ] = False,
     limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, help="Rows of each dataset; else 20, with --json all."),
+        int | None, Option("--limit", min=1, help="Rows of each dataset; else 20, with --json all.")
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="COL[,COL]", help="Match rows by these columns, not by id."),
+        Option("--key", metavar="COL[,COL]", help="Match rows by these columns, not by id."),
     ] = None,
     columns: Annotated[
-        str | None,
-        typer.Option("--columns", metavar="COL[,COL]", help="Compare and show only these."),
+        str | None, Option("--columns", metavar="COL[,COL]", help="Compare and show only these.")
     ] = None,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 when they differ.")
-    ] = False,
+    exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when they differ.")] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -132,7 +128,7 @@ def diff_command(
     else:
         output.lines(compared.lines(stat=stat))
     if exit_code and compared.differs:
-        raise typer.Exit(NOTHING_TO_DO)
+        raise Exit(NOTHING_TO_DO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +184,10 @@ def _lacking(compared: Comparison, wanted: _Wanted) -> dict[str, str]:
     return lacking
 
 
-def _naming(change: DatasetChange, told: Iterator[_T]) -> Iterator[_T]:
-    """`told`, whose errors name the dataset: there may be several."""
+def _naming(change: DatasetChange, items: Iterator[_T]) -> Iterator[_T]:
+    """`items`, whose errors name the dataset: there may be several."""
     try:
-        yield from told
+        yield from items
     except InvalidInputError as error:
         raise InvalidInputError(f"{change.path}: {error}") from error
 
@@ -220,8 +216,8 @@ def _show_entry(session: Session, what: str, *, as_json: bool) -> None:
     described = describe_entry(session.repository.objects, path, entry)
     files = files_in_place(session.repository.objects, [entry])
     if as_json:
-        told = {"commit": revision.digest, **described.to_json()}
-        output.json_value({**told, "files_in_place": [asdict(file) for file in files]})
+        document = {"commit": revision.digest, **described.to_json()}
+        output.json_value({**document, "files_in_place": [asdict(file) for file in files]})
         return
     output.line(f"{described.path} ({described.kind}) in commit {revision.digest:.12}")
     output.line(f"  {described.shape}, {output.bytes_text(described.bytes)}, digest {entry.digest}")

@@ -21,15 +21,15 @@ def graph_lines(history: Iterable[tuple[str, Sequence[str]]]) -> Iterator[tuple[
     for commit, parents in history:
         if commit not in waiting:
             waiting.append(commit)
-        place = waiting.index(commit)
-        yield commit, " ".join("*" if at == place else "|" for at in range(len(waiting)))
-        joining = [at for at, wanted in enumerate(waiting) if wanted == commit and at != place]
-        waiting[place] = parents[0] if parents else ""
-        if parents and parents[0] in waiting[:place]:
-            joining.append(place)
+        column = waiting.index(commit)
+        yield commit, " ".join("*" if at == column else "|" for at in range(len(waiting)))
+        joining = [at for at, wanted in enumerate(waiting) if wanted == commit and at != column]
+        waiting[column] = parents[0] if parents else ""
+        if parents and parents[0] in waiting[:column]:
+            joining.append(column)
         if joining:
             yield None, _joining(len(waiting), joining)
-        gone = set(joining) if parents else {*joining, place}
+        gone = set(joining) if parents else {*joining, column}
         waiting = [wanted for at, wanted in enumerate(waiting) if at not in gone]
         fresh = [parent for parent in parents[1:] if parent not in waiting]
         if fresh:

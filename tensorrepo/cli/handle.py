@@ -15,10 +15,10 @@ from tensorrepo.repository import Repository
 from tensorrepo.sdk import reopen
 
 if TYPE_CHECKING:
-    import typer
+    from typer import Context
 
 
-def handle_of(context: typer.Context, url: str | None = None) -> Repository:
+def handle_of(context: Context, url: str | None = None) -> Repository:
     """The repository of a command; who works in the workspace is its author."""
     session = session_of(context, url)
     try:

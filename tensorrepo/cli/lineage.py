@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import typer
+from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
@@ -21,36 +21,32 @@ if TYPE_CHECKING:
 
 
 def lineage_command(
-    context: typer.Context,
+    context: Context,
     path: Annotated[
-        str,
-        typer.Argument(metavar="[REF:]PATH", help="Such as models/net, runs/exp1, or a URL."),
+        str, Argument(metavar="[REF:]PATH", help="Such as models/net, runs/exp1, or a URL.")
     ],
-    up: Annotated[
-        bool, typer.Option("--up", help="What it came from (this is the default).")
-    ] = False,
-    down: Annotated[bool, typer.Option("--down", help="What came from it.")] = False,
-    depth: Annotated[int | None, typer.Option(min=1, help="So many edges away at most.")] = None,
+    up: Annotated[bool, Option("--up", help="What it came from (this is the default).")] = False,
+    down: Annotated[bool, Option("--down", help="What came from it.")] = False,
+    depth: Annotated[int | None, Option(min=1, help="So many edges away at most.")] = None,
     relation: Annotated[
         list[str] | None,
-        typer.Option("--relation", metavar="WORD", help="Only over these edges; repeatable."),
+        Option("--relation", metavar="WORD", help="Only over these edges; repeatable."),
     ] = None,
     all_versions: Annotated[
-        bool, typer.Option("--all-versions", help="Of all that was ever at PATH.")
+        bool, Option("--all-versions", help="Of all that was ever at PATH.")
     ] = False,
-    dot: Annotated[bool, typer.Option("--dot", help="For Graphviz.")] = False,
+    dot: Annotated[bool, Option("--dot", help="For Graphviz.")] = False,
     deleted: Annotated[
-        bool, typer.Option("--deleted", help="Models that saw rows which the dataset has no more.")
+        bool, Option("--deleted", help="Models that saw rows which the dataset has no more.")
     ] = False,
     data_since: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--data-since", metavar="[REF:]MODEL", help="What its data differ in from this one's."
         ),
     ] = None,
     reproducible: Annotated[
-        bool,
-        typer.Option("--reproducible", help="Whether it can be made again; exits with 1 if not."),
+        bool, Option("--reproducible", help="Whether it can be made again; exits with 1 if not.")
     ] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -68,7 +64,7 @@ def lineage_command(
         tensorrepo lineage models/net --data-since v1:models/net
         tensorrepo lineage models/net --reproducible
     """
-    ask = partial(_of, session_of(context, repo), handle_of(context, repo))
+    ask = partial(_lineage_of, session_of(context, repo), handle_of(context, repo))
     lineage = ask(path, all_versions=all_versions)
     if deleted:
         _show_deleted(lineage, as_json=as_json)
@@ -77,15 +73,17 @@ def lineage_command(
     elif reproducible:
         _show_findings(lineage, as_json=as_json)
     else:
-        found: dict[str, Kinship] = {}
+        kin: dict[str, Kinship] = {}
         if up or not down:
-            found["ancestors"] = lineage.ancestors(depth=depth, relations=relation or ())
+            kin["ancestors"] = lineage.ancestors(depth=depth, relations=relation or ())
         if down:
-            found["descendants"] = lineage.descendants(depth=depth, relations=relation or ())
-        _show(found, dot=dot, as_json=as_json)
+            kin["descendants"] = lineage.descendants(depth=depth, relations=relation or ())
+        _show_kin(kin, dot=dot, as_json=as_json)
 
 
-def _of(session: Session, handle: Repository, text: str, *, all_versions: bool = False) -> Lineage:
+def _lineage_of(
+    session: Session, handle: Repository, text: str, *, all_versions: bool = False
+) -> Lineage:
     if "://" in text or text.startswith("runs/"):
         return handle.lineage(text)
     ref, path = split_path(text) if ":" in text else (session.default_ref, text)
@@ -93,61 +91,52 @@ def _of(session: Session, handle: Repository, text: str, *, all_versions: bool =
     return handle.lineage(path or "", commit, all_versions=all_versions)
 
 
-def _show(found: dict[str, Kinship], *, dot: bool, as_json: bool) -> None:
+def _show_kin(kin: dict[str, Kinship], *, dot: bool, as_json: bool) -> None:
     if as_json:
-        output.json_value({name: kinship.to_json() for name, kinship in found.items()})
+        output.json_value({name: kinship.to_json() for name, kinship in kin.items()})
         return
     if dot:
-        one, *others = found.values()
+        one, *others = kin.values()
         output.line(one.joined(others[0]).dot() if others else one.dot())
         return
-    for name, kinship in found.items():
-        if len(found) > 1:
+    for name, kinship in kin.items():
+        if len(kin) > 1:
             output.line(f"{name}:")
         output.lines(output.printable(text, keep="\n") for text in kinship.lines())
 
 
 def _show_deleted(lineage: Lineage, *, as_json: bool) -> None:
-    found = lineage.saw_deleted()
-    if as_json:
-        output.json_value([msgspec.to_builtins(one) | {"summary": one.summary} for one in found])
-    elif found:
-        output.table(
-            ("model", "version", "trained on", "rows gone", "saw of it"),
-            [
-                (
-                    one.model.path,
-                    one.model.key[:12],
-                    one.dataset.key[:12],
-                    one.summary,
-                    one.seen,
-                )
-                for one in found
-            ],
-        )
-    else:
-        output.note("no model was trained on rows that are gone")
+    columns = {
+        "model": "model.path",
+        "version": lambda saw: saw.model.key[:12],
+        "trained on": lambda saw: saw.dataset.key[:12],
+        "rows gone": "summary",
+        "saw of it": "seen",
+    }
+    empty = "no model was trained on rows that are gone"
+    records = lineage.saw_deleted()
+    output.show(records, columns, as_json=as_json, document=_summarized, empty=empty)
 
 
 def _show_changes(old: Lineage, new: Lineage, *, as_json: bool) -> None:
+    columns = {
+        "dataset": "path",
+        "old": lambda change: (change.old or "-")[:12],
+        "new": lambda change: (change.new or "-")[:12],
+        "what differs": "summary",
+    }
+    empty = "of neither model is it known what it was trained on"
     changes = old.data_changes(new)
-    if as_json:
-        output.json_value([msgspec.to_builtins(one) | {"summary": one.summary} for one in changes])
-    elif changes:
-        rows = [
-            (one.path, (one.old or "-")[:12], (one.new or "-")[:12], one.summary) for one in changes
-        ]
-        output.table(("dataset", "old", "new", "what differs"), rows)
-    else:
-        output.note("of neither model is it known what it was trained on")
+    output.show(changes, columns, as_json=as_json, document=_summarized, empty=empty)
+
+
+def _summarized(record: Any) -> dict[str, Any]:
+    return {**msgspec.to_builtins(record), "summary": record.summary}
 
 
 def _show_findings(lineage: Lineage, *, as_json: bool) -> None:
     findings = lineage.reproducible()
-    if as_json:
-        output.json_value([msgspec.to_builtins(one) for one in findings])
-    else:
-        rows = [("yes" if one.ok else "NO", one.what, one.why) for one in findings]
-        output.table(("", "needed", "why"), rows)
+    columns = {"": lambda one: "yes" if one.ok else "NO", "needed": "what", "why": "why"}
+    output.show(findings, columns, as_json=as_json)
     if not all(one.ok for one in findings):
-        raise typer.Exit(NOTHING_TO_DO)
+        raise Exit(NOTHING_TO_DO)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.commits import Names, commit_json, headline, names_of, whole
+from tensorrepo.cli.commits import RefNames, commit_json, headline, names_of, whole
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of, sides, split_words
 from tensorrepo.cli.complete import complete_ref_or_entry
 from tensorrepo.cli.graph import graph_lines
@@ -25,23 +25,21 @@ if TYPE_CHECKING:
 
 
 def log_command(
-    context: typer.Context,
+    context: Context,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="REF|A..B -- PATH",
             help="From where; only commits that changed these.",
             autocompletion=complete_ref_or_entry,
         ),
     ] = None,
-    graph: Annotated[bool, typer.Option("--graph", help="Draw how commits join.")] = False,
-    oneline: Annotated[bool, typer.Option("--oneline", help="A line for each commit.")] = False,
-    limit: Annotated[
-        int | None, typer.Option("-n", "--limit", min=0, help="At most so many.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="From every branch and tag.")] = False,
+    graph: Annotated[bool, Option("--graph", help="Draw how commits join.")] = False,
+    oneline: Annotated[bool, Option("--oneline", help="A line for each commit.")] = False,
+    limit: Annotated[int | None, Option("-n", "--limit", min=0, help="At most so many.")] = None,
+    everything: Annotated[bool, Option("--all", help="From every branch and tag.")] = False,
     void: Annotated[
-        bool, typer.Option("--void", help="Show entries of the log that had no effect, and why.")
+        bool, Option("--void", help="Show entries of the log that had no effect, and why.")
     ] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -101,33 +99,29 @@ def _tips(
     return [session.resolve(revisions[0] if revisions else None).digest], []
 
 
-def _show_graph(history: Iterator[tuple[Digest, Commit]], names: Names) -> None:
-    known: dict[str, Commit] = {}
+def _show_graph(history: Iterator[tuple[Digest, Commit]], names: RefNames) -> None:
+    drawn: dict[str, Commit] = {}
 
     def remembered() -> Iterator[tuple[str, tuple[str, ...]]]:
         for digest, commit in history:
-            known[digest] = commit
+            drawn[digest] = commit
             yield digest, commit.parents
 
     for digest, drawing in graph_lines(remembered()):
         if digest is None:
             output.line(drawing)
         else:
-            commit = known.pop(digest)
+            commit = drawn.pop(digest)
             output.styled(f"{drawing} {headline(digest, commit, names)}")  # type: ignore[arg-type]
 
 
 def _show_void(session: Session, *, as_json: bool) -> None:
     log = session.repository.log
-    found = []
-    for record, verdicts in log.judged(1, log.refresh().generation + 1):
-        found += [
-            {"record": record.gen, "txn": one.txn, "kind": one.kind, "reason": one.reason}
-            for one in verdicts
-            if not one.applied
-        ]
-    if as_json:
-        output.json_value(found)
-        return
-    for one in found:
-        output.line(f"record {one['record']}: {one['kind']} {one['txn']:.12} {one['reason']}")
+    void = [
+        {"record": record.gen, "txn": each.txn, "kind": each.kind, "reason": each.reason}
+        for record, verdicts in log.judged(1, log.refresh().generation + 1)
+        for each in verdicts
+        if not each.applied
+    ]
+    texts = ("record {record}: {kind} {txn:.12} {reason}".format_map(each) for each in void)
+    output.answer(void, *texts, as_json=as_json)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
@@ -15,7 +14,8 @@ from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.revisions import split_path
 from tensorrepo.workspace.describe import describe_entry, file_json, preview
 from tensorrepo.workspace.session import find_staged
-from tensorrepo.workspace.status import Status, status
+from tensorrepo.workspace.status import Status
+from tensorrepo.workspace.status import status as read_status
 
 if TYPE_CHECKING:
     from tensorrepo.repo.trees import Entry
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 
 def status_command(
-    context: typer.Context,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 when not clean.")
-    ] = False,
+    context: Context,
+    exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when not clean.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what is staged, what changed on disk, and where you are.
@@ -36,23 +34,29 @@ def status_command(
         tensorrepo status
         tensorrepo status --exit-code && echo clean
     """
-    found = status(session_of(context))
+    state = read_status(session_of(context))
     if as_json:
-        output.json_value(_status_json(found))
+        output.json_value(
+            _STATUS(state)
+            | {
+                "detached": state.head.branch is None,
+                "staged": [_STAGED(change) for change in state.staged],
+                "changed": [_CHANGED(change) for change in state.tracked],
+                "pending": [_PENDING(append) for append in state.pending],
+            }
+        )
     else:
-        _show_status(found)
-    if exit_code and not found.clean:
-        raise typer.Exit(NOTHING_TO_DO)
+        _show_status(state)
+    if exit_code and not state.clean:
+        raise Exit(NOTHING_TO_DO)
 
 
 def ls_command(
-    context: typer.Context,
-    place: Annotated[
+    context: Context,
+    where: Annotated[
         str,
-        typer.Argument(
-            metavar="REF[:PATH]",
-            help="A commit, or a folder of it.",
-            autocompletion=complete_place,
+        Argument(
+            metavar="REF[:PATH]", help="A commit, or a folder of it.", autocompletion=complete_place
         ),
     ] = "",
     repo: RepoOption = None,
@@ -67,29 +71,25 @@ def ls_command(
     """
     session = session_of(context, repo)
     objects = session.repository.objects
-    found = [describe_entry(objects, path, entry) for path, entry in _below(session, place)]
-    if as_json:
-        output.json_value([asdict(one) for one in found])
-        return
-    rows = [
-        (one.path, one.kind, one.shape, output.bytes_text(one.bytes), f"{one.digest:.12}")
-        for one in found
-    ]
-    if rows:
-        output.table(("path", "kind", "content", ">bytes", "digest"), rows)
+    entries = [describe_entry(objects, path, entry) for path, entry in _below(session, where)]
+    columns = {
+        "path": "path",
+        "kind": "kind",
+        "content": "shape",
+        ">bytes": lambda entry: output.bytes_text(entry.bytes),
+        "digest": lambda entry: entry.digest[:12],
+    }
+    output.show(entries, columns, as_json=as_json, empty="")
 
 
 def cat_command(
-    context: typer.Context,
+    context: Context,
     entry: Annotated[
-        str,
-        typer.Argument(metavar="[REF:]PATH", help="The entry.", autocompletion=complete_place),
+        str, Argument(metavar="[REF:]PATH", help="The entry.", autocompletion=complete_place)
     ],
-    rows: Annotated[
-        int, typer.Option("-n", "--rows", min=0, help="How many rows of a dataset.")
-    ] = 10,
-    start: Annotated[int, typer.Option("--start", min=0, help="The first of them.")] = 0,
-    staged: Annotated[bool, typer.Option("--staged", help="As it is staged, PATH alone.")] = False,
+    rows: Annotated[int, Option("-n", "--rows", min=0, help="How many rows of a dataset.")] = 10,
+    start: Annotated[int, Option("--start", min=0, help="The first of them.")] = 0,
+    staged: Annotated[bool, Option("--staged", help="As it is staged, PATH alone.")] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -102,72 +102,72 @@ def cat_command(
         tensorrepo cat files/README.md
     """
     session = session_of(context, repo)
-    path, found = find_staged(session, entry) if staged else session.find(entry)[1:]
+    path, stored = find_staged(session, entry) if staged else session.find(entry)[1:]
     objects = session.repository.objects
-    if found.kind is Kind.BLOB:
-        data = objects.get(found.digest).payload
+    if stored.kind is Kind.BLOB:
+        data = objects.get(stored.digest).payload
         output.json_value(file_json(path, data)) if as_json else output.raw(data)
         return
-    shown = preview(objects, path, found, session.outside, start=start, rows=rows)
+    shown = preview(objects, path, stored, session.outside, start=start, rows=rows)
     if as_json:
         output.json_lines(shown.records)
     else:
         output.table(shown.columns, shown.rows)
 
 
-def _below(session: Session, place: str) -> list[tuple[str, Entry]]:
+def _below(session: Session, where: str) -> list[tuple[str, Entry]]:
     """The entries that ``[REF[:PATH]]`` names: all, those of a folder, or one."""
-    ref, path = split_path(place) if place else (session.default_ref, None)
+    ref, path = split_path(where) if where else (session.default_ref, None)
     tree = session.resolve(ref).commit.tree
     wanted = (path or "").strip("/")
-    found = list(session.repository.entries(tree, f"{wanted}/" if wanted else ""))
-    if found or not wanted:
-        return found
+    entries = list(session.repository.entries(tree, f"{wanted}/" if wanted else ""))
+    if entries or not wanted:
+        return entries
     _, full, entry = session.find(f"{ref}:{wanted}")
     return [(full, entry)]
 
 
-def _show_status(found: Status) -> None:
-    place = (
-        f"On branch {found.head.branch}" if found.head.branch
-        else f"HEAD is detached at {found.head.commit:.12}"
+def _show_status(status: Status) -> None:
+    where = (
+        f"On branch {status.head.branch}" if status.head.branch
+        else f"HEAD is detached at {status.head.commit:.12}"
     )  # fmt: skip
-    output.line(f"{place}, {f'at {found.tip:.12}' if found.tip else 'no commit yet'}")
-    output.line(f"Repository {found.url}")
-    if found.moved:
-        output.line(f"The branch moved by {found.moved} since you staged; `commit` will merge.")
-    for one in found.pending:
+    output.line(f"{where}, {f'at {status.tip:.12}' if status.tip else 'no commit yet'}")
+    output.line(f"Repository {status.url}")
+    if status.moved:
+        output.line(f"The branch moved by {status.moved} since you staged; `commit` will merge.")
+    for one in status.pending:
         output.line(
             f"What became of log record {one.generation} is unknown: run `tensorrepo resolve`."
         )
-    if found.committed:
+    if status.committed:
         output.line(
-            f"What is staged is in commit {found.committed:.12} already: a command was cut off "
+            f"What is staged is in commit {status.committed:.12} already: a command was cut off "
             "before it could say so. `tensorrepo commit` or `add` tidies up."
         )
-    if found.staged:
+    if status.staged:
         output.line("\nStaged for the next commit:")
-        for change in found.staged:
+        for change in status.staged:
             output.line(f"  {change.what:9} {change.path}{_amount(change)}")
-        _show_lease(found)
-    if found.tracked:
+        _show_lease(status)
+    if status.tracked:
         output.line("\nChanged on disk (`tensorrepo add PATH` stages it):")
-        for tracked in found.tracked:
+        for tracked in status.tracked:
             count = len(tracked.files)
             output.line(f"  {tracked.path} ({output.counted(count, 'file')})")
-    if found.outdated:
+    if status.outdated:
         output.line("\nWritten out from another version:")
-        for path in found.outdated:
+        for path in status.outdated:
             output.line(f"  {path}")
-    if found.clean:
+    if status.clean:
         output.line("\nNothing is staged, and nothing changed on disk.")
 
 
-def _show_lease(found: Status) -> None:
-    if found.lease_age_seconds is None:
+def _show_lease(status: Status) -> None:
+    if status.lease_age_seconds is None:
         return
-    age = output.age_text(found.lease_age_seconds)
-    if found.lease_expired:
+    age = output.age_text(status.lease_age_seconds)
+    if status.lease_expired:
         output.line(
             f"  The lease that keeps these has expired, it was renewed {age} ago. `commit` stores "
             "again what was collected, or says what to add again."
@@ -184,27 +184,12 @@ def _amount(change: StagedChange) -> str:
     return f"  ({', '.join(parts)})" if parts else ""
 
 
-def _status_json(found: Status) -> dict[str, object]:
-    return {
-        "url": found.url,
-        "branch": found.head.branch,
-        "commit": found.tip,
-        "detached": found.head.branch is None,
-        "moved": found.moved,
-        "staged": [
-            {
-                "path": one.path,
-                "change": one.what,
-                "digest": one.staged.digest,
-                "rows": one.staged.rows,
-                "bytes": one.staged.bytes,
-            }
-            for one in found.staged
-        ],
-        "changed": [{"path": one.path, "files": one.files} for one in found.tracked],
-        "outdated": list(found.outdated),
-        "lease_age_seconds": found.lease_age_seconds,
-        "committed": found.committed,
-        "pending": [{"txn": one.txn, "generation": one.generation} for one in found.pending],
-        "clean": found.clean,
-    }
+_STATUS = output.fields(
+    "url", "branch=head.branch", "commit=tip", "detached=head", "moved", "staged",
+    "changed=tracked", "outdated", "lease_age_seconds", "committed", "pending", "clean",
+)  # fmt: skip
+_STAGED = output.fields(
+    "path", "change=what", "digest=staged.digest", "rows=staged.rows", "bytes=staged.bytes"
+)
+_CHANGED = output.fields("path", "files")
+_PENDING = output.fields("txn", "generation")

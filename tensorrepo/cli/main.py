@@ -1,4 +1,4 @@
-"""Which command was meant, and what does the shell get told?
+"""Command line: lazy table of commands, options of the root, exit codes of failures.
 
 Commands are loaded when they are called: `tensorrepo --help` needs this table alone, so that it
 answers at once. A failure becomes one message on standard error and an exit code by its kind.
@@ -32,81 +32,116 @@ START, CHANGE, LOOK, BRANCH, MORE = (
     "Start", "Change", "Look", "Branch and go back", "Care and settings",
 )  # fmt: skip
 
-# name: (module under tensorrepo.cli, one line of help, panel); a group's name stands before
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "init": ("start", "Make a repository and a workspace here.", START),
-    "config": ("start", "Show or set your name, address and other settings.", START),
-    "add": ("stage", "Read a file or folder and stage it as a dataset, model or file.", CHANGE),
-    "adopt": ("adopt", "Stage a dataset whose rows stay in the files that they are in.", CHANGE),
-    "update": ("change", "Give rows of a dataset other values.", CHANGE),
-    "delete": ("change", "Delete rows of a dataset.", CHANGE),
-    "column": ("change", "Add, drop, rename or widen a column of a dataset.", CHANGE),
-    "set": ("change", "Note properties of a dataset: a licence, a source, its key.", CHANGE),
-    "compact": ("change", "Write the worn parts of a dataset anew.", CHANGE),
-    "rm": ("stage", "Stage the removal of an entry.", CHANGE),
-    "mv": ("stage", "Stage another name for an entry; no bytes move.", CHANGE),
-    "restore": ("stage", "Unstage, or stage an entry as it was at another commit.", CHANGE),
-    "commit": ("commit", "Record what is staged.", CHANGE),
-    "merge": ("commit", "Join another branch into this one.", CHANGE),
-    "revert": ("pick", "Take back what one commit changed, as a new commit.", CHANGE),
-    "cherry-pick": ("pick", "Repeat here what commits changed elsewhere.", CHANGE),
-    "status": ("look", "Show what is staged, what changed on disk, and where you are.", LOOK),
-    "log": ("log", "Show commits, the newest first.", LOOK),
-    "diff": ("diff", "Show what differs between two commits, or since the last one.", LOOK),
-    "show": ("diff", "Show one commit, or one entry of it.", LOOK),
-    "blame": ("blame", "Show which commits gave a row of a dataset its values.", LOOK),
-    "ls": ("look", "List the entries of a commit.", LOOK),
-    "cat": ("look", "Print an entry: rows of a dataset, tensors of a model, a file.", LOOK),
-    "lineage": ("lineage", "Show what something came from, and what came from it.", LOOK),
-    "runs ls": ("runs", "List trainings, by what they reached.", LOOK),
-    "runs show": ("runs", "Show what a training read, made and logged.", LOOK),
-    "runs compare": ("runs", "Compare trainings side by side.", LOOK),
-    "sql": ("sql", "Ask datasets and the catalog in SQL.", LOOK),
-    "view ls": ("view", "List the views of a commit.", LOOK),
-    "view show": ("view", "Show what a view is of.", LOOK),
-    "view create": ("view", "Choose rows of a dataset by a query, and stage which.", CHANGE),
-    "view refresh": ("view", "Ask the query of a view again, and stage the answer.", CHANGE),
-    "stream": ("stream", "Stream a dataset as training would, and show how fast.", LOOK),
-    "model ls": ("model", "List the models of a commit.", LOOK),
-    "model desc": ("model", "Describe a model: layers, architecture, metrics, lineage.", LOOK),
-    "model diff": ("model", "Compare two models, and how far tensors moved.", LOOK),
-    "model verify": ("model", "Read all of a model and check every byte.", LOOK),
-    "model du": ("model_space", "Show what models take on disk, and what they share.", LOOK),
-    "model similar": ("model_space", "Rank the stored models by how like one they are.", LOOK),
-    "model find": ("model_find", "Find models by what their architecture has.", LOOK),
-    "model donors": ("model_find", "Rank models by how they begin like an architecture.", LOOK),
-    "model owners": ("model_find", "List the models that hold a tensor.", LOOK),
-    "model add": ("model_make", "Read a model from a file or folder, and stage it.", CHANGE),
-    "model slice": ("model_make", "Stage a part of a model as a model of its own.", CHANGE),
-    "model construct": ("model_construct", "Stage a model of a new architecture.", CHANGE),
-    "model merge": ("model_make", "Blend the weights of models, and stage the result.", CHANGE),
-    "model repack": ("model_repack", "Store models anew, in fewer bytes.", MORE),
-    "model export": ("model_export", "Write a model in a foreign format.", LOOK),
-    "registry ls": ("registry", "List the registered models.", LOOK),
-    "registry show": ("registry", "Show a registered model and its versions.", LOOK),
-    "registry create": ("registry", "Name a model before its first version.", CHANGE),
-    "registry register": ("registry", "Make a model of a commit the next version.", CHANGE),
-    "registry alias": ("registry", "Let an alias name a version, or move it.", CHANGE),
-    "registry history": ("registry", "Show where an alias was.", LOOK),
-    "registry protect": ("registry", "Refuse to move an alias.", CHANGE),
-    "registry describe": ("registry", "Say what a model or a version is.", CHANGE),
-    "registry rm": ("registry", "Remove a version, or a model with all of them.", CHANGE),
-    "branch": ("branches", "List, make, rename or delete branches.", BRANCH),
-    "tag": ("branches", "List, make or delete tags.", BRANCH),
-    "switch": ("move", "Put the workspace on another branch.", BRANCH),
-    "checkout": ("checkout", "Switch, or write entries as ordinary files.", BRANCH),
-    "export": ("checkout", "Write an entry in a foreign format.", BRANCH),
-    "undo": ("move", "Take back your last change of this branch.", BRANCH),
-    "redo": ("move", "Take back the last undo.", BRANCH),
-    "reset": ("move", "Move this branch to another commit.", BRANCH),
-    "catalog status": ("catalog", "Show how the SQL catalog stands to the repository.", MORE),
-    "catalog upgrade": ("catalog", "Bring the catalog's tables to this version's.", MORE),
-    "catalog rebuild": ("catalog", "Make the catalog anew.", MORE),
-    "catalog verify": ("catalog", "Compare the catalog with one made anew.", MORE),
-    "doctor": ("care", "Check the repository, this machine and the workspace.", MORE),
-    "resolve": ("care", "Find out what became of a commit whose outcome was unknown.", MORE),
-    "version": ("care", "Show versions of tensorrepo and what it stands on.", MORE),
+# name: (one line of help, panel); a group's name stands before
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("Make a repository and a workspace here.", START),
+    "config": ("Show or set your name, address and other settings.", START),
+    "add": ("Read a file or folder and stage it as a dataset, model or file.", CHANGE),
+    "adopt": ("Stage a dataset whose rows stay in the files that they are in.", CHANGE),
+    "update": ("Give rows of a dataset other values.", CHANGE),
+    "delete": ("Delete rows of a dataset.", CHANGE),
+    "column": ("Add, drop, rename or widen a column of a dataset.", CHANGE),
+    "set": ("Note properties of a dataset: a licence, a source, its key.", CHANGE),
+    "compact": ("Write the worn parts of a dataset anew.", CHANGE),
+    "rm": ("Stage the removal of an entry.", CHANGE),
+    "mv": ("Stage another name for an entry; no bytes move.", CHANGE),
+    "restore": ("Unstage, or stage an entry as it was at another commit.", CHANGE),
+    "commit": ("Record what is staged.", CHANGE),
+    "merge": ("Join another branch into this one.", CHANGE),
+    "revert": ("Take back what one commit changed, as a new commit.", CHANGE),
+    "cherry-pick": ("Repeat here what commits changed elsewhere.", CHANGE),
+    "status": ("Show what is staged, what changed on disk, and where you are.", LOOK),
+    "log": ("Show commits, the newest first.", LOOK),
+    "diff": ("Show what differs between two commits, or since the last one.", LOOK),
+    "show": ("Show one commit, or one entry of it.", LOOK),
+    "blame": ("Show which commits gave a row of a dataset its values.", LOOK),
+    "ls": ("List the entries of a commit.", LOOK),
+    "cat": ("Print an entry: rows of a dataset, tensors of a model, a file.", LOOK),
+    "lineage": ("Show what something came from, and what came from it.", LOOK),
+    "runs ls": ("List trainings, by what they reached.", LOOK),
+    "runs show": ("Show what a training read, made and logged.", LOOK),
+    "runs compare": ("Compare trainings side by side.", LOOK),
+    "sql": ("Ask datasets and the catalog in SQL.", LOOK),
+    "view ls": ("List the views of a commit.", LOOK),
+    "view show": ("Show what a view is of.", LOOK),
+    "view create": ("Choose rows of a dataset by a query, and stage which.", CHANGE),
+    "view refresh": ("Ask the query of a view again, and stage the answer.", CHANGE),
+    "stream": ("Stream a dataset as training would, and show how fast.", LOOK),
+    "model ls": ("List the models of a commit.", LOOK),
+    "model desc": ("Describe a model: layers, architecture, metrics, lineage.", LOOK),
+    "model diff": ("Compare two models, and how far tensors moved.", LOOK),
+    "model verify": ("Read all of a model and check every byte.", LOOK),
+    "model du": ("Show what models take on disk, and what they share.", LOOK),
+    "model similar": ("Rank the stored models by how like one they are.", LOOK),
+    "model find": ("Find models by what their architecture has.", LOOK),
+    "model donors": ("Rank models by how they begin like an architecture.", LOOK),
+    "model owners": ("List the models that hold a tensor.", LOOK),
+    "model add": ("Read a model from a file or folder, and stage it.", CHANGE),
+    "model slice": ("Stage a part of a model as a model of its own.", CHANGE),
+    "model construct": ("Stage a model of a new architecture.", CHANGE),
+    "model merge": ("Blend the weights of models, and stage the result.", CHANGE),
+    "model repack": ("Store models anew, in fewer bytes.", MORE),
+    "model export": ("Write a model in a foreign format.", LOOK),
+    "registry ls": ("List the registered models.", LOOK),
+    "registry show": ("Show a registered model and its versions.", LOOK),
+    "registry create": ("Name a model before its first version.", CHANGE),
+    "registry register": ("Make a model of a commit the next version.", CHANGE),
+    "registry alias": ("Let an alias name a version, or move it.", CHANGE),
+    "registry history": ("Show where an alias was.", LOOK),
+    "registry protect": ("Refuse to move an alias.", CHANGE),
+    "registry describe": ("Say what a model or a version is.", CHANGE),
+    "registry rm": ("Remove a version, or a model with all of them.", CHANGE),
+    "branch": ("List, make, rename or delete branches.", BRANCH),
+    "tag": ("List, make or delete tags.", BRANCH),
+    "switch": ("Put the workspace on another branch.", BRANCH),
+    "checkout": ("Switch, or write entries as ordinary files.", BRANCH),
+    "export": ("Write an entry in a foreign format.", BRANCH),
+    "undo": ("Take back your last change of this branch.", BRANCH),
+    "redo": ("Take back the last undo.", BRANCH),
+    "reset": ("Move this branch to another commit.", BRANCH),
+    "catalog status": ("Show how the SQL catalog stands to the repository.", MORE),
+    "catalog upgrade": ("Bring the catalog's tables to this version's.", MORE),
+    "catalog rebuild": ("Make the catalog anew.", MORE),
+    "catalog verify": ("Compare the catalog with one made anew.", MORE),
+    "doctor": ("Check the repository, this machine and the workspace.", MORE),
+    "resolve": ("Find out what became of a commit whose outcome was unknown.", MORE),
+    "version": ("Show versions of tensorrepo and what it stands on.", MORE),
 }
+
+# (module, its commands): loaded when one of them is called
+MODULES = (
+    ("tensorrepo.cli.start", "init, config"),
+    ("tensorrepo.cli.stage", "add, rm, mv, restore"),
+    ("tensorrepo.cli.adopt", "adopt"),
+    ("tensorrepo.cli.change", "update, delete, column, set, compact"),
+    ("tensorrepo.cli.commit", "commit, merge"),
+    ("tensorrepo.cli.pick", "revert, cherry-pick"),
+    ("tensorrepo.cli.look", "status, ls, cat"),
+    ("tensorrepo.cli.log", "log"),
+    ("tensorrepo.cli.diff", "diff, show"),
+    ("tensorrepo.cli.blame", "blame"),
+    ("tensorrepo.cli.lineage", "lineage"),
+    ("tensorrepo.cli.runs", "runs ls, runs show, runs compare"),
+    ("tensorrepo.cli.sql", "sql"),
+    ("tensorrepo.cli.view", "view ls, view show, view create, view refresh"),
+    ("tensorrepo.cli.stream", "stream"),
+    ("tensorrepo.cli.model", "model ls, model desc, model diff, model verify"),
+    ("tensorrepo.cli.model_space", "model du, model similar"),
+    ("tensorrepo.cli.model_find", "model find, model donors, model owners"),
+    ("tensorrepo.cli.model_make", "model add, model slice, model merge"),
+    ("tensorrepo.cli.model_construct", "model construct"),
+    ("tensorrepo.cli.model_repack", "model repack"),
+    ("tensorrepo.cli.model_export", "model export"),
+    ("tensorrepo.cli.registry", "registry ls, registry show, registry create, registry register"),
+    ("tensorrepo.cli.registry", "registry alias, registry history, registry protect"),
+    ("tensorrepo.cli.registry", "registry describe, registry rm"),
+    ("tensorrepo.cli.branches", "branch, tag"),
+    ("tensorrepo.cli.move", "switch, undo, redo, reset"),
+    ("tensorrepo.cli.checkout", "checkout, export"),
+    ("tensorrepo.cli.catalog", "catalog status, catalog upgrade, catalog rebuild, catalog verify"),
+    ("tensorrepo.cli.care", "doctor, resolve, version"),
+)
+MODULE_OF = {name: module for module, names in MODULES for name in names.split(", ")}
 
 # name: (one line of help, panel)
 GROUPS: dict[str, tuple[str, str]] = {
@@ -150,12 +185,12 @@ class LazyCommands(TyperGroup):
             return TyperGroup(name=cmd_name, help=line, rich_help_panel=panel)
         if full not in COMMANDS:
             return None
-        _, line, panel = COMMANDS[full]
+        line, panel = COMMANDS[full]
         return TyperCommand(cmd_name, help=line, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        known = self.list_commands(ctx)
-        near = [] if args[0] in known else get_close_matches(args[0], known)
+        names = self.list_commands(ctx)
+        near = [] if args[0] in names else get_close_matches(args[0], names)
         if near and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
         name, command, rest = super().resolve_command(ctx, args)
@@ -183,7 +218,7 @@ def load_group(name: str) -> Any:
 
 def load_command(name: str) -> Any:
     """The real command, from its module. Its docstring is its help, "Examples:" its end."""
-    module = importlib.import_module(f"tensorrepo.cli.{COMMANDS[name][0]}")
+    module = importlib.import_module(MODULE_OF[name])
     function: Callable[..., None] = getattr(module, f"{re.sub('[ -]', '_', name)}_command")
     text, _, examples = cleandoc(function.__doc__ or "").partition("Examples:")
     paragraphs = [" ".join(part.split()) for part in text.strip().split("\n\n")]
@@ -241,7 +276,7 @@ def root(
 
 
 def guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """`function`, its failures told in one message and an exit code by kind."""
+    """`function` with failures as one message and an exit code by kind."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -252,9 +287,9 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
             output.failure(error)
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt as stopped:
-            # Whoever was interrupted while a record was under way has raised CommitOutcomeUnknown.
-            told = str(stopped) or "`tensorrepo status` shows where things stand"
-            output.note(f"interrupted. {told}")
+            # An append that was interrupted under way has raised CommitOutcomeUnknown instead.
+            hint = str(stopped) or "`tensorrepo status` shows where things stand"
+            output.note(f"interrupted. {hint}")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             output.give_up()
@@ -277,12 +312,12 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
 def _of_system(error: OSError) -> Error:
     """What the operating system refused, as one of our errors."""
     where = f"{error.filename}: " if error.filename else ""
-    told = f"{where}{error.strerror or error}"
+    text = f"{where}{error.strerror or error}"
     if isinstance(error, PermissionError) or error.errno == EROFS:
-        return PermissionDenied(f"{told}. Check who may use it, or choose another place.")
+        return PermissionDenied(f"{text}. Check who may use it, or choose another place.")
     if isinstance(error, FileNotFoundError):
-        return NotFoundError(told)
-    return StorageError(told)
+        return NotFoundError(text)
+    return StorageError(text)
 
 
 # The client of remote stores runs threads of its own. One of them may call into Python while the

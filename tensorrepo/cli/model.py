@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
+from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
@@ -23,20 +24,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tensorrepo.formats.model.diff import ModelDiff
+    from tensorrepo.repo.ids import Digest
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place),
+StoredModelArgument = Annotated[
+    str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
 ]
-StagedOption = Annotated[bool, typer.Option("--staged", help="As it is staged, NAME alone.")]
+StagedOption = Annotated[bool, Option("--staged", help="As it is staged, NAME alone.")]
 SHOWN_LAYERS = 10
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A model as `model ls` lists it."""
+
+    path: str
+    digest: Digest
+    tensors: int
+    bytes: int
+    metrics: dict[str, float]
+
+
 def model_ls_command(
-    context: typer.Context,
+    context: Context,
     ref: Annotated[
-        str | None,
-        typer.Argument(metavar="[REF]", help="A commit.", autocompletion=complete_ref),
+        str | None, Argument(metavar="[REF]", help="A commit.", autocompletion=complete_ref)
     ] = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -50,42 +61,25 @@ def model_ls_command(
     """
     session = session_of(context, repo)
     tree = session.resolve(ref).commit.tree
-    found = [
-        (path, open_model(session.repository.objects, entry))
+    listed = [
+        _Listed(path, entry.digest, len(model), model.size_bytes, dict(model.metrics))
         for path, entry in session.repository.entries(tree, "models/")
+        for model in [open_model(session.repository.objects, entry)]
     ]
-    if as_json:
-        output.json_value(
-            [
-                {
-                    "path": path,
-                    "digest": model.entry.digest,
-                    "tensors": len(model),
-                    "bytes": model.size_bytes,
-                    "metrics": dict(model.metrics),
-                }
-                for path, model in found
-            ]
-        )
-        return
-    rows = [
-        (
-            path,
-            f"{len(model):,}",
-            output.bytes_text(model.size_bytes),
-            ", ".join(f"{name} = {value}" for name, value in model.metrics.items()),
-            f"{model.entry.digest:.12}",
-        )
-        for path, model in found
-    ]
-    if rows:
-        output.table(("path", ">tensors", ">bytes", "metrics", "digest"), rows)
+    columns = {
+        "path": "path",
+        ">tensors": lambda model: f"{model.tensors:,}",
+        ">bytes": lambda model: output.bytes_text(model.bytes),
+        "metrics": lambda model: ", ".join(f"{key} = {at}" for key, at in model.metrics.items()),
+        "digest": lambda model: model.digest[:12],
+    }
+    output.show(listed, columns, as_json=as_json, empty="")
 
 
 def model_desc_command(
-    context: typer.Context,
-    name: ModelArgument,
-    graph: Annotated[bool, typer.Option("--graph", help="Its graph, node by node.")] = False,
+    context: Context,
+    name: StoredModelArgument,
+    graph: Annotated[bool, Option("--graph", help="Its graph, node by node.")] = False,
     staged: StagedOption = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -101,46 +95,45 @@ def model_desc_command(
         tensorrepo model desc classifier --graph
     """
     session = session_of(context, repo)
-    found = find_model(session, name, staged=staged)
+    stored = find_model(session, name, staged=staged)
     if graph:
-        shown = model_graph(found.model)
+        shown = model_graph(stored.model)
         if as_json:
             output.json_value(msgspec.to_builtins(shown))
             return
-        rows = [
-            (
-                node.name,
-                node.op,
-                ", ".join(one.node for one in node.inputs),
-                ", ".join(f"{one.role}{list(one.shape)}" for one in node.parameters),
-            )
-            for node in shown.nodes
-        ]
-        output.table(("node", "operation", "takes", "tensors"), rows)
+        columns = {
+            "node": "name",
+            "operation": "op",
+            "takes": lambda node: ", ".join(edge.node for edge in node.inputs),
+            "tensors": lambda node: ", ".join(
+                f"{one.role}{list(one.shape)}" for one in node.parameters
+            ),
+        }
+        output.show(shown.nodes, columns, as_json=False)
         return
-    described = describe_model(found.model)
+    described = describe_model(stored.model)
     if as_json:
-        output.json_value({"path": found.path, "commit": found.commit, **described.to_json()})
+        output.json_value({"path": stored.path, "commit": stored.commit, **described.to_json()})
         return
-    output.line(f"{found.path} ({described.digest:.12}), {output.bytes_text(described.bytes)}")
+    output.line(f"{stored.path} ({described.digest:.12}), {output.bytes_text(described.bytes)}")
     output.lines(f"  {line}" for line in described.lines())
-    layers = [
-        (layer.name, layer.tensors, f"{layer.parameters:,}", output.bytes_text(layer.bytes))
-        for layer in described.layers
-    ]
-    output.table(("layer", ">tensors", ">parameters", ">bytes"), layers)
+    layer_columns = {
+        "layer": "name",
+        ">tensors": "tensors",
+        ">parameters": lambda layer: f"{layer.parameters:,}",
+        ">bytes": lambda layer: output.bytes_text(layer.bytes),
+    }
+    output.show(described.layers, layer_columns, as_json=False)
 
 
 def model_diff_command(
-    context: typer.Context,
-    old: ModelArgument,
-    new: ModelArgument,
+    context: Context,
+    old: StoredModelArgument,
+    new: StoredModelArgument,
     names_only: Annotated[
-        bool, typer.Option("--names-only", help="Read no tensor: only say which changed.")
+        bool, Option("--names-only", help="Read no tensor: only say which changed.")
     ] = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 when they differ.")
-    ] = False,
+    exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when they differ.")] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -158,20 +151,20 @@ def model_diff_command(
     sides = [find_model(session, name).model.entry for name in (old, new)]
     objects = session.repository.objects
     with output.working(f"comparing {old} and {new}"):
-        found = diff_models(objects, *sides, measure=not names_only, whole=not names_only)
+        diff = diff_models(objects, *sides, measure=not names_only, whole=not names_only)
     if as_json:
-        output.json_value(found.to_json())
+        output.json_value(diff.to_json())
     else:
-        output.line(found.summary)
-        output.lines(found.lines())
-        output.lines(_moved(found))
+        output.line(diff.summary)
+        output.lines(diff.lines())
+        output.lines(_moved(diff))
     if exit_code and sides[0].digest != sides[1].digest:
-        raise typer.Exit(NOTHING_TO_DO)
+        raise Exit(NOTHING_TO_DO)
 
 
 def model_verify_command(
-    context: typer.Context,
-    name: ModelArgument,
+    context: Context,
+    name: StoredModelArgument,
     staged: StagedOption = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -183,28 +176,23 @@ def model_verify_command(
         tensorrepo model verify v1:classifier --json
     """
     session = session_of(context, repo)
-    found = find_model(session, name, staged=staged)
-    with output.progress(f"verifying {found.path}", found.model.size_bytes) as told:
-        checked = verify_model(found.model, told)
-    value: dict[str, Any] = {
-        "path": found.path,
-        "tensors": checked.tensors,
-        "bytes": checked.bytes,
-        "files": checked.files,
-        "faults": list(checked.faults),
-    }
+    stored = find_model(session, name, staged=staged)
+    with output.progress(f"verifying {stored.path}", stored.model.size_bytes) as advance:
+        checked = verify_model(stored.model, advance)
+    counts_of = output.fields("tensors", "bytes", "files", "faults")
+    value = {"path": stored.path} | counts_of(checked)
     counts = output.counted(checked.tensors, "tensor"), output.counted(checked.files, "file")
-    good = f"{found.path} is whole: {', '.join(counts)}, {output.bytes_text(checked.bytes)}"
+    good = f"{stored.path} is whole: {', '.join(counts)}, {output.bytes_text(checked.bytes)}"
     lines = checked.faults or (good,)
     output.answer(value, *lines, as_json=as_json)
     if checked.faults:
         faults = output.counted(len(checked.faults), "fault")
-        raise CorruptError(f"{found.path} is damaged: {faults}")
+        raise CorruptError(f"{stored.path} is damaged: {faults}")
 
 
-def _moved(found: ModelDiff) -> Iterator[str]:
+def _moved(diff: ModelDiff) -> Iterator[str]:
     """The layers that moved most, for people."""
-    layers = found.layers
+    layers = diff.layers
     if len(layers) < 2:
         return
     yield "layers by movement:"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.blueprint import read_architecture
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, place, session_of
+from tensorrepo.cli.common import JsonOption, resolve_path, session_of
 from tensorrepo.cli.complete import complete_place
 from tensorrepo.cli.model_make import AsOption, ReplaceOption, stage_made
 from tensorrepo.formats.model.combine.fill import RULES
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 
 def model_construct_command(
-    context: typer.Context,
+    context: Context,
     new: AsOption,
     target: Annotated[
-        str | None,
-        typer.Argument(metavar="[PATH]", help="JSON: types and shapes, or a graph."),
+        str | None, Argument(metavar="[PATH]", help="JSON: types and shapes, or a graph.")
     ] = None,
     like: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--like",
             metavar="[REF:]NAME",
             help="The architecture of this model.",
@@ -39,7 +38,7 @@ def model_construct_command(
     ] = None,
     donors: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--from",
             metavar="[REF:]NAME",
             help="Take tensors from this model; may be repeated.",
@@ -47,10 +46,9 @@ def model_construct_command(
         ),
     ] = None,
     rule: Annotated[
-        str | None,
-        typer.Option("--init", help=f"For what nobody has: {', '.join(RULES)}; else refuse."),
+        str | None, Option("--init", help=f"For what nobody has: {', '.join(RULES)}; else refuse.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of rules that draw numbers.")] = 0,
+    seed: Annotated[int, Option("--seed", help="Of rules that draw numbers.")] = 0,
     replace: ReplaceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -71,13 +69,13 @@ def model_construct_command(
     wanted: Any = (
         find_model(session, like).model
         if like is not None
-        else read_architecture(place(context, target or ""))
+        else read_architecture(resolve_path(context, target or ""))
     )
-    found = [find_model(session, name) for name in donors or ()]
+    sources = [find_model(session, name) for name in donors or ()]
 
     def verb(stage: Stage, path: str) -> Made:
-        return construct(stage, path, wanted, found, rule=rule, seed=seed)
+        return construct(stage, path, wanted, sources, rule=rule, seed=seed)
 
     with output.working(f"building {new}"):
-        made = (session, new, verb, f"built of {', '.join(one.path for one in found) or rule}")
+        made = (session, new, verb, f"built of {', '.join(one.path for one in sources) or rule}")
         stage_made(*made, replace=replace, as_json=as_json)

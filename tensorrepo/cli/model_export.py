@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Context, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.checkout import show_written
-from tensorrepo.cli.common import JsonOption, RepoOption, place, session_of
-from tensorrepo.cli.model import ModelArgument
+from tensorrepo.cli.common import JsonOption, RepoOption, resolve_path, session_of
+from tensorrepo.cli.model import StoredModelArgument
 from tensorrepo.workspace.checkout import export
 from tensorrepo.workspace.models import find_model
 
 
 def model_export_command(
-    context: typer.Context,
-    name: ModelArgument,
-    out: Annotated[str, typer.Option("--out", metavar="PATH", help="Where to write it.")],
+    context: Context,
+    name: StoredModelArgument,
+    out: Annotated[str, Option("--out", metavar="PATH", help="Where to write it.")],
     format_name: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--format",
             help="safetensors, gguf, onnx, torch, npz, npy, hf or snapshot; "
             "else told by PATH's suffix.",
@@ -28,9 +28,9 @@ def model_export_command(
     ] = None,
     shard_bytes: Annotated[
         int | None,
-        typer.Option("--shard-bytes", metavar="N", help="Of hf: begin a new file of weights at N."),
+        Option("--shard-bytes", metavar="N", help="Of hf: begin a new file of weights at N."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what is at PATH.")] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,7 +45,7 @@ def model_export_command(
     """
     session = session_of(context, repo)
     model = find_model(session, name)
-    target = place(context, out)
+    target = resolve_path(context, out)
     options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
     with output.working(f"writing {name}"):
         pinned = f"{model.path}@{model.commit}"

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, place, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, resolve_path, session_of
 from tensorrepo.cli.complete import complete_place
 from tensorrepo.cli.handle import handle_of
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.models import find_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tensorrepo.query.architecture import Version
+    from tensorrepo.query.architecture import Donor, Owner, PathFound
     from tensorrepo.workspace.session import Session
 
 
 def model_find_command(
-    context: typer.Context,
-    first: Annotated[
-        str, typer.Argument(metavar="NODE", help="Pattern of a node's name or operation.")
-    ],
+    context: Context,
+    first: Annotated[str, Argument(metavar="NODE", help="Pattern of a node's name or operation.")],
     last: Annotated[
-        str | None,
-        typer.Argument(metavar="[THEN]", help="Pattern of a node that NODE leads to."),
+        str | None, Argument(metavar="[THEN]", help="Pattern of a node that NODE leads to.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Edges between them at most.")
+        int | None, Option("--steps", min=1, help="Edges between them at most.")
     ] = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -44,42 +40,35 @@ def model_find_command(
         tensorrepo model find attention
         tensorrepo model find embedding '.*head'
     """
-    found = handle_of(context, repo).catalog.find_models(first, last, steps=steps)
+    models = handle_of(context, repo).catalog.find_models(first, last, steps=steps)
     if as_json:
-        output.json_value(
-            [
-                {"model": one.model, "nodes": list(one.nodes), "versions": _json(one.versions)}
-                for one in found
-            ]
-        )
-        return
-    if not found:
+        output.json_value([output.to_document(each) for each in models])
+    elif not models:
         output.note("no stored model has that")
-    for one in found:
-        output.line(f"{_place(one.versions)} {one.model:.12}: {_shortened(one.nodes)}")
+    else:
+        output.lines(f"{_model_text(each)}: {_shortened(each.nodes)}" for each in models)
 
 
 def model_donors_command(
-    context: typer.Context,
+    context: Context,
     target: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="[REF:]NAME|FILE",
             help="A stored model, a model file, or a JSON file of types and shapes or a graph.",
             autocompletion=complete_place,
         ),
     ],
     metric: Annotated[
-        str | None, typer.Option("--metric", help="Decides between equal prefixes.")
+        str | None, Option("--metric", help="Decides between equal prefixes.")
     ] = None,
     order_by: Annotated[
-        str | None,
-        typer.Option("--order-by", metavar="METRIC", help="The best value first."),
+        str | None, Option("--order-by", metavar="METRIC", help="The best value first.")
     ] = None,
     smallest: Annotated[
-        bool, typer.Option("--smallest", help="Small values of the metric are good ones.")
+        bool, Option("--smallest", help="Small values of the metric are good ones.")
     ] = False,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="So many at most.")] = 10,
+    limit: Annotated[int, Option("-n", "--limit", min=1, help="So many at most.")] = 10,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -95,53 +84,40 @@ def model_donors_command(
     if metric and order_by and metric != order_by:
         raise InvalidInputError("give one metric: --metric, or --order-by")
     session, handle = session_of(context, repo), handle_of(context, repo)
-    path = place(context, target)
+    path = resolve_path(context, target)
     wanted: Any = path if path.exists() else handle.model(*_named(session, target))
-    found = handle.catalog.donors(
+    name = order_by or metric
+    donors = handle.catalog.donors(
         wanted,
-        metric=order_by or metric,
+        metric=name,
         order_by_metric=order_by is not None,
         smallest=smallest,
         limit=limit,
     )
-    if as_json:
-        output.json_value(
-            [
-                {
-                    "model": one.model,
-                    "shared_nodes": one.shared,
-                    "nodes": one.nodes,
-                    "value": one.value,
-                    "versions": _json(one.versions),
-                }
-                for one in found
-            ]
+    columns: dict[str, Any] = {
+        "MODEL": _model_text,
+        ">SHARED": lambda donor: f"{donor.shared} of {donor.nodes} nodes",
+    }
+    if name:
+        columns[f">{name.upper()}"] = lambda donor: (
+            "-" if donor.value is None else f"{donor.value:.6g}"
         )
-        return
-    if not found:
-        output.note("no stored model begins like it")
-        return
-    name = order_by or metric
-    output.table(
-        ("MODEL", ">SHARED", *((f">{name.upper()}",) if name else ())),
-        [
-            (
-                f"{_place(one.versions)} {one.model:.12}",
-                f"{one.shared} of {one.nodes} nodes",
-                *(("-" if one.value is None else f"{one.value:.6g}",) if name else ()),
-            )
-            for one in found
-        ],
+    shared = output.fields("model", "shared_nodes=shared", "nodes", "value")
+    output.show(
+        donors,
+        columns,
+        as_json=as_json,
+        document=lambda donor: shared(donor) | {"versions": [asdict(at) for at in donor.versions]},
+        empty="no stored model begins like it",
     )
 
 
 def model_owners_command(
-    context: typer.Context,
+    context: Context,
     model: Annotated[
-        str,
-        typer.Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place),
+        str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
     ],
-    tensor: Annotated[str, typer.Argument(metavar="TENSOR", help="One of its tensors.")],
+    tensor: Annotated[str, Argument(metavar="TENSOR", help="One of its tensors.")],
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -152,42 +128,25 @@ def model_owners_command(
     """
     handle = handle_of(context, repo)
     asked = handle.model(*_named(session_of(context, repo), model))
-    found = handle.catalog.owners(asked, tensor)
-    if as_json:
-        output.json_value(
-            [
-                {"model": one.model, "tensor": one.tensor, "versions": _json(one.versions)}
-                for one in found
-            ]
-        )
-        return
-    output.table(
-        ("MODEL", "TENSOR", "SINCE"),
-        [
-            (f"{_place(one.versions)} {one.model:.12}", one.tensor, _since(one.versions))
-            for one in found
-        ],
-    )
+    columns = {"MODEL": _model_text, "TENSOR": "tensor", "SINCE": _since}
+    output.show(handle.catalog.owners(asked, tensor), columns, as_json=as_json)
 
 
 def _named(session: Session, text: str) -> tuple[str, str]:
     """(path, commit) of the model that ``[REF:]NAME`` means in this session."""
-    found = find_model(session, text)
-    return found.path, str(found.commit)
+    ref = find_model(session, text)
+    return ref.path, str(ref.commit)
 
 
-def _json(versions: Iterable[Version]) -> list[dict[str, str]]:
-    return [{"path": one.path, "commit": one.commit} for one in versions]
-
-
-def _place(versions: tuple[Version, ...]) -> str:
-    paths = list(dict.fromkeys(one.path for one in versions))
+def _model_text(model: PathFound | Donor | Owner) -> str:
+    """Where a model stands, and its digest."""
+    paths = list(dict.fromkeys(version.path for version in model.versions))
     more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
-    return f"{paths[0]}{more}" if paths else "(a model of no commit)"
+    return f"{f'{paths[0]}{more}' if paths else '(a model of no commit)'} {model.model:.12}"
 
 
-def _since(versions: tuple[Version, ...]) -> str:
-    return f"{versions[-1].commit:.12}" if versions else ""
+def _since(owner: Owner) -> str:
+    return f"{owner.versions[-1].commit:.12}" if owner.versions else ""
 
 
 def _shortened(nodes: tuple[str, ...], most: int = 8) -> str:

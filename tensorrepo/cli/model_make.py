@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, place, session_of
+from tensorrepo.cli.common import JsonOption, resolve_path, session_of
 from tensorrepo.cli.complete import complete_entry, complete_place
-from tensorrepo.cli.model import ModelArgument
+from tensorrepo.cli.model import StoredModelArgument
 from tensorrepo.formats.model.combine.make import remake
 from tensorrepo.formats.model.combine.recipe import ADAPTER, METHODS, make_recipe
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from tensorrepo.workspace.models import Staged
     from tensorrepo.workspace.session import Session
 
-AsOption = Annotated[str, typer.Option("--as", metavar="NAME", help="Of the new model.")]
-ReplaceOption = Annotated[bool, typer.Option("--replace", help="NAME may be taken.")]
+AsOption = Annotated[str, Option("--as", metavar="NAME", help="Of the new model.")]
+ReplaceOption = Annotated[bool, Option("--replace", help="NAME may be taken.")]
 
 
 def model_add_command(
-    context: typer.Context,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A file or folder.")],
+    context: Context,
+    path: Annotated[str, Argument(metavar="PATH", help="A file or folder.")],
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of the model.", autocompletion=complete_entry)
+        str, Argument(metavar="NAME", help="Of the model.", autocompletion=complete_entry)
     ],
     replace: ReplaceOption = False,
     format_name: Annotated[
-        str | None, typer.Option("--format", help="Its format; else told by suffix and content.")
+        str | None, Option("--format", help="Its format; else told by suffix and content.")
     ] = None,
     adapter_of: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--adapter-of",
             metavar="[REF:]NAME",
             help="It is an adapter (LoRA, IA3) to that model.",
@@ -58,7 +58,7 @@ def model_add_command(
     ] = None,
     adapter_scale: Annotated[
         float | None,
-        typer.Option("--adapter-scale", help="Its alpha / rank, where no config of it says so."),
+        Option("--adapter-scale", help="Its alpha / rank, where no config of it says so."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,7 +75,7 @@ def model_add_command(
     """
     session = session_of(context)
     mode = Mode.REPLACE if replace else Mode.NEW
-    source = place(context, path)
+    source = resolve_path(context, path)
     request = Request(
         source,
         "models",
@@ -85,8 +85,8 @@ def model_add_command(
         adapter_of=adapter_of,
         adapter_scale=adapter_scale,
     )
-    with session.here.locked(), output.progress(f"adding {request.path}", None) as told:
-        (added,) = add(session, request, told)
+    with session.here.locked(), output.progress(f"adding {request.path}", None) as advance:
+        (added,) = add(session, request, advance)
     for note in added.notes:
         output.note(f"note: {note}")
     size = output.bytes_text(added.bytes)
@@ -95,10 +95,10 @@ def model_add_command(
 
 
 def model_slice_command(
-    context: typer.Context,
-    name: ModelArgument,
-    first: Annotated[str, typer.Option("--from", metavar="NODE", help="Where it begins.")],
-    last: Annotated[str, typer.Option("--to", metavar="NODE", help="Where it ends, included.")],
+    context: Context,
+    name: StoredModelArgument,
+    first: Annotated[str, Option("--from", metavar="NODE", help="Where it begins.")],
+    last: Annotated[str, Option("--to", metavar="NODE", help="Where it ends, included.")],
     new: AsOption,
     replace: ReplaceOption = False,
     as_json: JsonOption = False,
@@ -122,20 +122,15 @@ def model_slice_command(
 
 
 def model_merge_command(
-    context: typer.Context,
+    context: Context,
     names: Annotated[
-        list[str],
-        typer.Argument(metavar="[REF:]NAME...", help="Models.", autocompletion=complete_place),
+        list[str], Argument(metavar="[REF:]NAME...", help="Models.", autocompletion=complete_place)
     ],
-    method: Annotated[
-        str, typer.Option("--method", help=f"One of {', '.join(METHODS)}.")
-    ] = "average",
-    new: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Of the new model.")
-    ] = None,
+    method: Annotated[str, Option("--method", help=f"One of {', '.join(METHODS)}.")] = "average",
+    new: Annotated[str | None, Option("--as", metavar="NAME", help="Of the new model.")] = None,
     base: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--base",
             metavar="[REF:]NAME",
             help="What they were tuned from; for ties, task-arithmetic and adapters.",
@@ -143,22 +138,20 @@ def model_merge_command(
         ),
     ] = None,
     weights: Annotated[
-        str | None, typer.Option("--weights", metavar="W,W", help="One for each model.")
+        str | None, Option("--weights", metavar="W,W", help="One for each model.")
     ] = None,
     density: Annotated[
-        float, typer.Option("--density", help="Of ties: the share of changes that is kept.")
+        float, Option("--density", help="Of ties: the share of changes that is kept.")
     ] = 0.2,
     scale: Annotated[
-        float, typer.Option("--scale", help="Of ties and task-arithmetic: of the joint change.")
+        float, Option("--scale", help="Of ties and task-arithmetic: of the joint change.")
     ] = 1.0,
     lenient: Annotated[
-        bool, typer.Option("--lenient", help="Tensors that do not fit are the first model's.")
+        bool, Option("--lenient", help="Tensors that do not fit are the first model's.")
     ] = False,
-    adapter: Annotated[
-        bool, typer.Option("--adapter", help="Put adapters into their base.")
-    ] = False,
+    adapter: Annotated[bool, Option("--adapter", help="Put adapters into their base.")] = False,
     again: Annotated[
-        bool, typer.Option("--remake", help="Make a merged model again, and compare it.")
+        bool, Option("--remake", help="Make a merged model again, and compare it.")
     ] = False,
     replace: ReplaceOption = False,
     as_json: JsonOption = False,
@@ -200,10 +193,12 @@ def model_merge_command(
         strict=not lenient,
     )
     total = (under if under is not None and adapter else parents[0]).model.size_bytes
-    with output.progress(f"merging into {new}", total) as told:
+    with output.progress(f"merging into {new}", total) as advance:
 
         def verb(stage: Stage, path: str) -> Made:
-            return merge(stage, path, recipe, parents, under, progress=lambda _, done: told(done))
+            return merge(
+                stage, path, recipe, parents, under, progress=lambda _, done: advance(done)
+            )
 
         what = f"{method} of {', '.join(one.path for one in parents)}"
         stage_made(session, new, verb, what, replace=replace, as_json=as_json)
@@ -220,9 +215,9 @@ def _remake(session: Session, name: str, *, as_json: bool) -> None:
             f"{source.path}: stored otherwise than it comes out: "
             f"{output.counted(len(odd), 'tensor')}: {listed}"
         )
-    told = {"path": source.path, "tensors": len(source.model.tensors), "equal": True}
+    value = {"path": source.path, "tensors": len(source.model.tensors), "equal": True}
     line = f"{source.path}: made again by {recipe.method}, all tensors are equal"
-    output.answer(told, line, as_json=as_json)
+    output.answer(value, line, as_json=as_json)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -248,5 +243,5 @@ def stage_made(
         output.note(f"note: {note}")
     size = output.bytes_text(staged.bytes)
     line = f"staged {staged.path} ({output.counted(staged.tensors, 'tensor')}, {size})"
-    told = line if staged.changed else f"{staged.path} is that already"
-    output.answer(asdict(staged), told, as_json=as_json)
+    text = line if staged.changed else f"{staged.path} is that already"
+    output.answer(asdict(staged), text, as_json=as_json)

@@ -6,10 +6,10 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, model_path, session_of
 from tensorrepo.cli.complete import complete_entry
 from tensorrepo.cli.exits import NOTHING_TO_DO
 from tensorrepo.formats.model.repack.run import ALPHA, DEPTH, Wishes, repack_models
@@ -19,24 +19,20 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.model.repack.run import Repacked
 
-SPACE = "models/"
-
 
 def model_repack_command(
-    context: typer.Context,
+    context: Context,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH...]", help="These alone.", autocompletion=complete_entry),
+        Argument(metavar="[PATH...]", help="These alone.", autocompletion=complete_entry),
     ] = None,
     alpha: Annotated[
-        float, typer.Option("--alpha", help="What a read may cost, of what a whole one costs.")
+        float, Option("--alpha", help="What a read may cost, of what a whole one costs.")
     ] = ALPHA,
     depth: Annotated[
-        int, typer.Option("--depth", help="How many bases a read may pass through.")
+        int, Option("--depth", help="How many bases a read may pass through.")
     ] = DEPTH,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Measure and tell; store nothing.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Measure and tell; store nothing.")] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -56,42 +52,37 @@ def model_repack_command(
         time.time_ns(),
         alpha=alpha,
         depth=depth,
-        paths=tuple(path if path.startswith(SPACE) else SPACE + path for path in paths or ()),
+        paths=tuple(map(model_path, paths or ())),
         dry_run=dry_run,
     )
     with ExitStack() as bars:
         # Time that this thread works: what runs beside it on the machine changes no plan.
-        done = repack_models(session.repository, wishes, time.thread_time, _told(bars))
-    value = {
-        "models": done.models,
-        "tensors": done.tensors,
-        "present_bytes": done.present_bytes,
-        "planned_bytes": done.planned_bytes,
-        "stored_bytes": done.stored_bytes,
-        "superseded": done.superseded,
-        "reclaimable": list(done.reclaimable),
-        "reclaimable_bytes": done.reclaimable_bytes,
-        "dry_run": dry_run,
-    }
-    output.answer(value, *_lines(done, dry_run=dry_run), as_json=as_json)
+        done = repack_models(session.repository, wishes, time.thread_time, _bar_each(bars))
+    figures = output.fields(
+        "models", "tensors", "present_bytes", "planned_bytes", "stored_bytes", "superseded",
+        "reclaimable", "reclaimable_bytes",
+    )  # fmt: skip
+    output.answer(
+        figures(done) | {"dry_run": dry_run}, *_repack_lines(done, dry_run=dry_run), as_json=as_json
+    )
     if not done.changed and not dry_run:
-        raise typer.Exit(NOTHING_TO_DO)
+        raise Exit(NOTHING_TO_DO)
 
 
-def _told(bars: ExitStack) -> Callable[[str, int, int], None]:
-    """Shows a bar for each thing that is done, one after the other."""
+def _bar_each(bars: ExitStack) -> Callable[[str, int, int], None]:
+    """A bar for each step, one after the other."""
     shown: dict[str, Callable[[int], None]] = {}
 
-    def told(what: str, done: int, size: int) -> None:
+    def advance(what: str, done: int, size: int) -> None:
         if what not in shown:
             bars.close()
             shown[what] = bars.enter_context(output.progress(f"{what} tensors", size))
         shown[what](done)
 
-    return told
+    return advance
 
 
-def _lines(done: Repacked, *, dry_run: bool) -> Iterator[str]:
+def _repack_lines(done: Repacked, *, dry_run: bool) -> Iterator[str]:
     """What was done, for people."""
     looked = f"{output.counted(done.models, 'model')}, {output.counted(done.tensors, 'tensor')}"
     present, planned = (output.bytes_text(one) for one in (done.present_bytes, done.planned_bytes))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, model_path, session_of
 from tensorrepo.cli.complete import complete_entry, complete_place, complete_ref
 from tensorrepo.formats.model.space.reach import every_tree, models_at
 from tensorrepo.formats.model.space.similar import similar_models
@@ -18,27 +18,24 @@ from tensorrepo.repo.revisions import split_path
 from tensorrepo.workspace.models import find_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tensorrepo.formats.model.space.reach import Reached
     from tensorrepo.formats.model.space.similar import Similarity
     from tensorrepo.formats.model.space.usage import Usage
     from tensorrepo.workspace.session import Session
 
-AllOption = Annotated[bool, typer.Option("--all", help="Of every branch, tag and run.")]
-SPACE = "models/"
+AllOption = Annotated[bool, Option("--all", help="Of every branch, tag and run.")]
 
 
 def model_du_command(
-    context: typer.Context,
+    context: Context,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PATH...]", help="Show these alone.", autocompletion=complete_entry
-        ),
+        Argument(metavar="[PATH...]", help="Show these alone.", autocompletion=complete_entry),
     ] = None,
     ref: Annotated[
-        str | None, typer.Option("--ref", help="A commit.", autocompletion=complete_ref)
+        str | None, Option("--ref", help="A commit.", autocompletion=complete_ref)
     ] = None,
     every_ref: AllOption = False,
     repo: RepoOption = None,
@@ -57,29 +54,24 @@ def model_du_command(
     session = session_of(context, repo)
     with output.working("looking at models"):
         models = _models(session, ref, every_ref=every_ref)
-        wanted = [path if path.startswith(SPACE) else SPACE + path for path in paths or ()]
+        wanted = [model_path(path) for path in paths or ()]
         _check_there(models, wanted)
-        found = measure_usage(session.repository.objects, models, wanted)
+        taken = measure_usage(session.repository.objects, models, wanted)
     if as_json:
-        output.json_value(found.to_json())
-        return
-    columns = (">logical", ">stored", ">shared", ">unique")
-    if found.models:
+        output.json_value(taken.to_json())
+    elif taken.models:
         # As `model ls` names them; whose commit is told where several are looked at.
         rows = [
-            (one.model.text if every_ref else one.model.path, *_sizes(one.usage))
-            for one in found.models
+            (each.model.text if every_ref else each.model.path, each.usage) for each in taken.models
         ]
-        output.table(("model", *columns), [*rows, ("all", *_sizes(found.total))])
-        codecs = [(codec, *_sizes(usage)) for codec, usage in found.codecs.items()]
-        output.table(("codec", *columns), codecs)
+        output.show([*rows, ("all", taken.total)], _size_columns("model"), as_json=False)
+        output.show(taken.codecs.items(), _size_columns("codec"), as_json=False)
 
 
 def model_similar_command(
-    context: typer.Context,
+    context: Context,
     name: Annotated[
-        str,
-        typer.Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place),
+        str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
     ],
     every_ref: AllOption = False,
     repo: RepoOption = None,
@@ -101,23 +93,20 @@ def model_similar_command(
     ref, path = split_path(name)
     with output.working("looking at models"):
         models = _models(session, ref if path is not None else None, every_ref=every_ref)
-        found = similar_models(session.repository.objects, entry, models)
+        similarity = similar_models(session.repository.objects, entry, models)
     if as_json:
-        output.json_value(found.to_json())
+        output.json_value(similarity.to_json())
         return
-    output.lines(_bases(found))
-    rows = [
-        (
-            one.model.text,
-            f"{one.bits:.2f}",
-            "same" if one.same_architecture else "other",
-            one.base or ("alike" if one.is_alike else ""),
-        )
-        for one in found.ranking
-    ]
-    if rows:
-        output.table(("model", ">bits of 16", "architecture", "as a base"), rows)
-    output.line(f"{len(rows)} compared; {found.unlike} not: other names or shapes, or too small")
+    output.lines(_bases(similarity))
+    columns = {
+        "model": "model.text",
+        ">bits of 16": lambda near: f"{near.bits:.2f}",
+        "architecture": lambda near: "same" if near.same_architecture else "other",
+        "as a base": lambda near: near.base or ("alike" if near.is_alike else ""),
+    }
+    compared, unlike = similarity.ranking, similarity.unlike
+    output.show(compared, columns, as_json=False, empty="")
+    output.line(f"{len(compared)} compared; {unlike} not: other names or shapes, or too small")
 
 
 def _models(session: Session, ref: str | None, *, every_ref: bool) -> tuple[Reached, ...]:
@@ -137,21 +126,23 @@ def _check_there(models: Sequence[Reached], wanted: Sequence[str]) -> None:
             )
 
 
-def _sizes(usage: Usage) -> tuple[str, str, str, str]:
-    return (
-        output.bytes_text(usage.logical_bytes),
-        output.bytes_text(usage.stored_bytes),
-        output.bytes_text(usage.shared_bytes),
-        output.bytes_text(usage.unique_bytes),
-    )
+def _size_columns(name: str) -> dict[str, Callable[[tuple[str, Usage]], str]]:
+    """Columns of pairs of a name and what goes by it."""
+    return {
+        name: lambda pair: pair[0],
+        ">logical": lambda pair: output.bytes_text(pair[1].logical_bytes),
+        ">stored": lambda pair: output.bytes_text(pair[1].stored_bytes),
+        ">shared": lambda pair: output.bytes_text(pair[1].shared_bytes),
+        ">unique": lambda pair: output.bytes_text(pair[1].unique_bytes),
+    }
 
 
-def _bases(found: Similarity) -> Iterator[str]:
+def _bases(similarity: Similarity) -> Iterator[str]:
     """What the model was encoded against, for people."""
-    for base in found.bases:
+    for base in similarity.bases:
         bits = "" if base.bits is None else f", {base.bits:.2f} bits of 16 apart"
         digest = digest_from_bytes(base.model)
         tensors = output.counted(base.tensors, "tensor")
         yield f"{tensors} encoded against {digest:.12}: {base.why}{bits}"
-    if not found.bases:
+    if not similarity.bases:
         yield "no tensor was encoded against another model's"

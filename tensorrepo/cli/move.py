@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, session_of
@@ -18,19 +18,15 @@ if TYPE_CHECKING:
 
 
 def switch_command(
-    context: typer.Context,
+    context: Context,
     branch: Annotated[
-        str,
-        typer.Argument(
-            help="A branch, or with --detach any commit.", autocompletion=complete_branch
-        ),
+        str, Argument(help="A branch, or with --detach any commit.", autocompletion=complete_branch)
     ],
-    create: Annotated[bool, typer.Option("-c", "--create", help="Make the branch first.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Stand at a commit, no branch.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Carry staged changes over.")] = False,
+    create: Annotated[bool, Option("-c", "--create", help="Make the branch first.")] = False,
+    detach: Annotated[bool, Option("--detach", help="Stand at a commit, no branch.")] = False,
+    keep: Annotated[bool, Option("--keep", help="Carry staged changes over.")] = False,
     update: Annotated[
-        bool,
-        typer.Option("--update", help="Write clean tracked files anew as the branch has them."),
+        bool, Option("--update", help="Write clean tracked files anew as the branch has them.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,7 +43,7 @@ def switch_command(
         show_head(session, head, update=update, as_json=as_json)
 
 
-def undo_command(context: typer.Context, as_json: JsonOption = False) -> None:
+def undo_command(context: Context, as_json: JsonOption = False) -> None:
     """Take back your last change of this branch, as a new record of the log.
 
     Refused when somebody else changed the branch after you.
@@ -59,7 +55,7 @@ def undo_command(context: typer.Context, as_json: JsonOption = False) -> None:
     _take_back(context, "undo", as_json=as_json)
 
 
-def redo_command(context: typer.Context, as_json: JsonOption = False) -> None:
+def redo_command(context: Context, as_json: JsonOption = False) -> None:
     """Take back the last undo of this branch.
 
     Examples:
@@ -69,10 +65,9 @@ def redo_command(context: typer.Context, as_json: JsonOption = False) -> None:
 
 
 def reset_command(
-    context: typer.Context,
+    context: Context,
     ref: Annotated[
-        str,
-        typer.Argument(help="The commit to move this branch to.", autocompletion=complete_ref),
+        str, Argument(help="The commit to move this branch to.", autocompletion=complete_ref)
     ],
     as_json: JsonOption = False,
 ) -> None:
@@ -91,17 +86,17 @@ def reset_command(
 
 def show_head(session: Session, head: Head, *, update: bool, as_json: bool) -> None:
     """Tell where the workspace stands now; with `update` write clean tracked files anew."""
-    told: dict[str, Any] = {"branch": head.branch, "commit": session.tip_of(head)}
+    value: dict[str, Any] = {"branch": head.branch, "commit": session.tip_of(head)}
     lines = [describe_head(head)]
     if update:
         written, skipped = update_tracked(session)
         root = session.here.root
         places = [one.path.relative_to(root).as_posix() for one in written]
-        told |= {"written": places, "left": skipped}
-        lines += [f"wrote {place}" for place in places]
+        value |= {"written": places, "left": skipped}
+        lines += [f"wrote {path}" for path in places]
         for path in skipped:
             output.note(f"left {path}: it was changed on disk")
-    output.answer(told, *lines, as_json=as_json)
+    output.answer(value, *lines, as_json=as_json)
 
 
 def describe_head(head: Head) -> str:
@@ -113,7 +108,7 @@ def describe_head(head: Head) -> str:
     )
 
 
-def _take_back(context: typer.Context, verb: str, *, as_json: bool) -> None:
+def _take_back(context: Context, verb: str, *, as_json: bool) -> None:
     session = session_of(context)
     step = refs.undo if verb == "undo" else refs.redo
     with session.here.locked():
@@ -126,13 +121,13 @@ def _take_back(context: typer.Context, verb: str, *, as_json: bool) -> None:
         gone, back = (other, name) if move.renamed.new is None else (name, other)
         session.here.set_head(Head(branch=back))
     commit = move.update.old or move.update.new
-    told = {"branch": back, "commit": commit, "was": commit, "renamed": gone}
-    output.answer(told, f"Branch {gone} is {back} again.", as_json=as_json)
+    value = {"branch": back, "commit": commit, "was": commit, "renamed": gone}
+    output.answer(value, f"Branch {gone} is {back} again.", as_json=as_json)
 
 
 def _report(name: str, move: refs.Move, *, as_json: bool) -> None:
     old, new = move.update.old, move.update.new
-    place = f"is at {new:.12}" if new else "has no commit"
+    state = f"is at {new:.12}" if new else "has no commit"
     was = f"was at {old:.12}" if old else "had none"
-    told = {"branch": name, "commit": new, "was": old}
-    output.answer(told, f"Branch {name} {place} now ({was}).", as_json=as_json)
+    value = {"branch": name, "commit": new, "was": old}
+    output.answer(value, f"Branch {name} {state} now ({was}).", as_json=as_json)

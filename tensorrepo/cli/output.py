@@ -1,7 +1,7 @@
-"""The only module that prints: text, tables, JSON, progress and failures.
+"""Printing of commands: records as tables or JSON, text, progress and failures.
 
-Answers go to standard output, everything about the work itself to standard error, so that a pipe
-sees answers alone. Colour and bars appear on a terminal only.
+The only module that prints. Answers go to standard output, everything about the work itself to
+standard error, so that a pipe sees answers alone. Color and bars appear on a terminal only.
 """
 
 from __future__ import annotations
@@ -10,16 +10,25 @@ import json
 import os
 import sys
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, is_dataclass
 from math import isfinite, isnan
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
 
 from tensorrepo.formats import wording
 from tensorrepo.repo.errors import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tensorrepo.repo.errors import Error
+
+
+bytes_text = wording.bytes_text
+counted = wording.counted
+printable = wording.printable
 
 
 def line(text: str = "") -> None:
@@ -47,11 +56,6 @@ def escape(text: str) -> str:
     return rich_escape(text)
 
 
-def printable(text: str, keep: str = "") -> str:
-    """`text` without what a terminal would obey; see `wording.printable`."""
-    return wording.printable(text, keep)
-
-
 def note(text: str) -> None:
     """A remark about the work, on standard error."""
     sys.stderr.write(text + "\n")
@@ -62,13 +66,61 @@ def warning(text: str) -> None:
     note(f"warning: {text}")
 
 
-def answer(value: Any, *told: str, as_json: bool) -> None:
+def answer(value: Any, *texts: str, as_json: bool) -> None:
     """What a command did: lines for people, `value` for programs."""
     if as_json:
         json_value(value)
-        return
-    for text in told:
-        line(text)
+    else:
+        lines(texts)
+
+
+def show(
+    records: Iterable[Any],
+    columns: Mapping[str, Any],
+    *,
+    as_json: bool,
+    document: Callable[[Any], Any] | None = None,
+    empty: str | None = None,
+) -> None:
+    """Records as a table for people, or as one JSON list for programs.
+
+    Args:
+        records: frozen records: dataclasses or msgspec structs.
+        columns: headings of the table, those that begin with ">" aligned to the right, each with
+            the attribute of a record, or the function of one, that fills the column.
+        as_json: JSON instead of the table.
+        document: a record as JSON, where that is not simply all of its fields; see `fields`.
+        empty: remark instead of a table without rows; "" prints nothing; None the headings alone.
+    """
+    shown = list(records)
+    if as_json:
+        json_value([(document or to_document)(record) for record in shown])
+    elif shown or empty is None:
+        cells = [attrgetter(cell) if isinstance(cell, str) else cell for cell in columns.values()]
+        table(list(columns), ([cell(record) for cell in cells] for record in shown))
+    elif empty:
+        note(empty)
+
+
+def to_document(record: Any) -> Any:
+    """All fields of a frozen record, as JSON has them."""
+    if is_dataclass(record) and not isinstance(record, type):
+        return asdict(record)
+    return msgspec.to_builtins(record)
+
+
+def fields(*names: str) -> Callable[[Any], dict[str, Any]]:
+    """A function from a record to its JSON: these attributes, in this order.
+
+    "key=path.of.attributes" names one otherwise than it is called.
+    """
+    pairs = [(name.partition("=")[0], attrgetter(name.rpartition("=")[2])) for name in names]
+    return lambda record: {key: _plain(getter(record)) for key, getter in pairs}
+
+
+def _plain(value: Any) -> Any:
+    # JSON has no mappings but dict: a view of one would be printed as its repr.
+    return dict(value) if hasattr(value, "items") else value
 
 
 def json_value(value: Any) -> None:
@@ -150,14 +202,14 @@ def failure(error: Error) -> None:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(str(error))}")
     for conflict in getattr(error, "conflicts", ()):
-        console.print(f"  [red]conflict[/red] {escape(_conflict(conflict))}")
+        console.print(f"  [red]conflict[/red] {escape(f'{conflict.path}: {conflict.reason}')}")
         for inside in getattr(conflict, "details", ()):
             console.print(f"    {escape(str(inside['line']))}")
 
 
 @contextmanager
-def conflicts_told(*, as_json: bool) -> Iterator[None]:
-    """Answers a program what a merge, or the like, conflicts in, before it fails."""
+def conflicts_shown(*, as_json: bool) -> Iterator[None]:
+    """Prints for programs what a merge, or the like, conflicts in, before it fails."""
     try:
         yield
     except ConflictError as error:
@@ -168,19 +220,12 @@ def conflicts_told(*, as_json: bool) -> Iterator[None]:
 
 def conflicts_json(error: Error) -> None:
     """A merge that failed, for programs: paths in conflict, and what in them is contested."""
-    told = [
-        {
-            "path": conflict.path,
-            "kind": conflict.kind.label if conflict.kind is not None else None,
-            "base": conflict.base,
-            "ours": conflict.ours,
-            "theirs": conflict.theirs,
-            "reason": conflict.reason,
-            "details": list(conflict.details),
-        }
+    document = fields("path", "kind", "base", "ours", "theirs", "reason", "details")
+    conflicts = [
+        document(conflict) | {"kind": conflict.kind.label if conflict.kind is not None else None}
         for conflict in getattr(error, "conflicts", ())
     ]
-    json_value({"error": error.kind, "message": str(error), "conflicts": told})
+    json_value({"error": error.kind, "message": str(error), "conflicts": conflicts})
 
 
 def bug(error: Exception) -> None:
@@ -190,10 +235,6 @@ def bug(error: Exception) -> None:
         "yours. `tensorrepo status` shows where things stand. TENSORREPO_DEBUG=1 shows where it "
         "happened; please report it."
     )
-
-
-def _conflict(conflict: Any) -> str:
-    return f"{conflict.path}: {conflict.reason}"
 
 
 @contextmanager
@@ -265,13 +306,3 @@ def age_text(seconds: float) -> str:
             count = int(seconds // size)
             return f"{count} {name}{'s' if count != 1 else ''}"
     return "seconds"
-
-
-def bytes_text(count: int) -> str:
-    """A number of bytes for people: ``1.5 MiB``."""
-    return wording.bytes_text(count)
-
-
-def counted(count: int, noun: str) -> str:
-    """So many of them, for people: ``1 file``, ``2,000 files``."""
-    return wording.counted(count, noun)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.commit import committed_json, committed_lines
@@ -22,23 +22,17 @@ if TYPE_CHECKING:
 
 MainlineOption = Annotated[
     int | None,
-    typer.Option(
-        "--mainline", metavar="N", help="Of a merge: the parent, from 1, whose side stays."
-    ),
+    Option("--mainline", metavar="N", help="Of a merge: the parent, from 1, whose side stays."),
 ]
 MessageOption = Annotated[
-    str | None, typer.Option("-m", "--message", help="Of the commit; else made from the old one.")
+    str | None, Option("-m", "--message", help="Of the commit; else made from the old one.")
 ]
-StrategyOption = Annotated[
-    str, typer.Option("--strategy", help="For conflicts: fail, ours or theirs.")
-]
+StrategyOption = Annotated[str, Option("--strategy", help="For conflicts: fail, ours or theirs.")]
 
 
 def revert_command(
-    context: typer.Context,
-    ref: Annotated[
-        str, typer.Argument(help="The commit to take back.", autocompletion=complete_ref)
-    ],
+    context: Context,
+    ref: Annotated[str, Argument(help="The commit to take back.", autocompletion=complete_ref)],
     mainline: MainlineOption = None,
     message: MessageOption = None,
     strategy: StrategyOption = "fail",
@@ -57,7 +51,7 @@ def revert_command(
     check_strategy(strategy)
     session = session_of(context)
     branch = session.branch()
-    with session.here.locked(), output.conflicts_told(as_json=as_json):
+    with session.here.locked(), output.conflicts_shown(as_json=as_json):
         commit = session.resolve(ref).digest
         prepare(session, [commit], revert=True, mainline=mainline)
         made = pick.revert(
@@ -71,16 +65,16 @@ def revert_command(
         )
     if made is None:
         output.note(f"{branch} has nothing left of what {commit:.12} changed: no commit was made")
-        raise typer.Exit(NOTHING_TO_DO)
-    told = committed_json(branch, made) | {"reverted": commit}
-    output.answer(told, *committed_lines(branch, made), as_json=as_json)
+        raise Exit(NOTHING_TO_DO)
+    value = committed_json(branch, made) | {"reverted": commit}
+    output.answer(value, *committed_lines(branch, made), as_json=as_json)
 
 
 def cherry_pick_command(
-    context: typer.Context,
+    context: Context,
     refs: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="REF...",
             help="Commits to repeat here, in this order; A..B is all in between.",
             autocompletion=complete_ref,
@@ -128,7 +122,7 @@ def cherry_pick_command(
             )
         raise stop
     if not made:
-        raise typer.Exit(NOTHING_TO_DO)
+        raise Exit(NOTHING_TO_DO)
 
 
 def _pick_all(
@@ -150,6 +144,6 @@ def _pick_all(
 
 
 def _report_picked(branch: str, made: list[tuple[Digest, Committed]], *, as_json: bool) -> None:
-    told = [committed_json(branch, new) | {"picked": commit} for commit, new in made]
+    value = [committed_json(branch, new) | {"picked": commit} for commit, new in made]
     lines = [line for _, new in made for line in committed_lines(branch, new)]
-    output.answer(told, *lines, as_json=as_json)
+    output.answer(value, *lines, as_json=as_json)

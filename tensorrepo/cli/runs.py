@@ -6,14 +6,15 @@ import json
 import time
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.chart import chart, sparkline
-from tensorrepo.cli.common import JsonOption, RepoOption
+from tensorrepo.cli.common import JsonOption, RepoOption, json_pair
 from tensorrepo.cli.handle import handle_of
 from tensorrepo.formats.run.document import STATUSES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -22,34 +23,33 @@ from tensorrepo.runrecord import STALE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tensorrepo.formats.run.document import Metric
     from tensorrepo.runrecord import RunRecord
 
 MetricOption = Annotated[
-    list[str] | None, typer.Option("--metric", metavar="NAME", help="Only this one; repeatable.")
+    list[str] | None, Option("--metric", metavar="NAME", help="Only this one; repeatable.")
 ]
-MaxOption = Annotated[bool, typer.Option("--max", help="Large values are good, as of accuracy.")]
+MaxOption = Annotated[bool, Option("--max", help="Large values are good, as of accuracy.")]
 STATES = (*STATUSES, STALE)
 _SHOWN = 3  # metrics in a list, where none is named
 MOST_SHOWN = 40  # metrics of one run
+PARAM = "NAME=VALUE, such as lr=0.001"
 
 
 def runs_ls_command(
-    context: typer.Context,
+    context: Context,
     metric: MetricOption = None,
     best: Annotated[
-        str | None, typer.Option("--best", metavar="NAME", help="By this metric, the best first.")
+        str | None, Option("--best", metavar="NAME", help="By this metric, the best first.")
     ] = None,
     largest: MaxOption = False,
     status: Annotated[
-        str | None,
-        typer.Option(metavar="STATE", help=f"Only these: one of {', '.join(STATES)}."),
+        str | None, Option(metavar="STATE", help=f"Only these: one of {', '.join(STATES)}.")
     ] = None,
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", metavar="NAME=VALUE", help="Only with this parameter; repeatable."),
+        Option("--param", metavar="NAME=VALUE", help="Only with this parameter; repeatable."),
     ] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="So many at most.")] = 50,
+    limit: Annotated[int, Option("-n", "--limit", min=1, help="So many at most.")] = 50,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,7 +63,7 @@ def runs_ls_command(
         tensorrepo runs ls --best loss --status finished
         tensorrepo runs ls --best accuracy --max --param lr=0.001
     """
-    wanted = [_parameter(text) for text in param or ()]
+    wanted = [json_pair(each, "--param", PARAM) for each in param or ()]
     if status not in (None, *STATES):
         raise InvalidInputError(f"--status {status!r:.80}: expected one of {', '.join(STATES)}")
     every = list(handle_of(context, repo).runs().values())
@@ -75,32 +75,22 @@ def runs_ls_command(
         and all(run.params.get(name, _MISSING) == value for name, value in wanted)
     ]
     mode = "max" if largest else "min"
-    found = _sorted(runs, best, mode)[:limit]
-    if as_json:
-        output.json_value([_json(run) for run in found])
-        return
-    if not found:
-        output.note("no runs" if not every else f"none of {output.counted(len(every), 'run')} fits")
-        return
-    names = metric or ([best] if best else _common(found))
-    output.table(
-        ("run", "state", "began", ">took", *(f">{name}" for name in names)),
-        [
-            (
-                run.name,
-                run.state(),
-                _moment(run.document.started_ns),
-                _took(run.seconds),
-                *(_value(run, name, mode if name == best else None) for name in names),
-            )
-            for run in found
-        ],
-    )
+    ranked = _sorted(runs, best, mode)[:limit]
+    columns: dict[str, Any] = {
+        "run": "name",
+        "state": lambda run: run.state(),
+        "began": lambda run: _moment(run.document.started_ns),
+        ">took": lambda run: _took(run.seconds),
+    }
+    for name in metric or ([best] if best else _common(ranked)):
+        columns[f">{name}"] = partial(_value, name=name, mode=mode if name == best else None)
+    empty = "no runs" if not every else f"none of {output.counted(len(every), 'run')} fits"
+    output.show(ranked, columns, as_json=as_json, document=_run_document, empty=empty)
 
 
 def runs_show_command(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="RUN", help="Its name.")],
+    context: Context,
+    name: Annotated[str, Argument(metavar="RUN", help="Its name.")],
     metric: MetricOption = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -113,7 +103,7 @@ def runs_show_command(
     """
     run = handle_of(context, repo).runs()[name]
     if as_json:
-        output.json_value(_json(run, metric or ()))
+        output.json_value(_run_document(run, metric or ()))
         return
     if metric:
         for one in metric:
@@ -121,27 +111,29 @@ def runs_show_command(
             output.line(f"{one}: {len(values):,} points")
             output.lines(chart(values))
         return
-    output.lines(output.printable(text, keep="\n") for text in _told(run))
+    output.lines(output.printable(text, keep="\n") for text in _run_lines(run))
     if run.document.metrics:
-        output.table(
-            ("metric", ">points", ">last", ">min", ">max", "course"),
-            [
-                (*_numbers(one), sparkline(run.points(one.name).values))
-                for one in run.document.metrics[:MOST_SHOWN]
-            ],
-        )
+        columns = {
+            "metric": "name",
+            ">points": lambda each: f"{each.points:,}",
+            ">last": lambda each: f"{each.last.value:.6g}",
+            ">min": lambda each: _extreme(each.min),
+            ">max": lambda each: _extreme(each.max),
+            "course": lambda each: sparkline(run.points(each.name).values),
+        }
+        output.show(run.document.metrics[:MOST_SHOWN], columns, as_json=False)
     more = len(run.document.metrics) - MOST_SHOWN
     if more > 0:
         output.note(f"{more:,} more metrics: --metric NAME shows one, --json all")
 
 
 def runs_compare_command(
-    context: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names of runs.")],
+    context: Context,
+    names: Annotated[list[str], Argument(metavar="RUN...", help="Names of runs.")],
     metric: MetricOption = None,
     largest: MaxOption = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also what is the same in all of them.")
+        bool, Option("--all", help="Also what is the same in all of them.")
     ] = False,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -152,8 +144,8 @@ def runs_compare_command(
         tensorrepo runs compare exp1 exp2
         tensorrepo runs compare exp1 exp2 --metric accuracy --max
     """
-    known = handle_of(context, repo).runs()
-    runs = [known[name] for name in names]
+    every = handle_of(context, repo).runs()
+    runs = [every[name] for name in names]
     _check_metrics(runs, metric or ())
     mode = "max" if largest else "min"
     facts = {key: values for key, values in _facts(runs).items() if everything or _differ(values)}
@@ -187,17 +179,6 @@ def _check_metrics(runs: Sequence[RunRecord], names: Iterable[str]) -> None:
             raise NotFoundError(f"no run has a metric {name!r:.80}{listed}")
 
 
-def _parameter(text: str) -> tuple[str, Any]:
-    """NAME=VALUE; the value is JSON, or else text."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InvalidInputError(f"--param {text!r:.80}: expected NAME=VALUE, such as lr=0.001")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
-
-
 def _sorted(runs: list[RunRecord], best: str | None, mode: str) -> list[RunRecord]:
     if best is None:
         return sorted(runs, key=lambda run: (-run.document.started_ns, run.name))
@@ -218,19 +199,18 @@ def _common(runs: Iterable[RunRecord], most: int | None = _SHOWN) -> list[str]:
 
 
 def _facts(runs: list[RunRecord]) -> dict[str, list[Any]]:
-    """What was given to each: parameters, code, versions of what it read."""
-    told = [_given(run) for run in runs]
-    keys = list(dict.fromkeys(key for one in told for key in one))
-    return {key: [one.get(key) for one in told] for key in keys}
+    """Parameters, code and versions of inputs of each run."""
+    each = [_facts_of(run) for run in runs]
+    keys = list(dict.fromkeys(key for facts in each for key in facts))
+    return {key: [facts.get(key) for facts in each] for key in keys}
 
 
-def _given(run: RunRecord) -> dict[str, Any]:
-    found = dict(sorted(run.params.items()))
+def _facts_of(run: RunRecord) -> dict[str, Any]:
+    facts = dict(sorted(run.params.items()))
     code = run.document.attempts[-1].code
     if code is not None:
-        found["code"] = code.commit[:12] + (" and changes" if code.dirty else "")
-    inputs = {edge.path: edge.digest[:12] or None for edge in run.inputs}
-    return found | inputs
+        facts["code"] = code.commit[:12] + (" and changes" if code.dirty else "")
+    return facts | {edge.path: edge.digest[:12] or None for edge in run.inputs}
 
 
 def _differ(values: list[Any]) -> bool:
@@ -246,13 +226,11 @@ def _value(run: RunRecord, name: str, mode: str | None) -> str:
     return "-" if value is None else f"{value:.6g}"
 
 
-def _numbers(metric: Metric) -> tuple[str, str, str, str, str]:
-    low = "-" if metric.min is None else f"{metric.min.value:.6g} at {metric.min.step}"
-    high = "-" if metric.max is None else f"{metric.max.value:.6g} at {metric.max.step}"
-    return metric.name, f"{metric.points:,}", f"{metric.last.value:.6g}", low, high
+def _extreme(point: Any) -> str:
+    return "-" if point is None else f"{point.value:.6g} at {point.step}"
 
 
-def _told(run: RunRecord) -> Iterable[str]:
+def _run_lines(run: RunRecord) -> Iterable[str]:
     document, newest = run.document, run.document.attempts[-1]
     yield f"run       {run.name} ({run.id:.12}), {run.state()}"
     if document.error:
@@ -270,13 +248,13 @@ def _told(run: RunRecord) -> Iterable[str]:
     for name, value in sorted(run.params.items()):
         yield f"param     {name} = {_text(value)}"
     for edge in run.inputs:
-        place = ", ".join(f"{key} {edge.details[key]}" for key in _PLACE if key in edge.details)
-        yield f"{edge.relation:<9} {edge.path} ({edge.digest:.12}){f': {place}' if place else ''}"
+        at = ", ".join(f"{key} {edge.details[key]}" for key in _POSITION if key in edge.details)
+        yield f"{edge.relation:<9} {edge.path} ({edge.digest:.12}){f': {at}' if at else ''}"
     for made in run.outputs:
         yield f"made      {made.path} ({made.digest:.12}) in commit {made.commit:.12}"
 
 
-_PLACE = ("seed", "epoch", "position")
+_POSITION = ("seed", "epoch", "position")
 
 
 def _moment(time_ns: int) -> str:
@@ -287,12 +265,13 @@ def _took(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else output.age_text(seconds)
 
 
-def _json(run: RunRecord, metrics: Iterable[str] = ()) -> dict[str, Any]:
+def _run_document(run: RunRecord, metrics: Iterable[str] = ()) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.to_builtins(run.document)
     del document["chunks"]
-    points = {name: run.points(name) for name in metrics}
-    told = {
+    document["state"] = run.state(time.time_ns())
+    logged = {name: run.points(name) for name in metrics}
+    points = {
         name: {"steps": one.steps.tolist(), "values": one.values.tolist()}
-        for name, one in points.items()
+        for name, one in logged.items()
     }
-    return document | {"state": run.state(time.time_ns())} | ({"points": told} if told else {})
+    return document | ({"points": points} if points else {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Callable, Iterable
@@ -10,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, place, session_of
+from tensorrepo.cli.common import JsonOption, RepoOption, json_pair, resolve_path, session_of
 from tensorrepo.cli.complete import complete_ref
 from tensorrepo.cli.handle import handle_of
 from tensorrepo.cli.sqlprompt import prompt
@@ -40,30 +39,28 @@ SHOWN_ROWS = 100
 
 
 def sql_command(
-    context: typer.Context,
+    context: Context,
     query: Annotated[
-        str | None, typer.Argument(help="In DuckDB's SQL; - or nothing: read it from stdin.")
+        str | None, Argument(help="In DuckDB's SQL; - or nothing: read it from stdin.")
     ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")
-    ] = None,
+    form: Annotated[str | None, Option("--format", help=f"One of {', '.join(FORMATS)}.")] = None,
     target: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the rows there.")
+        str | None, Option("-o", "--output", metavar="FILE", help="Write the rows there.")
     ] = None,
     ref: Annotated[
         str | None,
-        typer.Option("--ref", help="Commit of names without one.", autocompletion=complete_ref),
+        Option("--ref", help="Commit of names without one.", autocompletion=complete_ref),
     ] = None,
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", metavar="NAME=VALUE", help="What $NAME stands for; repeatable."),
+        Option("--param", metavar="NAME=VALUE", help="What $NAME stands for; repeatable."),
     ] = None,
-    memory: Annotated[str, typer.Option(help="Bytes for sorting, joining and grouping.")] = MEMORY,
+    memory: Annotated[str, Option(help="Bytes for sorting, joining and grouping.")] = MEMORY,
     untrusted: Annotated[
-        bool, typer.Option("--untrusted", help="One SELECT, in a process that can reach nothing.")
+        bool, Option("--untrusted", help="One SELECT, in a process that can reach nothing.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=0.01, help="With --untrusted: stop it after so long.")
+        float, Option(min=0.01, help="With --untrusted: stop it after so long.")
     ] = 10.0,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -83,26 +80,26 @@ def sql_command(
     handle = handle_of(context, repo)
     session = session_of(context, repo)
     at = _commit(session, ref)
-    path = None if target is None else place(context, target)
+    path = None if target is None else resolve_path(context, target)
     chosen = _format("json" if as_json and form is None else form, path)
     tables = RepositoryTables(handle.context, at)
-    params = dict(_param(each) for each in param or ()) or None
+    params = dict(json_pair(each, "--param") for each in param or ()) or None
     size = parse_size(memory, "--memory", 1)
     if query is None and _is_terminal():
         if untrusted:
             raise InvalidInputError("--untrusted answers one query: give it, or - to read it")
         if path is not None:
             raise InvalidInputError("-o keeps the rows of one query: give it, or - to read it")
-        asked = Session(tables, Settings(memory=f"{size}B"))
-        ask = partial(_ask, asked, params, chosen)
+        connection = Session(tables, Settings(memory=f"{size}B"))
+        ask = partial(_ask, connection, params, chosen)
         prompt(ask, tables.known, session.machine)
         return
     text = sys.stdin.read() if query in (None, "-") else query
     limits = Limits(seconds=seconds, memory_bytes=size) if untrusted else None
-    found = sql(
+    result = sql(
         handle.context, str(text), ref=at, params=params, memory=f"{size}B", untrusted=limits
     )
-    show(found, chosen, path)
+    show_result(result, chosen, path)
 
 
 def _is_terminal() -> bool:
@@ -117,11 +114,11 @@ def _commit(session: WorkSession, ref: str | None) -> str:
     return "main" if tip is None else tip
 
 
-def _ask(asked: Session, params: dict[str, Any] | None, form: str, text: str) -> None:
+def _ask(connection: Session, params: dict[str, Any] | None, form: str, text: str) -> None:
     """Answer one query of the prompt: with the parameters that it names, for it need not all."""
-    named = asked.parameters(text) if params else frozenset()
-    given = {name: value for name, value in (params or {}).items() if name in named}
-    show(asked.query(text, given or None), form, None)
+    named = connection.parameters(text) if params else frozenset()
+    used = {name: value for name, value in (params or {}).items() if name in named}
+    show_result(connection.query(text, used or None), form, None)
 
 
 def _format(form: str | None, path: Path | None) -> str:
@@ -142,31 +139,21 @@ def _format(form: str | None, path: Path | None) -> str:
     return form
 
 
-def _param(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise InvalidInputError(f"--param {text!r}: expected NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
-
-
-def show(found: Result, form: str, path: Path | None) -> None:
+def show_result(result: Result, form: str, path: Path | None) -> None:
     """The rows, on standard output or in a file."""
     if path is not None:
-        _write(found, form, path)
+        _write(result, form, path)
     elif form == "table":
-        rows, more = found.head(SHOWN_ROWS)
-        if found.columns:
-            output.line(as_text(found.columns, rows))
+        rows, more = result.head(SHOWN_ROWS)
+        if result.columns:
+            output.line(as_text(result.columns, rows))
         if more:
             output.note(f"the first {SHOWN_ROWS} rows: -o FILE or --format csv gives all")
     else:
-        _TEXTS[form](found, output.raw)
+        _TEXTS[form](result, output.raw)
 
 
-def _write(found: Result, form: str, path: Path) -> None:
+def _write(result: Result, form: str, path: Path) -> None:
     """All rows in a file, which is there when all of them are."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -175,16 +162,16 @@ def _write(found: Result, form: str, path: Path) -> None:
     part = path.with_name(f".{path.name:.100}.{secrets.token_hex(8)}.part")
     try:
         if form == "parquet":
-            with pq.ParquetWriter(part, found.schema) as writer:
-                for batch in found.batches():
+            with pq.ParquetWriter(part, result.schema) as writer:
+                for batch in result.batches():
                     writer.write_batch(batch)
         elif form == "arrow":
-            with pa.ipc.new_file(str(part), found.schema) as writer:
-                for batch in found.batches():
+            with pa.ipc.new_file(str(part), result.schema) as writer:
+                for batch in result.batches():
                     writer.write_batch(batch)
         else:
             with part.open("wb") as file:
-                _TEXTS[form](found, lambda data: file.write(data) and None)
+                _TEXTS[form](result, lambda data: file.write(data) and None)
         part.replace(path)
     except OSError as error:
         raise InvalidInputError(f"cannot write {path}: {error.strerror or error}") from error
@@ -192,7 +179,7 @@ def _write(found: Result, form: str, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _csv(found: Result, write: Callable[[bytes], Any]) -> None:
+def _csv(result: Result, write: Callable[[bytes], Any]) -> None:
     import csv
     import io
 
@@ -201,8 +188,8 @@ def _csv(found: Result, write: Callable[[bytes], Any]) -> None:
         csv.writer(text, lineterminator="\n").writerows(rows)
         return text.getvalue().encode()
 
-    write(lines([found.columns]))
-    for batch in found.batches():
+    write(lines([result.columns]))
+    for batch in result.batches():
         write(lines(_rows(batch)))
 
 
@@ -211,23 +198,23 @@ def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
     return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _json(found: Result, write: Callable[[bytes], Any]) -> None:
+def _json_rows(result: Result, write: Callable[[bytes], Any]) -> None:
     """One object a line."""
-    for row in found:
-        write(f"{output.json_text(row, default=_plain)}\n".encode())
+    for row in result:
+        write(f"{output.json_text(row, default=_json_default)}\n".encode())
 
 
-def _plain(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _table(found: Result, write: Callable[[bytes], Any]) -> None:
-    rows = [list(row) for batch in found.batches() for row in _rows(batch)]
-    write((as_text(found.columns, rows) + "\n").encode())
+def _table(result: Result, write: Callable[[bytes], Any]) -> None:
+    rows = [list(row) for batch in result.batches() for row in _rows(batch)]
+    write((as_text(result.columns, rows) + "\n").encode())
 
 
 _TEXTS: dict[str, Callable[[Any, Callable[[bytes], Any]], None]] = {
     "csv": _csv,
-    "json": _json,
+    "json": _json_rows,
     "table": _table,
 }

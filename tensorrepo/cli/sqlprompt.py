@@ -23,13 +23,13 @@ WORDS = (
 
 
 def prompt(
-    ask: Callable[[str], None], known: Callable[[], Iterable[str]], machine: Machine
+    ask: Callable[[str], None], tables: Callable[[], Iterable[str]], machine: Machine
 ) -> None:
     """Read queries until the end of input; each ends with a semicolon.
 
     Args:
         ask: answers one.
-        known: names of tables, for completion.
+        tables: names of tables, for completion.
         machine: whose home keeps the history.
 
     Raises:
@@ -43,7 +43,7 @@ def prompt(
         raise UnsupportedError(
             "the prompt needs prompt_toolkit: `pip install tensorrepo[sql]`; or give a query"
         ) from error
-    words = [*WORDS, *sorted(NAMES), *sorted(known())]
+    words = [*WORDS, *sorted(NAMES), *sorted(tables())]
     lines: Any = PromptSession(
         history=FileHistory(str(_history(machine))),
         completer=WordCompleter(words, ignore_case=True),
@@ -72,7 +72,8 @@ def converse(read: Callable[[str], str], ask: Callable[[str], None]) -> None:
 
 
 def _history(machine: Machine) -> Path:
-    told = machine.environment.get("XDG_STATE_HOME")
-    folder = (machine.home / ".local" / "state" if not told else machine.cwd / told) / "tensorrepo"
+    state = machine.environment.get("XDG_STATE_HOME")
+    base = machine.cwd / state if state else machine.home / ".local" / "state"
+    folder = base / "tensorrepo"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / "sql_history"

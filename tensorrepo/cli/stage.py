@@ -6,10 +6,10 @@ from dataclasses import asdict
 from dataclasses import replace as replaced
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, place, session_of
+from tensorrepo.cli.common import JsonOption, resolve_path, session_of
 from tensorrepo.cli.complete import complete_entry, complete_place, complete_ref
 from tensorrepo.formats.codecs.choice import parse_codec
 from tensorrepo.formats.dataset.columns.lenient import parse_on_error
@@ -26,42 +26,39 @@ if TYPE_CHECKING:
 
 
 def add_command(
-    context: typer.Context,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A file or folder.")],
+    context: Context,
+    path: Annotated[str, Argument(metavar="PATH", help="A file or folder.")],
     dataset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Add as a dataset.", autocompletion=complete_entry),
+        str | None, Option(metavar="NAME", help="Add as a dataset.", autocompletion=complete_entry)
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Add as a model.", autocompletion=complete_entry),
+        str | None, Option(metavar="NAME", help="Add as a model.", autocompletion=complete_entry)
     ] = None,
     file: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Add as it is.", autocompletion=complete_entry),
+        str | None, Option(metavar="NAME", help="Add as it is.", autocompletion=complete_entry)
     ] = None,
-    append: Annotated[bool, typer.Option("--append", help="Add its rows to NAME.")] = False,
+    append: Annotated[bool, Option("--append", help="Add its rows to NAME.")] = False,
     upsert: Annotated[
         str | None,
-        typer.Option(metavar="KEY[,KEY]", help="Update rows whose key NAME has, append others."),
+        Option(metavar="KEY[,KEY]", help="Update rows whose key NAME has, append others."),
     ] = None,
-    sync: Annotated[bool, typer.Option("--sync", help="Make NAME what PATH is now.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Start NAME anew.")] = False,
+    sync: Annotated[bool, Option("--sync", help="Make NAME what PATH is now.")] = False,
+    replace: Annotated[bool, Option("--replace", help="Start NAME anew.")] = False,
     format_name: Annotated[
-        str | None, typer.Option("--format", help="Its format; else told by suffix and content.")
+        str | None, Option("--format", help="Its format; else told by suffix and content.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
+        list[str] | None, Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
     ] = None,
     on_error: Annotated[
-        str, typer.Option("--on-error", help="For rows that do not fit: raise, skip or null.")
+        str, Option("--on-error", help="For rows that do not fit: raise, skip or null.")
     ] = "raise",
     codec: Annotated[
-        str, typer.Option(help="Of its pages: none, zstd, shuffle, bitpack, or auto.")
+        str, Option(help="Of its pages: none, zstd, shuffle, bitpack, or auto.")
     ] = "none",
     base: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="[REF:]NAME",
             help="Of a model: the stored one that it came from. Else similar ones are found.",
             autocompletion=complete_entry,
@@ -96,7 +93,7 @@ def add_command(
     }
     request = _request(
         session,
-        place(context, path),
+        resolve_path(context, path),
         {"datasets": dataset, "models": model, "files": file},
         [mode for mode, wanted in modes.items() if wanted],
         format_name,
@@ -107,23 +104,22 @@ def add_command(
     if base is not None and request.space != "models":
         raise InvalidInputError("--base is for models: it goes with --model NAME")
     request = replaced(request, on_error=parse_on_error(on_error), codec=codec, key=key, base=base)
-    with session.here.locked(), output.progress(f"adding {request.path}", None) as told:
+    with session.here.locked(), output.progress(f"adding {request.path}", None) as advance:
         try:
-            added = add(session, request, told)
+            added = add(session, request, advance)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_how_to_go_on(session, request)) from None
-    if as_json:
-        output.json_value([asdict(one) for one in added])
-        return
-    for one in added:
-        _report(one)
+    for each in added:
+        for note in () if as_json else each.notes:
+            output.note(f"note: {note}")
+    output.answer([asdict(each) for each in added], *map(_added_text, added), as_json=as_json)
 
 
 def rm_command(
-    context: typer.Context,
+    context: Context,
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME", help="Entries to remove.", autocompletion=complete_entry),
+        Argument(metavar="NAME", help="Entries to remove.", autocompletion=complete_entry),
     ],
     as_json: JsonOption = False,
 ) -> None:
@@ -140,9 +136,9 @@ def rm_command(
 
 
 def mv_command(
-    context: typer.Context,
-    old: Annotated[str, typer.Argument(help="The entry.", autocompletion=complete_entry)],
-    new: Annotated[str, typer.Argument(help="Its new name.")],
+    context: Context,
+    old: Annotated[str, Argument(help="The entry.", autocompletion=complete_entry)],
+    new: Annotated[str, Argument(help="Its new name.")],
     as_json: JsonOption = False,
 ) -> None:
     """Stage another name for an entry. No bytes move.
@@ -154,23 +150,23 @@ def mv_command(
     session = session_of(context)
     with session.here.locked():
         source, target = move(session, old, new)
-    told = {"from": source, "to": target}
-    output.answer(told, f"renames {source} to {target}", as_json=as_json)
+    value = {"from": source, "to": target}
+    output.answer(value, f"renames {source} to {target}", as_json=as_json)
 
 
 def restore_command(
-    context: typer.Context,
+    context: Context,
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="An entry, or REF:ENTRY; with --staged none means all.",
             autocompletion=complete_place,
         ),
     ] = None,
-    staged: Annotated[bool, typer.Option("--staged", help="Unstage it.")] = False,
+    staged: Annotated[bool, Option("--staged", help="Unstage it.")] = False,
     source: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--source",
             metavar="REF",
             help="Stage it as it was at REF.",
@@ -197,9 +193,9 @@ def restore_command(
         else:
             assert name is not None, "checked above"
             path, ref, changed = restore(session, name, source)
-            told = {"path": path, "source": ref, "changed": changed}
+            value = {"path": path, "source": ref, "changed": changed}
             line = f"staged {path} as of {ref}" if changed else f"{path} is as of {ref} already"
-            output.answer(told, line, as_json=as_json)
+            output.answer(value, line, as_json=as_json)
 
 
 def _request(
@@ -210,17 +206,17 @@ def _request(
     format_name: str | None,
     options: dict[str, object],
 ) -> Request:
-    given = [(space, name) for space, name in names.items() if name is not None]
-    if len(given) > 1 or len(modes) > 1:
+    targets = [(space, name) for space, name in names.items() if name is not None]
+    if len(targets) > 1 or len(modes) > 1:
         raise InvalidInputError(
             "give one of --dataset, --model, --file, and one of --append, --upsert, --sync, "
             "--replace"
         )
-    if not given:
+    if not targets:
         if modes and modes[0] is not Mode.SYNC:
             raise InvalidInputError(f"say what {source} is: --dataset, --model or --file NAME")
         return tracked_request(session, source)
-    space, name = given[0]
+    space, name = targets[0]
     mode = modes[0] if modes else Mode.NEW
     return Request(source, space, name.removeprefix(f"{space}/"), mode, format_name, options)
 
@@ -233,11 +229,8 @@ def _how_to_go_on(session: Session, request: Request) -> str:
     return f"Repeat the command to go on behind the {stored.rows:,} rows that are stored"
 
 
-def _report(added: Added) -> None:
-    for note in added.notes:
-        output.note(f"note: {note}")
+def _added_text(added: Added) -> str:
     if not added.changed:
-        output.line(f"{added.path} is unchanged")
-        return
+        return f"{added.path} is unchanged"
     rows = f"{added.rows:,} rows, " if added.rows else ""
-    output.line(f"staged {added.path} ({rows}{output.bytes_text(added.bytes)} read)")
+    return f"staged {added.path} ({rows}{output.bytes_text(added.bytes)} read)"

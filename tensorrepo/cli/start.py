@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, started_in
@@ -15,12 +15,12 @@ from tensorrepo.workspace.start import start_workspace
 
 
 def init_command(
-    context: typer.Context,
+    context: Context,
     url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="Where the repository is to lie.")
+        str | None, Argument(metavar="URL", help="Where the repository is to lie.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Make a workspace inside of another one, or anew.")
+        bool, Option("--force", help="Make a workspace inside of another one, or anew.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,13 +45,13 @@ def init_command(
 
 
 def config_command(
-    context: typer.Context,
-    key: Annotated[str | None, typer.Argument(help="Such as user.name.")] = None,
-    value: Annotated[str | None, typer.Argument(help="What to set it to.")] = None,
+    context: Context,
+    key: Annotated[str | None, Argument(help="Such as user.name.")] = None,
+    value: Annotated[str | None, Argument(help="What to set it to.")] = None,
     local: Annotated[
-        bool, typer.Option("--local", help="Of this workspace alone, not of your user.")
+        bool, Option("--local", help="Of this workspace alone, not of your user.")
     ] = False,
-    unset: Annotated[bool, typer.Option("--unset", help="Forget the setting.")] = False,
+    unset: Annotated[bool, Option("--unset", help="Forget the setting.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show or set your name, address and other settings.
@@ -75,8 +75,8 @@ def config_command(
         output.json_value(settings) if as_json else _show(settings)
         return
     if key not in CONFIG_KEYS:
-        known = "; ".join(f"{name} ({what})" for name, what in CONFIG_KEYS.items())
-        raise InvalidInputError(f"no setting {key!r}. There are: {known}")
+        keys = "; ".join(f"{name} ({what})" for name, what in CONFIG_KEYS.items())
+        raise InvalidInputError(f"no setting {key!r}. There are: {keys}")
     if unset:
         write_config(file, {name: held for name, held in settings.items() if name != key})
     elif value is not None:
@@ -90,7 +90,7 @@ def config_command(
     elif key in settings:
         output.json_value(settings[key]) if as_json else output.line(settings[key])
     else:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _show(settings: dict[str, str]) -> None:

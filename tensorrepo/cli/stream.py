@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
@@ -39,44 +39,43 @@ ORDERS: dict[str, Shuffle] = {
 
 
 def stream_command(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 256,
+    context: Context,
+    name: Annotated[str, Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
+    batch_size: Annotated[int, Option(min=1, help="Rows of a batch.")] = 256,
     columns: Annotated[
-        list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")
+        list[str] | None, Option("--column", help="Only this column; may be repeated.")
     ] = None,
-    shuffle: Annotated[str, typer.Option(help="The order: pages, global, buffer or no.")] = "pages",
-    window: Annotated[str, typer.Option(help="Decoded bytes to shuffle in.")] = "512MB",
-    where: Annotated[str | None, typer.Option(help="Only rows for which this is true.")] = None,
+    shuffle: Annotated[str, Option(help="The order: pages, global, buffer or no.")] = "pages",
+    window: Annotated[str, Option(help="Decoded bytes to shuffle in.")] = "512MB",
+    where: Annotated[str | None, Option(help="Only rows for which this is true.")] = None,
     balance: Annotated[
-        str | None, typer.Option(help="Classes of this column come equally often.")
+        str | None, Option(help="Classes of this column come equally often.")
     ] = None,
     pack: Annotated[
-        int | None, typer.Option(min=1, help="Cut the one column into items of so many elements.")
+        int | None, Option(min=1, help="Cut the one column into items of so many elements.")
     ] = None,
     bucket: Annotated[
-        str | None, typer.Option(help="Rows of like length in this column come together.")
+        str | None, Option(help="Rows of like length in this column come together.")
     ] = None,
     decode: Annotated[
-        int | None, typer.Option(min=1, help="Decode images, cut to squares of so many pixels.")
+        int | None, Option(min=1, help="Decode images, cut to squares of so many pixels.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="How often to go through it.")] = 1,
+    seed: Annotated[int, Option(help="Of the order.")] = 0,
+    epochs: Annotated[int, Option(min=1, help="How often to go through it.")] = 1,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say how it would be read, and read nothing.")
+        bool, Option("--explain", help="Say how it would be read, and read nothing.")
     ] = False,
     profiled: Annotated[
-        bool,
-        typer.Option("--profile", help="Say what a loop would wait for: its steps, or the data."),
+        bool, Option("--profile", help="Say what a loop would wait for: its steps, or the data.")
     ] = False,
     step_ms: Annotated[
-        float, typer.Option(min=0, help="With --profile: milliseconds that a training step takes.")
+        float, Option(min=0, help="With --profile: milliseconds that a training step takes.")
     ] = 0.0,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="With --profile: how long to read from storage.")
+        float, Option(min=0.1, help="With --profile: how long to read from storage.")
     ] = SECONDS,
     picture: Annotated[
-        Path | None, typer.Option(help="With --profile: draw it to this file, such as stalls.png.")
+        Path | None, Option(help="With --profile: draw it to this file, such as stalls.png.")
     ] = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -123,8 +122,8 @@ def stream_command(
         _forget_pages(session.repository.objects.backend.local_root)
         _profile(dataset, opened, path, step_ms / 1e3, seconds, picture, as_json=as_json)
     elif explain:
-        told = opened(dataset).explain()
-        output.json_value(asdict(told)) if as_json else output.line(str(told))
+        plan = opened(dataset).explain()
+        output.json_value(asdict(plan)) if as_json else output.line(str(plan))
     else:
         reader = opened(dataset)
         if where is not None and not reader.rows and not as_json:
@@ -156,10 +155,10 @@ def _run(reader: Stream, path: str, epochs: int, *, as_json: bool) -> None:
         output.json_value({"rows": rows, "seconds": seconds, "stats": asdict(reader.stats())})
         return
     output.line(f"{rows:,} rows in {seconds:.2f} s, {rows / max(seconds, 1e-9):,.0f} rows/s")
-    found = reader.stats()
+    result = reader.stats()
     output.line(
-        f"planned {found.plan_seconds:.2f} s, fetched {found.fetch_seconds:.2f} s, gathered "
-        f"{found.gather_seconds:.2f} s, waited {found.waited_seconds:.2f} s"
+        f"planned {result.plan_seconds:.2f} s, fetched {result.fetch_seconds:.2f} s, gathered "
+        f"{result.gather_seconds:.2f} s, waited {result.waited_seconds:.2f} s"
     )
     output.line(str(reader.tuning))
 
@@ -176,15 +175,15 @@ def _profile(
 ) -> None:
     step = (lambda _: time.sleep(step_seconds)) if step_seconds else None
     with output.working(f"profiling {path}"):
-        found = profile(dataset, opened, step=step, seconds=seconds)
+        result = profile(dataset, opened, step=step, seconds=seconds)
     if picture is not None:
-        _draw(found, path, picture)
-    output.json_value(found.to_dict()) if as_json else output.line(str(found))
+        _draw(result, path, picture)
+    output.json_value(result.to_dict()) if as_json else output.line(str(result))
 
 
-def _draw(found: Profile, path: str, picture: Path) -> None:
+def _draw(result: Profile, path: str, picture: Path) -> None:
     try:
-        draw(found, f"{path}: milliseconds a step", picture)
+        draw(result, f"{path}: milliseconds a step", picture)
     except (OSError, ValueError) as error:
         raise InvalidInputError(
             f"cannot draw to {picture}: {error}. Name a file that ends in .png, in a folder that "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.common import JsonOption, RepoOption, session_of
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.view import View
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the view.")]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Of the view.")]
 
 
 def view_create_command(
-    context: typer.Context,
+    context: Context,
     name: NameArgument,
-    query: Annotated[str, typer.Argument(help="SQL whose column row_id says which rows.")],
-    replace: Annotated[bool, typer.Option("--replace", help="The name may be taken.")] = False,
+    query: Annotated[str, Argument(help="SQL whose column row_id says which rows.")],
+    replace: Annotated[bool, Option("--replace", help="The name may be taken.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose rows of a dataset of HEAD by a query, and stage which they are.
@@ -44,17 +44,17 @@ def view_create_command(
     """
     session, handle = session_of(context), handle_of(context)
     made = stage_view(session, handle.context, name, query, replace=replace)
-    told = f"{view_path(name)}: {made.rows:,} rows of {made.path}, staged"
-    output.answer(_described(view_path(name), made), told, as_json=as_json)
+    text = f"{view_path(name)}: {made.rows:,} rows of {made.path}, staged"
+    output.answer(_document(view_path(name), made), text, as_json=as_json)
 
 
 def view_refresh_command(
-    context: typer.Context,
+    context: Context,
     name: NameArgument,
     seconds: Annotated[
-        float, typer.Option(min=0.01, help="Stop the query after so long.")
+        float, Option(min=0.01, help="Stop the query after so long.")
     ] = REFRESH_LIMITS.seconds,
-    memory: Annotated[str, typer.Option(help="Bytes that the query may take.")] = MEMORY,
+    memory: Annotated[str, Option(help="Bytes that the query may take.")] = MEMORY,
     as_json: JsonOption = False,
 ) -> None:
     """Ask the query of a view again, of what HEAD has now, and stage the answer.
@@ -71,17 +71,15 @@ def view_refresh_command(
     session, handle = session_of(context), handle_of(context)
     before = staged_view(session, name)
     after = stage_view(session, handle.context, name, before.sql, replace=True, limits=limits)
-    found = diff_views(before, after)
-    value = _described(view_path(name), after) | {
-        "added": len(found.added), "removed": len(found.removed),
-    }  # fmt: skip
-    told = f"{view_path(name)}: {after.rows:,} rows ({found.summary}), staged"
-    output.answer(value, told, as_json=as_json)
+    diff = diff_views(before, after)
+    counts = {"added": len(diff.added), "removed": len(diff.removed)}
+    text = f"{view_path(name)}: {after.rows:,} rows ({diff.summary}), staged"
+    output.answer(_document(view_path(name), after) | counts, text, as_json=as_json)
 
 
 def view_ls_command(
-    context: typer.Context,
-    ref: Annotated[str | None, typer.Argument(help="Commit; HEAD if none is given.")] = None,
+    context: Context,
+    ref: Annotated[str | None, Argument(help="Commit; HEAD if none is given.")] = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -93,22 +91,24 @@ def view_ls_command(
     """
     session = session_of(context, repo)
     tree, objects = session.resolve(ref).commit.tree, session.repository.objects
-    found = {
-        path: open_view(objects, entry.digest)
+    views = [
+        (path, open_view(objects, entry.digest))
         for path, entry in session.repository.entries(tree, "views/")
         if entry.kind is Kind.VIEW
+    ]
+    columns = {
+        "view": lambda named: named[0],
+        ">rows": lambda named: f"{named[1].rows:,}",
+        "of": lambda named: named[1].path,
+        "query": lambda named: named[1].sql,
     }
-    if as_json:
-        output.json_value([_described(path, view) for path, view in found.items()])
-        return
-    rows = ((path, f"{view.rows:,}", view.path, view.sql) for path, view in found.items())
-    output.table(("view", ">rows", "of", "query"), rows)
+    output.show(views, columns, as_json=as_json, document=lambda named: _document(*named))
 
 
 def view_show_command(
-    context: typer.Context,
+    context: Context,
     name: Annotated[
-        str, typer.Argument(metavar="[REF:]NAME", help="A view.", autocompletion=complete_place)
+        str, Argument(metavar="[REF:]NAME", help="A view.", autocompletion=complete_place)
     ],
     repo: RepoOption = None,
     as_json: JsonOption = False,
@@ -126,7 +126,7 @@ def view_show_command(
     view = open_view(session.repository.objects, entry.digest)
     query = output.printable(view.sql, keep="\n")
     output.answer(
-        _described(path, view),
+        _document(path, view),
         f"{path}  {view.rows:,} rows in {len(view.runs):,} runs",
         f"of      {output.printable(view.path)} ({view.dataset:.12}) at commit {view.commit:.12}",
         f"query   {query}",
@@ -134,13 +134,6 @@ def view_show_command(
     )
 
 
-def _described(path: str, view: View) -> dict[str, Any]:
-    return {
-        "path": path,
-        "rows": view.rows,
-        "runs": len(view.runs),
-        "dataset_path": view.path,
-        "dataset": view.dataset,
-        "commit": view.commit,
-        "sql": view.sql,
-    }
+def _document(path: str, view: View) -> dict[str, Any]:
+    queried = output.fields("dataset_path=path", "dataset", "commit", "sql")
+    return {"path": path, "rows": view.rows, "runs": len(view.runs)} | queried(view)

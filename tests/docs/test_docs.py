@@ -137,3 +137,22 @@ def test_the_tutorial_runs_from_top_to_bottom(
         else:
             code = "\n" * (block.line - 1) + block.text
             exec(compile(code, str(TUTORIAL), "exec"), names)
+
+
+def test_every_guarantee_names_a_test_that_there_is() -> None:
+    page = (ROOT / "docs/design/guarantees.md").read_text("utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
+    missing = [
+        f"{path}::{test}"
+        for path, test in named
+        if not (ROOT / path).exists() or f"def {test}(" not in (ROOT / path).read_text("utf-8")
+    ]
+    assert named
+    assert missing == []
+
+
+def test_every_path_on_the_map_of_the_code_exists() -> None:
+    page = (ROOT / "docs/design/code-map.md").read_text("utf-8")
+    named = re.findall(r"`((?:repo|formats|query|api|tensorrepo|tests)/[\w./]*)`", page)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    assert len(named) > 40

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 
-from tensorrepo.cli.main import COMMANDS
+from tensorrepo.cli.main import MODULE_OF
 
 FORKED = multiprocessing.get_context("forkserver")
 # One list for the whole test process: whoever starts a first child settles it.
@@ -21,6 +21,6 @@ FORKED.set_forkserver_preload(
         "tensorrepo.run",
         "tensorrepo.sdk",
         "tensorrepo.formats.dataset.stream",
-        *sorted({f"tensorrepo.cli.{module}" for module, _, _ in COMMANDS.values()}),
+        *sorted(set(MODULE_OF.values())),
     ]
 )
