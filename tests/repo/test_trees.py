@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from blake3 import blake3
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo import treepages
@@ -170,7 +170,6 @@ CLASHING = st.lists(st.sampled_from(["a", "A", "b", "a-x", "B.y"]), min_size=1, 
 
 @pytest.mark.usefixtures("small_pages")
 class TestClashes:
-    @settings(max_examples=300)
     @given(st.sets(CLASHING, max_size=8), st.sets(CLASHING, max_size=4), st.sets(CLASHING))
     def test_an_update_is_refused_exactly_when_two_paths_clash(self, old, added, removed) -> None:
         """The old tree also holds some of the pool, so that clashes cross pages."""

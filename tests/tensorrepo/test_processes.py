@@ -68,11 +68,14 @@ def kill(target: str, number: int, *, after: bool = False) -> str:
 
 def interrupted(shell: Shell, code: str, *words: str) -> tuple[int, str]:
     """A command that gets Ctrl-C once `code` says that it is there: exit code and errors."""
-    process = shell.start(*words, code=code)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "reached\n"
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    with shell.start(*words, code=code) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "reached\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:  # else one that hears no Ctrl-C is blamed on the tests that follow
+            process.kill()
     return process.returncode, errors
 
 

@@ -125,14 +125,11 @@ def test_what_both_did_is_there_whoever_merges_or_the_conflict_names_it(
 SOME_STEPS = st.lists(st.sampled_from(NAMES), max_size=4)
 
 
-@pytest.mark.parametrize("examples", [pytest.param(25), pytest.param(1000, marks=pytest.mark.soak)])
-def test_so_do_versions_that_several_steps_led_to(examples: int) -> None:
-    settings(max_examples=examples, suppress_health_check=list(HealthCheck), deadline=None)(
-        given(SOME_STEPS, SOME_STEPS, st.lists(st.sampled_from(NAMES), max_size=2))(_several)
-    )()
-
-
-def _several(ours: list[str], theirs: list[str], before: list[str]) -> None:
+@settings(suppress_health_check=list(HealthCheck))
+@given(SOME_STEPS, SOME_STEPS, st.lists(st.sampled_from(NAMES), max_size=2))
+def test_so_do_versions_that_several_steps_led_to(
+    ours: list[str], theirs: list[str], before: list[str]
+) -> None:
     base = _after(_base(), before, 0)
     _check(base, _after(base, ours, 10), _after(base, theirs, 20))
 

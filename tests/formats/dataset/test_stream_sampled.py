@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.stream import stream
@@ -85,7 +85,6 @@ def whole(dataset: Dataset, edited: Dataset) -> dict[Any, list[Any]]:
     }
 
 
-@settings(max_examples=60)
 @given(
     st.integers(0, 1),
     st.integers(0, len(SAMPLINGS) - 1),
@@ -145,7 +144,6 @@ def tables(draw: st.DrawFn) -> tuple[Dataset, list[int], list[int]]:
     return without(ds.objects, ds, dead) if dead else ds, left, counts
 
 
-@settings(max_examples=40)
 @given(
     tables(),
     st.sampled_from(SHUFFLES),

@@ -14,6 +14,7 @@ from tensorrepo.formats.model.codecs.framecodec import FrameShape
 from tensorrepo.formats.model.codecs.planecodec import StoredPlane
 from tensorrepo.formats.model.codecs.registry import ADAM, CODECS
 from tensorrepo.formats.tensors import TYPES, TensorType
+from tests.support.effort import examples
 
 if TYPE_CHECKING:
     from tensorrepo.formats.model.codecs.framecodec import FrameCodec
@@ -28,7 +29,7 @@ FITTING = [
     if codec.fits(element, (40, element.block_elements))
 ]
 EVERY = pytest.mark.parametrize(("codec", "element"), FITTING)
-CHEAP = settings(max_examples=8, deadline=None)
+CHEAP = settings(max_examples=examples(8), deadline=None)
 
 
 def about(codec: FrameCodec, element: TensorType, size: int, first_byte: int = 0) -> FrameShape:
