@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +44,34 @@ settings.load_profile("dev")
 # Else examples depend on which modules a worker has loaded: each is parsed for numbers to draw,
 # which takes five seconds a worker.
 providers.is_local_module_file = lambda _path: False
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slowest", type=Path, help="file for the slowest tests, sorted")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.slowest is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Slowest(config.option.slowest))
+
+
+class Slowest:
+    """Writes what took longest, fixtures included: 50 tests, and 50 files of tests."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration  # type: ignore[assignment]  # a float
+
+    def pytest_sessionfinish(self) -> None:
+        files: Counter[str] = Counter()
+        for test, seconds in self.seconds.items():
+            files[test.partition("::")[0]] += seconds
+        slowest = [*self.seconds.most_common(50), *files.most_common(50)]
+        self.path.parent.mkdir(exist_ok=True)
+        self.path.write_text("".join(f"{seconds:8.2f} {name}\n" for name, seconds in slowest))
 
 
 def pytest_collection_finish() -> None:

@@ -20,6 +20,7 @@ from tensorrepo.formats.tensors import TYPES, ArrayTensor
 from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.objects import Kind
 from tests.support.damage import unrefused
+from tests.support.effort import sampled
 from tests.support.models import MappedObjects, copy_of, flip, payload_start, stored
 from tests.support.objects import MemoryObjects
 
@@ -76,7 +77,7 @@ def bits(tensor: ArrayTensor) -> bytes:
 
 
 @pytest.mark.parametrize("sink", SINKS)
-@pytest.mark.parametrize(("codec", "element"), FITTING)
+@pytest.mark.parametrize(("codec", "element"), sampled(FITTING, 60))
 def test_every_bit_of_every_type_comes_back(codec: str, element: str, sink: Any) -> None:
     old, new = pair(element, 6000, few=True)
     model, used = written(sink(), codec, old, new)

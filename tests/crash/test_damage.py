@@ -20,12 +20,12 @@ from tensorrepo.repo.slots import HINT_KEY, checkpoint_key, slot_key
 from tensorrepo.repo.store import ObjectStore
 from tensorrepo.repo.writer import ObjectWriter
 from tests.support.collector import condemn, delete
-from tests.support.damage import FLIPS, flipped
+from tests.support.damage import FLIPS, flipped, places
 from tests.support.histories import copied, verify
 from tests.support.repositories import ADA, commit_files, files_at, new_repository, tip_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.ids import Digest
@@ -118,9 +118,9 @@ def unnoticed(key: str, read: Callable[[Backend], object], damages: Iterable[byt
     return found
 
 
-def flips(key: str, masks: tuple[int, ...] = FLIPS) -> Iterable[bytes]:
+def flips(key: str, masks: Sequence[int] = FLIPS) -> Iterable[bytes]:
     data = WHOLE.read(key)
-    return (flipped(data, at, mask) for at in range(len(data)) for mask in masks)
+    return (flipped(data, at, mask) for at in places(len(data)) for mask in masks)
 
 
 def read_object(key: str, backend: Backend) -> object:

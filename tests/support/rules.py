@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.support.sources import Source
 
-MODULE_LINES = 600
+MODULE_LINES = 800
 
 # Who may do what, by path. A new name here is a decision to be defended in review.
 READ_THE_ENVIRONMENT = ("tensorrepo/sdk.py", "tensorrepo/cli/*.py", "api/settings.py")
