@@ -162,10 +162,10 @@ def test_no_flipped_byte_of_a_pack_or_a_base_gives_a_wrong_tensor(codec: str) ->
         for at in range(payload_start(objects, pack), len(objects.stored[pack]), step)
     ]
     assert used == codec
-    assert set(unrefused(places, load).values()) <= {bits(new)}
+    assert set(unrefused(sampled(places, 150), load).values()) <= {bits(new)}
 
 
-@pytest.mark.parametrize("at", range(0, 4800, 480))
+@pytest.mark.parametrize("at", sampled(range(0, 4800, 480), 3))
 @pytest.mark.parametrize("codec", [name for name in NAMES if name != "raw"])
 def test_planes_of_other_bytes_are_an_error_and_nothing_else(codec: str, at: int) -> None:
     """Whoever makes a pack can make its tags, too: only the frame's digest is left."""

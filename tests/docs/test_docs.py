@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import tensorrepo
 from tensorrepo.formats.exchange.catalogue import FORMATS
@@ -63,14 +62,6 @@ def test_every_option_of_a_command_is_named_in_its_section(command: str) -> None
         if not any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for name in option.opts)
     ]
     assert missing == []
-
-
-@pytest.mark.parametrize("command", _commands())
-def test_the_help_of_a_command_ends_in_examples(command: str) -> None:
-    app = importlib.import_module("tensorrepo.cli.main").app
-    shown = CliRunner().invoke(app, [*command.split(), "--help"])
-    assert shown.exit_code == 0
-    assert re.search(rf"Examples?\W+(?:\$ *)?tensorrepo {command}\b", shown.output)
 
 
 def test_the_guide_lists_every_foreign_format_with_its_options() -> None:

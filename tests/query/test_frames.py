@@ -86,7 +86,7 @@ def test_bodies_of_other_columns_are_refused() -> None:
         unpacked(BODY, pa.schema([("x", pa.int64())]))
 
 
-@pytest.mark.parametrize("kept", range(0, len(BODY) - 16, 13))
+@pytest.mark.parametrize("kept", sampled(range(0, len(BODY) - 16, 13), 16))
 def test_bodies_that_are_cut_short_hold_nothing_that_was_not_sent(kept: int) -> None:
     try:
         found = unpacked(BODY[:kept])

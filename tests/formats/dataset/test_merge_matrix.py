@@ -22,6 +22,7 @@ from tensorrepo.repo.errors import Error
 from tensorrepo.repo.merge import Conflict, MergeContext
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
+from tests.support.effort import sampled
 from tests.support.merge_model import Version, merge_versions, version_of
 from tests.support.merge_steps import STEPS, base_dataset, step
 from tests.support.objects import MemoryObjects
@@ -115,7 +116,7 @@ def _check_statistics(dataset: Dataset) -> None:
             assert found.largest is None or counted.max >= found.largest
 
 
-@pytest.mark.parametrize(("ours", "theirs"), PAIRS)
+@pytest.mark.parametrize(("ours", "theirs"), sampled(PAIRS, 145))
 def test_what_both_did_is_there_whoever_merges_or_the_conflict_names_it(
     ours: str, theirs: str
 ) -> None:

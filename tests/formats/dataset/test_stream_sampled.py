@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tensorrepo.formats.dataset.stream import stream
 from tensorrepo.formats.dataset.streaming.planning import Sampling
 from tensorrepo.repo.errors import InvalidInputError
+from tests.support import effort
 from tests.support.changed import without
 from tests.support.sampling import (
     ROWS,
@@ -197,7 +198,9 @@ def test_a_store_gives_what_a_local_disk_gives(dataset: Dataset, at: int) -> Non
     assert in_steps(remote, SAMPLINGS[at]) == in_steps(dataset, SAMPLINGS[at])
 
 
-@pytest.mark.parametrize(("one", "other"), list(permutations(range(len(SAMPLINGS)), 2)))
+@pytest.mark.parametrize(
+    ("one", "other"), effort.sampled(list(permutations(range(len(SAMPLINGS)), 2)), 12)
+)
 def test_a_state_of_another_sampling_is_refused_and_both_are_named(
     dataset: Dataset, one: int, other: int
 ) -> None:
