@@ -109,6 +109,7 @@ def test_every_python_block_is_python(place: str) -> None:
     compile(PYTHON_BLOCKS[place], place, "exec")
 
 
+@pytest.mark.soak  # each command is started; test_guides.py runs the same page with forks
 @pytest.mark.skipif(not (HAS_COMMANDS and HAS_SDK), reason="no command line and SDK yet")
 def test_the_tutorial_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
