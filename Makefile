@@ -51,13 +51,14 @@ demo: $(VENV)/$(if $(filter s3,$(STORE)),.dev,.demo) ## run the story of README.
 
 # pytest comes last: whoever runs this judges it by pytest's closing line. What comes before it runs
 # side by side, for mypy and sphinx keep one core busy each.
-test: $(VENV)/.dev ## lint, types, strict docs, then every test but the soak ones
+test: $(VENV)/.dev ## lint, types, strict docs, tests in the profile dev; the slowest go to build/durations.txt
 	@$(MAKE) -j3 lint typecheck docs
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --slowest build/durations.txt $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev ## ruff, rules and format
+lint: $(VENV)/.dev ## ruff, rules and format; figures of the architecture
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/python .ci/house
 
 format: $(VENV)/.dev ## let ruff format the code and fix what it can
 	$(BIN)/ruff format $(SOURCES)
@@ -81,8 +82,10 @@ bench: $(VENV)/.dev ## measure; BENCH=benchmarks/bench_core.py runs one file
 
 bench-env: .bench/.made ## make .bench with what benchmarks compare with: BENCH_ARGS="--peers .bench/bin/python"
 
-soak: $(VENV)/.dev ## the tests that take minutes: kill -9 loops, big ingests
-	$(BIN)/python -m pytest -m soak --timeout 3600 $(PYTEST_ARGS)
+# The same tests and more: 500 examples instead of 25, every seed, crash point and byte instead of a
+# sample, packages that are built, whole trainings. Takes hours.
+soak: $(VENV)/.dev ## every test, in the profile soak: many examples, all cases, big ingests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "" --hypothesis-profile soak --timeout 7200 $(PYTEST_ARGS)
 
 clean: ## remove what was made here, .venv too
 	rm -rf $(VENV) .bench .demo build dist docs/_build *.egg-info formats/native/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

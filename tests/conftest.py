@@ -1,33 +1,77 @@
-"""What holds for every test: no clock decides, and nobody's home or credentials are touched."""
+"""What holds for every test: no clock decides, and nobody's home or credentials are touched.
+
+Hypothesis profiles: `dev` (25 examples; what `make test` runs) and `soak` (500, and every case that
+`tests.support.effort` samples in `dev`); ``pytest --hypothesis-profile soak`` chooses.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE_", "FSSPEC_")
 
+# A shell that is not interactive starts what runs in the background with SIGINT ignored, which
+# children inherit through exec: then no Ctrl-C that a test sends would arrive, here or in a
+# command. pytest imports this file in each worker's main thread, before any process starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # A deadline would be a timed assertion. CI draws the same examples each time; `make test` on a
 # developer's machine draws new ones and remembers what failed.
-settings.register_profile(
-    "tensorrepo",
+_EVERYWHERE = settings(
     deadline=None,
     derandomize="CI" in os.environ,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.load_profile("tensorrepo")
+settings.register_profile("dev", _EVERYWHERE, max_examples=DEV_EXAMPLES, stateful_step_count=20)
+settings.register_profile("soak", _EVERYWHERE, max_examples=SOAK_EXAMPLES, stateful_step_count=50)
+settings.load_profile("dev")
 # Else examples depend on which modules a worker has loaded: each is parsed for numbers to draw,
 # which takes five seconds a worker.
 providers.is_local_module_file = lambda _path: False
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slowest", type=Path, help="file for the slowest tests, sorted")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.slowest is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Slowest(config.option.slowest))
+
+
+class Slowest:
+    """Writes what took longest, fixtures included: 50 tests, and 50 files of tests."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration  # type: ignore[assignment]  # a float
+
+    def pytest_sessionfinish(self) -> None:
+        files: Counter[str] = Counter()
+        for test, seconds in self.seconds.items():
+            files[test.partition("::")[0]] += seconds
+        slowest = [*self.seconds.most_common(50), *files.most_common(50)]
+        self.path.parent.mkdir(exist_ok=True)
+        self.path.write_text("".join(f"{seconds:8.2f} {name}\n" for name, seconds in slowest))
 
 
 def pytest_collection_finish() -> None:

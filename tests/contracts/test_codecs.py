@@ -21,6 +21,7 @@ from tensorrepo.formats.codecs.buffers import (
     most_raw_bytes,
 )
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
+from tests.support.damage import unrefused
 
 ITEMS = (1, 2, 4, 8, 16)
 RNG = np.random.default_rng(3)
@@ -53,11 +54,7 @@ def _hostile(item: int) -> dict[str, bytes]:
     return found | many
 
 
-CASES = [
-    pytest.param(item, data, id=f"{item} bytes, {name}")
-    for item in ITEMS
-    for name, data in _hostile(item).items()
-]
+CASES = [(item, data) for item in ITEMS for data in _hostile(item).values()]
 
 
 @pytest.fixture(params=list(Codec), ids=lambda codec: codec.name)
@@ -70,9 +67,9 @@ def _round_trip(codec: Codec, data: Any, item: int) -> bytes:
     return bytes(decode_buffer(codec, stored, memoryview(data).nbytes, item))
 
 
-@pytest.mark.parametrize(("item", "data"), CASES)
-def test_hostile_items_come_back_bit_for_bit(codec: Codec, item: int, data: bytes) -> None:
-    assert _round_trip(codec, data, item) == data
+def test_hostile_items_come_back_bit_for_bit(codec: Codec) -> None:
+    changed = [(item, data) for item, data in CASES if _round_trip(codec, data, item) != data]
+    assert changed == []
 
 
 @given(st.binary(max_size=300), st.sampled_from([*ITEMS, 3, 12]))
@@ -114,14 +111,13 @@ def test_big_endian_items_come_back_as_they_came(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("items", [-1, 1])
-@pytest.mark.parametrize(("item", "data"), CASES)
-def test_another_length_than_promised_is_corrupt(
-    codec: Codec, item: int, data: bytes, items: int
-) -> None:
-    stored = memoryview(encode_buffer(codec, data, item))
-    promised = len(data) + items * item if data else item
-    with pytest.raises(CorruptError):
-        decode_buffer(codec, stored, promised, item)
+def test_another_length_than_promised_is_corrupt(codec: Codec, items: int) -> None:
+    def decode(case: tuple[int, bytes]) -> object:
+        item, data = case
+        stored = memoryview(encode_buffer(codec, data, item))
+        return decode_buffer(codec, stored, len(data) + items * item if data else item, item)
+
+    assert unrefused(CASES, decode) == {}
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"\0"])

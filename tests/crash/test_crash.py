@@ -24,7 +24,7 @@ HARM = Harm()
 
 def with_none(places: list[tuple[str, bool, int]]) -> list[tuple[str, bool, int]]:
     """Also before the first operation."""
-    return [(change, late, 0) for change, late, at in places if at == 1] + places
+    return sorted({(change, late, 0) for change, late, _ in places}) + places
 
 
 def crash(backend: Backend, change: str, at: int, *, late: bool) -> CommitOutcomeUnknown | None:

@@ -15,13 +15,14 @@ from tests.support.by_spec import ids_of
 from tests.support.columns import MappedObjects
 from tests.support.damage import flipped
 from tests.support.datasets import same_rows
+from tests.support.effort import soaking
 from tests.support.golden_dataset import CASES, Case
 from tests.support.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
 
-FLIPS = 60  # for each case
+FLIPS = 60 if soaking() else 20  # for each case
 MASKS = [*(1 << bit for bit in range(8)), 0xFF]
 CHANGED = ["tiled", "tiled-shuffled", "deleted", "patched", "columns", "compacted", "leaves"]
 

@@ -17,6 +17,7 @@ from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.history import walk
 from tensorrepo.repo.pending import Pending
 from tensorrepo.repo.repository import open_repository
+from tests.support.effort import soaking
 from tests.support.histories import verify
 from tests.support.repositories import commit_files, files_at, new_repository, tip_of
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.repository import Repository
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 200
+ROUNDS = 200 if soaking() else 12
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ def repository(tmp_path: Path) -> tr.Repository:
     return tr.init(tmp_path / "r", author="Ada <ada@example.org>")
 
 
+@pytest.mark.soak  # processes that meet in gloo: test_elastic.py has those of `make test`
 def test_four_ranks_save_two_load_and_save_three_load(
     repository: tr.Repository, tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import tensorrepo
 from tensorrepo.formats.exchange.catalogue import FORMATS
@@ -65,14 +64,6 @@ def test_every_option_of_a_command_is_named_in_its_section(command: str) -> None
     assert missing == []
 
 
-@pytest.mark.parametrize("command", _commands())
-def test_the_help_of_a_command_ends_in_examples(command: str) -> None:
-    app = importlib.import_module("tensorrepo.cli.main").app
-    shown = CliRunner().invoke(app, [*command.split(), "--help"])
-    assert shown.exit_code == 0
-    assert re.search(rf"Examples?\W+(?:\$ *)?tensorrepo {command}\b", shown.output)
-
-
 def test_the_guide_lists_every_foreign_format_with_its_options() -> None:
     page = (ROOT / "docs/guides/foreign-formats.md").read_text("utf-8")
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
@@ -118,6 +109,7 @@ def test_every_python_block_is_python(place: str) -> None:
     compile(PYTHON_BLOCKS[place], place, "exec")
 
 
+@pytest.mark.soak  # each command is started; test_guides.py runs the same page with forks
 @pytest.mark.skipif(not (HAS_COMMANDS and HAS_SDK), reason="no command line and SDK yet")
 def test_the_tutorial_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

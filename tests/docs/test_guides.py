@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GUIDES = [
+    "../tutorial",
     "changing-datasets",
     "checkpointing",
     "lineage",
@@ -44,7 +45,7 @@ def test_a_guide_runs_from_top_to_bottom(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TENSORREPO_AUTHOR", "Ada <ada@example.org>")
-    # A fork that is ready for each command: the tutorial proves that the installed one starts.
+    # A fork that is ready for each command: another test proves that the installed one starts.
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{Path(sys.executable).parent}", os.pathsep)
     names: dict[str, Any] = {}
     for block in blocks(page):
@@ -57,3 +58,9 @@ def test_a_guide_runs_from_top_to_bottom(
         elif block.language == "python":
             code = "\n" * (block.line - 1) + block.text
             exec(compile(code, str(page), "exec"), names)
+
+
+def test_the_installed_command_starts(tmp_path: Path) -> None:
+    command = Path(sys.executable).parent / "tensorrepo"
+    done = subprocess.run([command, "version"], cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout

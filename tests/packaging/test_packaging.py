@@ -1,5 +1,6 @@
 """What `pip install` gives a user: a wheel, an editable checkout, and what the archives hold.
 
+Archives are built in a soak only; `make test` looks at what they are built from.
 Nothing here needs a network: packages are built and installed without isolation, and the fresh
 environments see this one's libraries (but not its tensorrepo) through a line in a .pth file.
 """
@@ -50,8 +51,9 @@ if __name__ == "__main__":
 WHICH = "from tensorrepo.formats.native.rows import BEST; print(BEST.name)"
 
 # What is built in C, where it can be.
+NAMES = ("codecs", "kernels")
 KERNELS = (
-    {f"tensorrepo/formats/native/_{name}.abi3.so" for name in ("codecs", "kernels")}
+    {f"tensorrepo/formats/native/_{name}.abi3.so" for name in NAMES}
     if why_nothing_is_compiled() is None
     else set()
 )
@@ -132,6 +134,7 @@ def installed(
     return made_once(tmp_path_factory, f"installed-{request.param}", install) / "bin/python"
 
 
+@pytest.mark.soak
 def test_the_wheel_holds_every_module_and_nothing_else(archives: dict[str, Path]) -> None:
     with zipfile.ZipFile(archives[".whl"]) as wheel:
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}
@@ -146,11 +149,13 @@ def test_the_wheel_holds_every_module_and_nothing_else(archives: dict[str, Path]
     assert kernels == KERNELS
 
 
+@pytest.mark.soak
 def test_one_wheel_serves_every_python_on_machines_like_this(archives: dict[str, Path]) -> None:
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     assert archives[".whl"].stem.endswith(f"-cp311-abi3-{platform}")
 
 
+@pytest.mark.soak
 def test_without_a_compiler_the_installation_goes_on(tmp_path: Path) -> None:
     _copy(tmp_path / "checkout")
     python = _fresh_environment(tmp_path / "environment")
@@ -158,6 +163,7 @@ def test_without_a_compiler_the_installation_goes_on(tmp_path: Path) -> None:
     assert _run(python, "-c", WHICH, cwd=tmp_path).strip() == "numpy"
 
 
+@pytest.mark.soak
 def test_the_wheel_holds_the_licence_and_the_command(archives: dict[str, Path]) -> None:
     with zipfile.ZipFile(archives[".whl"]) as wheel:
         meta = {Path(name).name: name for name in wheel.namelist() if ".dist-info/" in name}
@@ -166,6 +172,7 @@ def test_the_wheel_holds_the_licence_and_the_command(archives: dict[str, Path]) 
     assert "tensorrepo = tensorrepo.cli.main:main" in command
 
 
+@pytest.mark.soak
 def test_the_sdist_holds_what_it_takes_to_build_and_to_read(archives: dict[str, Path]) -> None:
     with tarfile.open(archives[".gz"]) as sdist:
         held = {name.split("/", 1)[1] for name in sdist.getnames() if "/" in name}
@@ -186,6 +193,7 @@ def imported(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return {"python": installed, **json.loads((folder / "said.json").read_text())}
 
 
+@pytest.mark.soak
 def test_every_module_is_imported_from_the_installation(
     imported: dict[str, Any], checkout: Path
 ) -> None:
@@ -193,21 +201,25 @@ def test_every_module_is_imported_from_the_installation(
     assert [name for name, at in imported["files"].items() if not at.startswith(homes)] == []
 
 
+@pytest.mark.soak
 def test_what_was_built_is_used_from_the_installation(imported: dict[str, Any]) -> None:
     said = _run(imported["python"], "-c", WHICH, cwd=Path("/")).strip()
     assert said == ("native" if KERNELS else "numpy")
 
 
+@pytest.mark.soak
 def test_no_module_needs_an_extra_to_be_imported(imported: dict[str, Any]) -> None:
     assert OPTIONAL & set(imported["loaded"]) == set()
 
 
+@pytest.mark.soak
 def test_spawned_workers_find_the_package(installed: Path, tmp_path: Path) -> None:
     script = tmp_path / "work.py"
     script.write_text(SPAWN)
     assert len(_run(installed, script, cwd=tmp_path).strip()) == 64
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(find_spec("tensorrepo.cli.main") is None, reason="no command line yet")
 def test_the_command_says_its_version(installed: Path, tmp_path: Path) -> None:
     said = _run(installed.parent / "tensorrepo", "version", cwd=tmp_path)
@@ -220,3 +232,12 @@ def test_the_command_says_its_version(installed: Path, tmp_path: Path) -> None:
 def test_the_version_is_said_in_one_place() -> None:
     assert "version" in project()["project"]["dynamic"]
     assert "version" not in project()["project"]
+
+
+def test_every_kernel_is_built_of_files_that_are_there_for_one_wheel() -> None:
+    """What a build, which takes a minute, would find missing."""
+    extensions = project()["tool"]["setuptools"]["ext-modules"]
+    needed = {path for each in extensions for path in (*each["sources"], *each.get("depends", ()))}
+    assert needed == {path.relative_to(ROOT).as_posix() for path in ROOT.glob("formats/**/*.[ch]")}
+    assert {each["name"].rpartition("._")[2] for each in extensions} == set(NAMES)
+    assert all(each["optional"] and each["py-limited-api"] for each in extensions)

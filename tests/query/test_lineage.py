@@ -67,9 +67,7 @@ def by_hand(
     return found
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edges=EDGES,
     depth=st.none() | st.integers(1, 4),

@@ -19,6 +19,7 @@ from tensorrepo.query.arrowscan import Scanned, StoppedError
 from tensorrepo.query.pushdown import DatasetTable
 from tests.support.changes import CHANGES, changed
 from tests.support.datasets import datasets, stored
+from tests.support.effort import examples
 from tests.support.objects import MemoryObjects
 
 COUNT = 4096
@@ -102,7 +103,6 @@ def test_a_dataset_without_rows_gives_none() -> None:
     assert found.num_rows == 0
 
 
-@settings(max_examples=25)
 @given(made=datasets(max_rows=12))
 def test_columns_of_every_type_can_be_read(made: Any) -> None:
     schema, rows = made
@@ -114,7 +114,7 @@ def test_columns_of_every_type_can_be_read(made: Any) -> None:
     assert nulls == [sum(row[column.name] is None for row in rows) for column in schema.columns]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(steps=st.lists(st.sampled_from(CHANGES), max_size=3), seed=st.integers(0, 99),
        low=st.integers(0, 60))  # fmt: skip
 def test_after_any_changes_rows_are_those_of_the_dataset(

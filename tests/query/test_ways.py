@@ -82,9 +82,7 @@ def found(
     return {int(graph, 16): way for some in portions for graph, way in some.items()}
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graphs=st.lists(GRAPH, max_size=8), first=PATTERNS, last=PATTERNS, steps=STEPS)
 def test_the_shortest_way_in_each_graph_is_found(
     catalog: Catalog, graphs: list[Stored], first: str, last: str, steps: int | None

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo.append import append, resolve
@@ -357,7 +357,6 @@ def test_a_lost_reply_makes_no_duplicate_and_no_false_success(
 FATES = ["ok", "ok", "not performed", "performed", "late", "other writes"]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     fates=st.lists(st.sampled_from(FATES), max_size=14),
     order=st.randoms(use_true_random=False),

@@ -15,6 +15,7 @@ from tests.support.append_model import (
     is_final,
 )
 from tests.support.append_replay import Replay
+from tests.support.effort import sampled
 from tests.support.log import Crash, landed_txns, open_log
 
 WAYS = explore()[1]
@@ -46,7 +47,7 @@ def replayed(way: list[Event]) -> Replay:
     return replay
 
 
-@pytest.mark.parametrize("world", [*FINAL, *OTHERS])
+@pytest.mark.parametrize("world", sampled([*FINAL, *OTHERS], 120))
 def test_the_code_goes_where_the_model_goes(world: World) -> None:
     replay = replayed(WAYS[world])
     agrees = replay.agrees_with(world)
@@ -56,7 +57,7 @@ def test_the_code_goes_where_the_model_goes(world: World) -> None:
     assert [type(outcome) for outcome in outcomes] == expected
 
 
-@pytest.mark.parametrize("world", [world for world in OTHERS if world.flying])
+@pytest.mark.parametrize("world", sampled([world for world in OTHERS if world.flying], 80))
 def test_every_unknown_outcome_resolves_to_the_truth_whatever_lands_later(world: World) -> None:
     replay = replayed(WAYS[world])
     unknown = [outcome for outcome in replay.finish() if isinstance(outcome, CommitOutcomeUnknown)]

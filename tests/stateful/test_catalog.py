@@ -23,6 +23,7 @@ from tensorrepo.retention import Keep
 from tests.stateful.test_repository import RepositoryMachine
 from tests.support import collector
 from tests.support.catalogs import catalog_at, catalog_url, fresh_rows, rows_of
+from tests.support.effort import examples
 from tests.support.repositories import ADA, new_repository
 
 if TYPE_CHECKING:
@@ -190,10 +191,10 @@ class ContentInPostgres(ContentMachine):
 
 
 TestHistory = pytest.mark.timeout(120)(HistoryMachine.TestCase)
-TestHistory.settings = settings(max_examples=6, stateful_step_count=30)
+TestHistory.settings = settings(max_examples=examples(3))
 TestContent = pytest.mark.timeout(120)(ContentMachine.TestCase)
-TestContent.settings = settings(max_examples=10, stateful_step_count=20)
+TestContent.settings = settings(max_examples=examples(5))
 TestHistoryInPostgres = pytest.mark.timeout(120)(HistoryInPostgres.TestCase)
-TestHistoryInPostgres.settings = settings(max_examples=2, stateful_step_count=25)
+TestHistoryInPostgres.settings = settings(max_examples=examples(1))
 TestContentInPostgres = pytest.mark.timeout(120)(ContentInPostgres.TestCase)
-TestContentInPostgres.settings = settings(max_examples=3, stateful_step_count=15)
+TestContentInPostgres.settings = settings(max_examples=examples(2))

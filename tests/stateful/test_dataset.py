@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -44,6 +43,7 @@ from tensorrepo.repo.merge import Conflict, MergeContext
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
 from tests.support.by_spec import agrees, ids_of
+from tests.support.effort import examples
 from tests.support.golden_dataset import small_cuts
 from tests.support.linked import unbounded, unlinked
 from tests.support.merge_model import merge_versions
@@ -460,20 +460,4 @@ class DatasetMachine(RuleBasedStateMachine):
 
 
 TestDataset = DatasetMachine.TestCase
-TestDataset.settings = settings(
-    max_examples=16,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-class TestDatasetLong(DatasetMachine.TestCase):  # type: ignore[name-defined,misc]  # made above
-    settings = settings(
-        max_examples=400,
-        stateful_step_count=60,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+TestDataset.settings = settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))

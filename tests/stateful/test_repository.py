@@ -28,6 +28,7 @@ from tensorrepo.repo.repository import open_repository
 from tensorrepo.repo.transaction import begin
 from tensorrepo.repo.trees import lookup
 from tests.support import collector
+from tests.support.effort import examples
 from tests.support.model_repository import (
     Files,
     Made,
@@ -502,6 +503,5 @@ class OnDisk(RepositoryMachine):
 
 
 TestInMemory = pytest.mark.timeout(120)(InMemory.TestCase)
-TestInMemory.settings = settings(max_examples=120, stateful_step_count=40)
 TestOnDisk = pytest.mark.timeout(120)(OnDisk.TestCase)
-TestOnDisk.settings = settings(max_examples=8, stateful_step_count=30)
+TestOnDisk.settings = settings(max_examples=examples(4))

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
+from tests.support.effort import sampled, soaking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -13,7 +14,17 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _Case = TypeVar("_Case")
 
-FLIPS = (0x01, 0x80, 0xFF)
+_ENDS, _BETWEEN = 32, 60  # bytes at each end, and about so many between them
+
+FLIPS = sampled((0x01, 0x80, 0xFF), 1)
+
+
+def places(size: int, start: int = 0) -> list[int]:
+    """Where to damage `size` bytes: everywhere in a soak, else at both ends and here and there."""
+    if soaking() or size - start <= 2 * _ENDS:
+        return list(range(start, size))
+    between = range(start + _ENDS, size - _ENDS, 1 + (size - start) // _BETWEEN)
+    return [*range(start, start + _ENDS), *between, *range(size - _ENDS, size)]
 
 
 def flipped(data: bytes, at: int, mask: int) -> bytes:
@@ -56,7 +67,7 @@ def survivors(
     Places where it refuses to read are left out: an empty answer says that no damage goes
     unnoticed.
     """
-    return unrefused(range(len(data)), lambda at: read(flipped(data, at, mask)), refused, match)
+    return unrefused(places(len(data)), lambda at: read(flipped(data, at, mask)), refused, match)
 
 
 def short_survivors(
@@ -66,4 +77,4 @@ def short_survivors(
     match: str = "",
 ) -> dict[int, _T]:
     """What `read` makes of the beginnings of `data` that it does not refuse, by their length."""
-    return unrefused(range(len(data)), lambda length: read(data[:length]), refused, match)
+    return unrefused(places(len(data)), lambda length: read(data[:length]), refused, match)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -47,13 +46,14 @@ from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects
+from tests.support.sources import ROOT
 
 if TYPE_CHECKING:
     from tensorrepo.formats.codecs.choice import CodecChoice
     from tensorrepo.repo.objects import Link as ObjectLink
     from tests.support.datasets import Rows
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "dataset"
+GOLDEN = ROOT / "tests/golden/dataset"
 SEED = 2026
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d494844520000000300000002080200000012f07fc8")  # 3 x 2
 SMALL_CUTS = {"MIN_BYTES": 192, "MEAN_BYTES": 384, "MAX_BYTES": 640}

@@ -6,7 +6,6 @@ with its version.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from tensorrepo.repo.append import append
@@ -23,8 +22,9 @@ from tensorrepo.repo.segments import (
 from tensorrepo.repo.slots import slot_key
 from tensorrepo.repo.state import State, encode_with_pages
 from tests.support.log import Bulks, digest, new_backend, open_log
+from tests.support.sources import ROOT
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "log"
+GOLDEN = ROOT / "tests/golden/log"
 ANN = "Ann <ann@example.org>"
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,13 +16,14 @@ from tensorrepo.formats.tensors import TYPES, ArrayTensor, tensor_of
 from tensorrepo.repo.objects import Kind
 from tests.support.models import noise
 from tests.support.objects import MemoryObjects
+from tests.support.sources import ROOT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.repo.trees import Entry
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "model"
+GOLDEN = ROOT / "tests/golden/model"
 HEAD = b"\x02\0\0\0\0\0\0\0{}"
 VALUES = {
     "embed.weight": noise(0, 300_000).view("<u4"),  # two frames

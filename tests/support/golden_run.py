@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from tensorrepo.formats.lineage import TRAINED_ON, USED, Edge
@@ -24,8 +22,9 @@ from tensorrepo.formats.run.document import (
 from tensorrepo.formats.run.points import Points, encode_points
 from tensorrepo.repo.objects import Kind
 from tests.support.objects import MemoryObjects
+from tests.support.sources import ROOT
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "run"
+GOLDEN = ROOT / "tests/golden/run"
 POINTS = {
     "accuracy": Points(np.array([10]), np.array([0.5]), np.array([1_700_000_000_100])),
     "loss": Points(

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = next(
+    each for each in Path(__file__).resolve().parents if (each / "pyproject.toml").is_file()
+)
 LAYERS = ("repo", "formats", "query", "migrations", "api", "tensorrepo")  # lowest first
 
 

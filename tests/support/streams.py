@@ -72,3 +72,10 @@ def own_threads() -> list[threading.Thread]:
 def stream_threads() -> list[str]:
     """Their names."""
     return [thread.name for thread in own_threads()]
+
+
+def lasting_stream_threads() -> list[str]:
+    """Names of those that do not end: each may finish the step that it is in."""
+    for thread in own_threads():
+        thread.join(30)
+    return stream_threads()

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("store", ["local", "s3"])
+@pytest.mark.parametrize("store", ["local", pytest.param("s3", marks=pytest.mark.soak)])
 def test_the_demo_tells_its_whole_story(tmp_path: Path, store: str) -> None:
-    # A fork that is ready for each command: the tutorial proves that the installed one starts.
+    # A fork that is ready for each command: tests/docs proves that the installed one starts.
     with prepared_commands(tmp_path / "bin") as commands:
         done = subprocess.run(
             [sys.executable, str(ROOT / "examples/demo.py")],

@@ -28,7 +28,10 @@ def test_every_example_is_tested() -> None:
     assert found == set(SAID)
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize(
+    "name",
+    ["train_pytorch", *(pytest.param(name, marks=pytest.mark.soak) for name in [*SAID][1:])],
+)
 def test_an_example_says_what_it_promises(tmp_path: Path, name: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / f"examples/{name}.py"), str(tmp_path)],

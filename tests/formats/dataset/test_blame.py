@@ -17,6 +17,7 @@ from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.merge import MergeContext
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
+from tests.support.effort import sampled
 from tests.support.merge_model import Version, version_of
 from tests.support.merge_steps import STEPS, base_dataset, step
 from tests.support.objects import MemoryObjects
@@ -178,7 +179,7 @@ def test_a_row_that_never_was_is_not_found(repo: Repo, first: Digest) -> None:
         blame_row(repo, first, row_ids(["0123456789abcdef:1"]))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sampled(range(12), 4))
 def test_blame_agrees_with_comparing_all_versions(repo: Repo, first: Digest, seed: int) -> None:
     rng = random.Random(seed)
     names = sorted(STEPS)

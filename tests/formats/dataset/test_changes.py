@@ -155,7 +155,7 @@ VERBS = ["append", "delete", "update", "upsert", "add_column", "drop_column", "r
 VERBS += ["compact", "update", "update", "append"]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     kinds=st.lists(
         st.one_of(TYPES, tiled()),

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tensorrepo.formats.codecs.buffers import Codec
 from tensorrepo.formats.dataset.columns.schema import Schema
@@ -135,7 +135,6 @@ def test_golden_images_have_hidden_columns_of_what_their_headers_say() -> None:
 
 
 @given(datasets(max_rows=15))
-@settings(max_examples=40)
 def test_any_dataset_is_read_by_the_spec_alone(drawn: object) -> None:
     schema, rows = drawn  # type: ignore[misc]  # what the strategy draws
     objects = MemoryObjects()

@@ -43,7 +43,7 @@ def _peak_bytes(folder: Path, width: int, total: int) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-@pytest.mark.parametrize("width", [3 << 10, 48 << 20])
+@pytest.mark.parametrize("width", [pytest.param(3 << 10, marks=pytest.mark.soak), 48 << 20])
 def test_half_a_gigabyte_is_ingested_in_bounded_memory(tmp_path: Path, width: int) -> None:
     assert _peak_bytes(tmp_path, width, 512 << 20) < LIMIT_BYTES
 

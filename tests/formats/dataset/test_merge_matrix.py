@@ -22,6 +22,7 @@ from tensorrepo.repo.errors import Error
 from tensorrepo.repo.merge import Conflict, MergeContext
 from tensorrepo.repo.objects import Kind
 from tensorrepo.repo.trees import Entry
+from tests.support.effort import sampled
 from tests.support.merge_model import Version, merge_versions, version_of
 from tests.support.merge_steps import STEPS, base_dataset, step
 from tests.support.objects import MemoryObjects
@@ -115,7 +116,7 @@ def _check_statistics(dataset: Dataset) -> None:
             assert found.largest is None or counted.max >= found.largest
 
 
-@pytest.mark.parametrize(("ours", "theirs"), PAIRS)
+@pytest.mark.parametrize(("ours", "theirs"), sampled(PAIRS, 145))
 def test_what_both_did_is_there_whoever_merges_or_the_conflict_names_it(
     ours: str, theirs: str
 ) -> None:
@@ -125,14 +126,11 @@ def test_what_both_did_is_there_whoever_merges_or_the_conflict_names_it(
 SOME_STEPS = st.lists(st.sampled_from(NAMES), max_size=4)
 
 
-@pytest.mark.parametrize("examples", [pytest.param(25), pytest.param(1000, marks=pytest.mark.soak)])
-def test_so_do_versions_that_several_steps_led_to(examples: int) -> None:
-    settings(max_examples=examples, suppress_health_check=list(HealthCheck), deadline=None)(
-        given(SOME_STEPS, SOME_STEPS, st.lists(st.sampled_from(NAMES), max_size=2))(_several)
-    )()
-
-
-def _several(ours: list[str], theirs: list[str], before: list[str]) -> None:
+@settings(suppress_health_check=list(HealthCheck))
+@given(SOME_STEPS, SOME_STEPS, st.lists(st.sampled_from(NAMES), max_size=2))
+def test_so_do_versions_that_several_steps_led_to(
+    ours: list[str], theirs: list[str], before: list[str]
+) -> None:
     base = _after(_base(), before, 0)
     _check(base, _after(base, ours, 10), _after(base, theirs, 20))
 

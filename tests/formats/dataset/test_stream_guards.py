@@ -21,7 +21,15 @@ from tensorrepo.formats.dataset.streaming.fetching import downloads
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tests.support.datasets import stored
 from tests.support.objects import MemoryObjects
-from tests.support.streams import ROWS, SCHEMA, WINDOW, MappedObjects, own_threads, stream_threads
+from tests.support.streams import (
+    ROWS,
+    SCHEMA,
+    WINDOW,
+    MappedObjects,
+    lasting_stream_threads,
+    own_threads,
+    stream_threads,
+)
 
 if TYPE_CHECKING:
     from tensorrepo.repo.ids import Buffer
@@ -244,7 +252,7 @@ def test_ctrl_c_at_any_moment_leaves_no_thread(prefetch: int, transform: Any) ->
             with pytest.raises(KeyboardInterrupt):
                 used_up(found, presser)
             presser.join(60)
-            assert stream_threads() == []
+            assert lasting_stream_threads() == []
     finally:
         signal.signal(signal.SIGINT, before)
 

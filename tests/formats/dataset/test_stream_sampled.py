@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.stream import stream
 from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import InvalidInputError
+from tests.support import effort
 from tests.support.changed import without
 from tests.support.sampling import (
     ROWS,
@@ -85,7 +86,6 @@ def whole(dataset: Dataset, edited: Dataset) -> dict[Any, list[Any]]:
     }
 
 
-@settings(max_examples=60)
 @given(
     st.integers(0, 1),
     st.integers(0, len(SAMPLINGS) - 1),
@@ -145,7 +145,6 @@ def tables(draw: st.DrawFn) -> tuple[Dataset, list[int], list[int]]:
     return without(ds.objects, ds, dead) if dead else ds, left, counts
 
 
-@settings(max_examples=40)
 @given(
     tables(),
     st.sampled_from(SHUFFLES),
@@ -199,7 +198,9 @@ def test_a_store_gives_what_a_local_disk_gives(dataset: Dataset, at: int) -> Non
     assert in_steps(remote, SAMPLINGS[at]) == in_steps(dataset, SAMPLINGS[at])
 
 
-@pytest.mark.parametrize(("one", "other"), list(permutations(range(len(SAMPLINGS)), 2)))
+@pytest.mark.parametrize(
+    ("one", "other"), effort.sampled(list(permutations(range(len(SAMPLINGS)), 2)), 12)
+)
 def test_a_state_of_another_sampling_is_refused_and_both_are_named(
     dataset: Dataset, one: int, other: int
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.encoded import LastingBatch
@@ -221,7 +221,6 @@ def test_where_batches_end_does_not_show() -> None:
 
 
 @given(datasets(), st.integers(0, 40))
-@settings(max_examples=30)
 def test_appending_is_concatenation(drawn: tuple[Schema, Rows], cut: int) -> None:
     schema, rows = drawn
     objects = MemoryObjects()

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.exchange.ignore import FILE_NAME, parse_ignore, read_ignore
@@ -68,7 +68,6 @@ PATHS = st.lists(st.text(alphabet="ab.", min_size=1, max_size=3), min_size=1, ma
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is the judge")
-@settings(max_examples=40)
 @given(lines=LINES, parts=PATHS)
 def test_git_decides_alike(
     lines: list[str], parts: list[str], tmp_path_factory: pytest.TempPathFactory

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.model.bases import Against, Prediction
@@ -361,7 +361,6 @@ def tensors_of(given: dict[str, int]) -> dict[str, Any]:
     return {name: near(weights(0, SHAPES[name]), seed) for name, seed in given.items()}
 
 
-@settings(max_examples=30)
 @given(trees())
 def test_every_model_of_a_family_comes_back_whatever_it_was_stored_against(tree: Any) -> None:
     objects = MemoryObjects()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.native.coder import FEW_LANES, MANY_LANES, NATIVE, NUMPY, SYMBOLS, TABLE
@@ -23,7 +23,6 @@ CODERS: list[Any] = [
 ]
 EVERY = pytest.mark.parametrize("coder", CODERS)
 LANES = pytest.mark.parametrize("lanes", [FEW_LANES, MANY_LANES])
-CHEAP = settings(max_examples=40, deadline=None)
 
 
 def some_symbols(size: int, seed: int, spread: float) -> NDArray[np.uint8]:
@@ -73,7 +72,6 @@ def test_contexts_have_tables_of_their_own(coder: Coder) -> None:
 
 @needs_native
 @LANES
-@CHEAP
 @given(size=st.integers(0, 300), seed=st.integers(0, 99), spread=st.floats(0.1, 80))
 def test_both_pack_to_the_same_bytes(lanes: int, size: int, seed: int, spread: float) -> None:
     assert NATIVE is not None
@@ -94,7 +92,6 @@ def test_what_is_cut_short_does_not_decode(coder: Coder, cut: int) -> None:
 
 
 @EVERY
-@CHEAP
 @given(data=st.binary(max_size=400), size=st.integers(0, 200), lanes=st.sampled_from([4, 32]))
 def test_no_bytes_do_harm(coder: Coder, data: bytes, size: int, lanes: int) -> None:
     out = np.zeros(size + 64, np.uint8)
@@ -103,7 +100,6 @@ def test_no_bytes_do_harm(coder: Coder, data: bytes, size: int, lanes: int) -> N
 
 
 @needs_native
-@CHEAP
 @given(at=st.integers(0, 2000), bit=st.integers(0, 7))
 def test_both_make_the_same_of_damaged_bytes(at: int, bit: int) -> None:
     assert NATIVE is not None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.native.distances import (
@@ -44,7 +44,6 @@ KINDS = pytest.mark.parametrize(
     ],
     ids=lambda of: f"{of.size}-{of.signed_magnitude:d}-{of.exponent_bits}",
 )
-CHEAP = settings(max_examples=40, deadline=None)
 SEEDS = st.integers(0, 1 << 16)
 
 
@@ -67,7 +66,6 @@ def packed(
 
 @EVERY
 @KINDS
-@CHEAP
 @given(count=st.integers(1, 300), seed=SEEDS)
 def test_numbers_come_back(distances: Distances, of: Numbers, count: int, seed: int) -> None:
     frame, base = pair(of, count, seed)
@@ -79,7 +77,6 @@ def test_numbers_come_back(distances: Distances, of: Numbers, count: int, seed: 
 
 @needs_native
 @KINDS
-@CHEAP
 @given(count=st.integers(1, 3000), seed=SEEDS)
 def test_both_find_the_same(of: Numbers, count: int, seed: int) -> None:
     assert NATIVE is not None
@@ -98,7 +95,6 @@ def test_both_find_the_same(of: Numbers, count: int, seed: int) -> None:
 
 @needs_native
 @KINDS
-@CHEAP
 @given(count=st.integers(1, 3000), seed=SEEDS, share=st.sampled_from([0, 0.02, 0.5, 1]))
 def test_both_group_contexts_alike(of: Numbers, count: int, seed: int, share: float) -> None:
     """Groups of neighbours, few or many, and such as nobody makes."""
@@ -117,7 +113,6 @@ def test_both_group_contexts_alike(of: Numbers, count: int, seed: int, share: fl
 
 @EVERY
 @KINDS
-@CHEAP
 @given(count=st.integers(1, 300), seed=SEEDS)
 def test_numbers_come_back_from_their_distances(
     distances: Distances, of: Numbers, count: int, seed: int

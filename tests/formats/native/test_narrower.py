@@ -16,6 +16,7 @@ from tensorrepo.formats.native import coder, distances
 from tests.formats.model.codecs.test_delta import in_both_ways, plane_of
 from tests.formats.native.test_coder import some_symbols
 from tests.formats.native.test_distances import KINDS
+from tests.support.effort import sampled
 from tests.support.native import needs_native, why_nothing_is_compiled
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def built(machine: str, folder: Path) -> Any:
     return module
 
 
-@pytest.fixture(scope="module", params=list(MACHINES))
+@pytest.fixture(scope="module", params=sampled(list(MACHINES), 1))
 def machine(request: Any, tmp_path_factory: Any) -> Any:
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.coerce import coerce_batch
@@ -45,7 +45,6 @@ def _shown(values: Any) -> list[dict[str, Any]]:
     ]
 
 
-@settings(max_examples=40)
 @given(FITS)
 def test_rows_that_do_not_fit_are_skipped_and_named(fits: list[tuple[bool, bool]]) -> None:
     misfits = Misfits("skip")
@@ -56,7 +55,6 @@ def test_rows_that_do_not_fit_are_skipped_and_named(fits: list[tuple[bool, bool]
     assert (misfits.rows, misfits.skipped, misfits.nulled) == (len(fits), len(wrong), 0)
 
 
-@settings(max_examples=40)
 @given(FITS)
 def test_values_that_do_not_fit_become_null_where_they_may(fits: list[tuple[bool, bool]]) -> None:
     misfits = Misfits("null")
@@ -67,7 +65,6 @@ def test_values_that_do_not_fit_become_null_where_they_may(fits: list[tuple[bool
     assert misfits.skipped == len(fits) - len(expected)
 
 
-@settings(max_examples=40)
 @given(FITS.filter(lambda fits: any(each != (True, True) for each in fits)))
 def test_by_default_the_first_row_that_does_not_fit_is_told(fits: list[tuple[bool, bool]]) -> None:
     with pytest.raises(InvalidInputError):

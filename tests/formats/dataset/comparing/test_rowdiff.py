@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Text
@@ -95,7 +95,6 @@ def _check(objects: MemoryObjects, base: Dataset, first: Any, second: Any) -> No
 
 @pytest.mark.parametrize("kind", [MemoryObjects, MappedObjects])
 @given(datasets(max_rows=30), STEPS, STEPS)
-@settings(max_examples=60)
 def test_changes_make_of_one_version_the_other(
     kind: type[MemoryObjects], made: Any, first: Any, second: Any
 ) -> None:
@@ -106,7 +105,6 @@ def test_changes_make_of_one_version_the_other(
 
 
 @given(tiled(), st.booleans(), STEPS, STEPS, st.integers(0, 2**32))
-@settings(max_examples=25)
 def test_so_they_do_with_tiles(
     kind: Any, nullable: bool, first: Any, second: Any, seed: int
 ) -> None:
@@ -118,7 +116,6 @@ def test_so_they_do_with_tiles(
 
 
 @given(datasets(max_rows=20), STEPS, STEPS)
-@settings(max_examples=30)
 def test_the_other_way_round_mirrors_it(made: Any, first: Any, second: Any) -> None:
     objects = MemoryObjects()
     schema, rows = made

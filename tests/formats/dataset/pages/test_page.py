@@ -33,6 +33,7 @@ from tensorrepo.formats.dataset.pages.page import (
     verify_page,
 )
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
+from tests.support.damage import places
 from tests.support.datasets import TYPES, equal, value
 
 FIXED = Column("x", Tensor("float32", (64,)), nullable=True)
@@ -70,7 +71,7 @@ def test_every_kind_of_row_comes_back(
 def test_no_flipped_byte_goes_unnoticed(name: str, tagged: bool) -> None:
     _, _, page = _page(name)
     unnoticed = []
-    for at in range(page.data.nbytes):
+    for at in places(page.data.nbytes):
         damaged = bytearray(page.data)
         damaged[at] ^= 0x40
         try:

@@ -32,6 +32,7 @@ from tensorrepo.formats.dataset.pages.tiles import (
 from tensorrepo.formats.dataset.pages.tilewrite import TileStore, tiled_rows
 from tensorrepo.formats.dtypes import CODES, element_dtype
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tests.support.damage import places
 from tests.support.datasets import equal
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ def test_no_flipped_byte_of_a_tile_goes_unnoticed(
     chunks = Chunks(storage, pool, codec=choice)
     table = chunks.add([np.arange(9, dtype=np.int32)])
     whole = chunks.payloads[0]
-    for at in range(len(whole)):
+    for at in places(len(whole)):
         chunks.payloads[0] = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
         with pytest.raises(CorruptError, match="tile"):
             chunks.region(table, 0, ...)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Text, Timestamp
@@ -168,7 +168,6 @@ REALS = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(numbers=NUMBERS, reals=REALS, where=PREDICATES, dead=st.sets(st.integers(0, 39)),
        set_to=st.integers(-3, 3), patched=st.sets(st.integers(0, 39), max_size=2))  # fmt: skip
 def test_no_row_is_lost(

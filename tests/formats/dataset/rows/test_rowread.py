@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.codecs.buffers import Codec
@@ -109,7 +109,6 @@ def _widened(row: Any, column: Column) -> Any:
 
 @pytest.mark.parametrize("kind", [MemoryObjects, MappedObjects])
 @pytest.mark.parametrize("name", COLUMNS)
-@settings(max_examples=30)
 @given(forms=st.lists(FORMS, min_size=1, max_size=6), seed=st.integers(0, 2**32), data=st.data())
 def test_rows_are_what_pages_and_patches_say(
     name: str, kind: type[MemoryObjects], forms: list[str], seed: int, data: st.DataObject

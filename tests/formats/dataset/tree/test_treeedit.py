@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor, Text
@@ -250,7 +250,6 @@ def _draw_edit(data: st.DataObject, written: Written, at: int) -> FragmentEdit:
     st.sampled_from([0, 64, 300, 48 << 10]),
     st.data(),
 )
-@settings(max_examples=60, deadline=None)
 def test_any_edits_give_the_rows_that_were_said_last(
     counts: list[int], inline_bytes: int, data: st.DataObject
 ) -> None:

@@ -20,6 +20,7 @@ from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.formats.exchange.checkpoints.torchout import write_torch
 from tensorrepo.formats.tensors import TORCH_NAMES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tests.support.damage import places
 from tests.support.models import stored
 
 CHECKED = sorted(name for name in TORCH_NAMES.values() if name != "complex32")
@@ -377,7 +378,7 @@ def test_no_damaged_directory_of_the_zip_makes_another_error(torch: Any, tmp_pat
     """Every byte of a small file, one at a time: read, or refused, and nothing else."""
     path = saved(torch, tmp_path / "m.pt", {"w": torch.ones(3)})
     data = path.read_bytes()
-    outcomes = {_outcome(path, data, at) for at in range(len(data))}
+    outcomes = {_outcome(path, data, at) for at in places(len(data))}
     assert outcomes == {"read", "refused"}
 
 

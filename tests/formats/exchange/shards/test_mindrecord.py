@@ -18,6 +18,7 @@ from tensorrepo.formats.exchange.registry import read, recognise
 from tensorrepo.formats.exchange.shards.mindrecord import decode_integers, read_mindrecord
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
 from tests.support.damage import short_survivors
+from tests.support.effort import sampled
 from tests.support.foreign import rows_of, store
 
 NAME = "five.mindrecord"
@@ -206,7 +207,7 @@ def test_a_field_of_another_type_is_refused(tmp_path: Path) -> None:
     assert len(store(read(path, columns="id"))) == 5
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sampled(range(40), 8))
 def test_damaged_bytes_are_refused_or_harmless_and_nothing_else(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     starts = (0, HEADER_BYTES), (PAGES_AT, 688), (PAGES_AT + PAGE_BYTES, 341)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.model.codecs import delta
@@ -17,7 +17,6 @@ from tensorrepo.repo.errors import CorruptError
 from tests.formats.native.test_distances import KINDS
 from tests.support.native import needs_native
 
-CHEAP = settings(max_examples=60, deadline=None)
 SEEDS = st.integers(0, 1 << 16)
 # Few coders and many, whole blocks and parts of them, ends of all kinds.
 COUNTS = st.integers(1, 300) | st.integers(4000, 9000) | st.sampled_from([4096, 5120, 8192])
@@ -54,7 +53,6 @@ def in_both_ways(plane: Any, base: Any, of: Numbers) -> list[Any]:
 
 @needs_native
 @KINDS
-@CHEAP
 @given(count=COUNTS, seed=SEEDS)
 def test_a_plane_decodes_alike_in_one_go_and_in_steps(of: Numbers, count: int, seed: int) -> None:
     plane, frame, base = plane_of(of, count, seed)
@@ -64,7 +62,6 @@ def test_a_plane_decodes_alike_in_one_go_and_in_steps(of: Numbers, count: int, s
 
 @needs_native
 @KINDS
-@CHEAP
 @given(
     count=COUNTS, seed=SEEDS, where=st.floats(0, 1, exclude_max=True), data=st.binary(max_size=4)
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.model.codecs.planecodec import PlaneCodec, StoredPlane, unpack_plane
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.codecs.framecodec import FrameCodec
 
 EVERY = pytest.mark.parametrize("codec", CODECS.values(), ids=lambda codec: codec.name)
-CHEAP = settings(max_examples=60, deadline=None)
 F32, BF16 = TYPES["F32"], TYPES["BF16"]
 
 
 @EVERY
-@CHEAP
 @given(
     data=st.lists(st.binary(max_size=200), min_size=1, max_size=4),
     codecs=st.lists(st.sampled_from(sorted(PlaneCodec)), min_size=4, max_size=4),
@@ -46,7 +44,6 @@ def few_values(size: int) -> bytes:
 
 
 @EVERY
-@CHEAP
 @given(where=st.floats(0, 0.999), bit=st.integers(0, 7), count=st.sampled_from([60, 5000]))
 def test_a_flipped_bit_decodes_or_is_refused(
     codec: FrameCodec, where: float, bit: int, count: int

@@ -15,6 +15,7 @@ from tensorrepo.formats.model.codecs.tables import (
 )
 from tensorrepo.formats.native import coder
 from tensorrepo.repo.errors import CorruptError
+from tests.support.damage import FLIPS, places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,9 +65,9 @@ def test_both_read_the_same(seed: int, contexts: int) -> None:
 @pytest.mark.parametrize("contexts", [1, 256])
 def test_both_refuse_the_same_damage(contexts: int) -> None:
     data = stored(1, contexts)
-    damaged = [data[:at] for at in range(data.size)]
-    for at in range(data.size):
-        for flip in (0x01, 0x80, 0xFF):
+    damaged = [data[:at] for at in places(data.size)]
+    for at in places(data.size):
+        for flip in FLIPS:
             damaged.append(data.copy())
             damaged[-1][at] ^= flip
     ours = [read(one, native=True) for one in damaged]

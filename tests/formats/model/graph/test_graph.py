@@ -18,6 +18,7 @@ from tensorrepo.formats.model.graph.graph import (
     make_graph,
 )
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tests.support.damage import places
 from tests.support.graphs import node_lists
 
 CHAIN = [Node("a", "input"), Node("b", "relu", {}, (Input("0", "a"),))]
@@ -98,7 +99,7 @@ def test_a_newer_version_is_told_apart() -> None:
 
 def test_no_flipped_bit_of_a_stored_graph_raises_anything_else() -> None:
     data = encode_graph(make_graph("given", CHAIN))
-    for at in range(len(data) * 8):
+    for at in places(len(data) * 8):
         damaged = bytearray(data)
         damaged[at // 8] ^= 1 << at % 8
         with suppress(CorruptError, UnsupportedError):

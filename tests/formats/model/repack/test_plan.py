@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.model.repack.plan import Choice, Option, Problem, make_plan
@@ -67,7 +67,6 @@ def problems(draw: st.DrawFn, tensors: int = 4) -> Problem:
     return Problem(tuple(options), tuple(models), alpha, draw(st.integers(0, 3)))
 
 
-@settings(max_examples=100, deadline=None)
 @given(problems())
 def test_a_plan_is_within_its_limits_and_not_below_the_best(problem: Problem) -> None:
     plan = make_plan(problem)
@@ -77,21 +76,18 @@ def test_a_plan_is_within_its_limits_and_not_below_the_best(problem: Problem) ->
     assert plan.stored_bytes >= min(stored(problem, one) for one in good_choices(problem))
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems(), st.data())
 def test_a_plan_takes_no_more_than_what_is_good_now(problem: Problem, data: st.DataObject) -> None:
     present = data.draw(st.sampled_from(list(good_choices(problem))))
     assert make_plan(problem, present).stored_bytes <= stored(problem, present)
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems(), st.data())
 def test_a_present_that_is_not_good_is_no_plan(problem: Problem, data: st.DataObject) -> None:
     present = data.draw(st.tuples(*(st.integers(0, len(one) - 1) for one in problem.options)))
     assert is_good(problem, make_plan(problem, present).choice)
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems(tensors=1))
 def test_a_lone_tensor_is_stored_best(problem: Problem) -> None:
     best = min(stored(problem, one) for one in good_choices(problem))

@@ -14,6 +14,7 @@ from tensorrepo.formats.model.space.reach import Reached
 from tensorrepo.formats.model.space.usage import Usage, measure_usage
 from tensorrepo.formats.model.write import SMALLEST_BUDGET_BYTES, write_model
 from tensorrepo.repo.trees import Entry
+from tests.support.effort import examples
 from tests.support.objects import MemoryObjects
 
 LARGE = (200, 200)  # 160,000 bytes: over what is stored again rather than shared
@@ -103,7 +104,7 @@ def test_a_tensor_of_members_by_several_codecs_counts_for_each() -> None:
     assert sum(one.logical_bytes for one in found.codecs.values()) == value.nbytes
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=1, max_size=4))
 def test_unique_is_what_dropping_the_model_would_free(wanted: list[set[int]]) -> None:
     objects = MemoryObjects()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -43,7 +43,6 @@ def adam(rows: int = 500, dtype: Any = np.float32) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", PLAIN)
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
 def test_every_number_is_within_the_bound_or_exact(name: str, data: Any) -> None:
     form = _FORMS[name]
     bits = data.draw(arrays(form.units, 64))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.streaming.batching import pixels
@@ -298,7 +298,6 @@ def test_bytes_behind_a_picture_are_passed_over(tail: bytes) -> None:
     assert shades_apart(read(jpeg(COLOURS) + tail), by_pillow(jpeg(COLOURS))) == 0
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(FORMS), st.integers(0, 1 << 20), st.binary(min_size=1, max_size=8))
 def test_damaged_bytes_give_a_picture_or_an_error_of_ours(
     form: str, at: int, damage: bytes

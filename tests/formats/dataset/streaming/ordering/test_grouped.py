@@ -6,7 +6,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.streaming.ordering.grouped import (
@@ -88,7 +88,6 @@ def test_any_stretch_is_found_without_what_comes_before(
     assert part.place.tolist() == whole.place[start:stop].tolist()
 
 
-@settings(max_examples=30)
 @given(grouped_runs(), st.integers(1, 12))
 def test_steps_have_the_rows_of_the_order(
     given_: tuple[list[list[int]], GroupedLanes], batch_size: int

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.streaming.ordering.items import Items, row_items
@@ -121,7 +121,6 @@ def alone(one: MixSource, epoch: int) -> list[Row]:
     return [(one.first_run + run, row) for run, row in rows]
 
 
-@settings(max_examples=30)
 @given(mixes(), st.integers(0, 2))
 def test_every_position_holds_the_row_that_the_spec_says(
     given_: tuple[list[MixSource], Blend, Share], epoch: int
@@ -143,7 +142,6 @@ def test_an_epoch_without_wishes_has_every_row_once(
     assert len(rows) == sum(each.rows for each in found)
 
 
-@settings(max_examples=30)
 @given(mixes())
 def test_the_ranks_together_hold_every_step_once_and_equally_much(
     given_: tuple[list[MixSource], Blend, Share],
@@ -162,7 +160,6 @@ def test_the_ranks_together_hold_every_step_once_and_equally_much(
     assert all(max(size) - min(size) <= 1 for size in sizes)
 
 
-@settings(max_examples=30)
 @given(mixes())
 def test_a_padded_step_is_the_short_one_filled_up_with_its_own_rows(
     given_: tuple[list[MixSource], Blend, Share],
@@ -185,7 +182,6 @@ def test_a_padded_step_is_the_short_one_filled_up_with_its_own_rows(
     }
 
 
-@settings(max_examples=30)
 @given(mixes(), st.integers(1, 3))
 def test_workers_that_take_turns_make_every_step(
     given_: tuple[list[MixSource], Blend, Share], turns: int
@@ -199,7 +195,6 @@ def test_workers_that_take_turns_make_every_step(
     assert workers == [whole[turn::turns] for turn in range(turns)]
 
 
-@settings(max_examples=30)
 @given(mixes())
 def test_a_run_is_open_whenever_it_is_used_and_few_are_in_the_end(
     given_: tuple[list[MixSource], Blend, Share],

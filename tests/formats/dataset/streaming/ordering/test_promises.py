@@ -27,12 +27,13 @@ from tensorrepo.formats.dataset.streaming.ordering.order import (
     paired_lanes,
 )
 from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, Stretch, stretches
+from tests.support.effort import examples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Kind = Literal["pages", "groups", "global", "buffer", "storage"]
-LARGE = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+LARGE = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def sorted_steps(ranks: list[list[Stretch]]) -> NDArray[np.int64]:
     return every[:, np.lexsort(every[::-1])]
 
 
-@settings(LARGE, max_examples=6)
+@settings(LARGE, max_examples=examples(6))
 @given(tables(EVERY), st.integers(1, 5), st.sampled_from([1, 7, 64, 300]), st.floats(0, 1))
 def test_what_is_left_of_an_epoch_is_the_same_elsewhere(
     table: Table, world: int, batch_size: int, at: float
