@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Column
+from sqlalchemy import Column as SqlColumn
 
 from tensorrepo.query import tables
 from tensorrepo.query.sync.datasets import dataset_rows
@@ -35,8 +35,8 @@ class Content:
     """
 
     reader: Callable[[], RowsOf]
-    key: Column[Any]
-    owned: tuple[Column[Any], ...]
+    key: SqlColumn[Any]
+    owned: tuple[SqlColumn[Any], ...]
 
 
 # `entry.kind` to how it is read. Kinds that are not here have no rows but those of entries.

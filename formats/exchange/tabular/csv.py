@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.csv as pc
+import pyarrow.csv as pa_csv
 
 from tensorrepo.formats.damage import damage, refusals
 from tensorrepo.formats.dataset.columns.schema import Schema
@@ -192,7 +192,7 @@ def _reading(
     types: Mapping[str, pa.DataType],
     passed: RowsOfOtherWidth | None = None,
 ) -> Iterator[LentReader]:
-    def opened(stream: LentStream, handler: Handler | None) -> pc.CSVStreamingReader:
+    def opened(stream: LentStream, handler: Handler | None) -> pa_csv.CSVStreamingReader:
         return _reader(stream, dialect, types, handler)
 
     with open_text(path) as stream, LentReader(stream, opened, passed) as reader:
@@ -204,20 +204,20 @@ def _reader(
     dialect: Dialect,
     types: Mapping[str, pa.DataType],
     passed: Handler | None,
-) -> pc.CSVStreamingReader:
-    return pc.open_csv(
+) -> pa_csv.CSVStreamingReader:
+    return pa_csv.open_csv(
         stream,
         # Only one thread counts rows, and messages need the row.
-        pc.ReadOptions(
+        pa_csv.ReadOptions(
             use_threads=False,
             block_size=BLOCK_BYTES,
             encoding=dialect.encoding,
             autogenerate_column_names=not dialect.header,
         ),
-        pc.ParseOptions(
+        pa_csv.ParseOptions(
             delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=passed
         ),
-        pc.ConvertOptions(
+        pa_csv.ConvertOptions(
             column_types=types,
             null_values=dialect.null_values,
             strings_can_be_null=True,
