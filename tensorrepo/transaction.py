@@ -96,7 +96,7 @@ class Transaction:
         edges = edges_from(derived_from, how)
         link = write_dataset(self.core.objects, schema, (), edges=edges)
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
-        return DatasetDraft(self.context.core, path, self.context.outside)
+        return DatasetDraft(self.core, path, self.context.outside)
 
     def dataset(self, name: str) -> DatasetDraft:
         """An existing dataset, to be changed."""

@@ -301,7 +301,7 @@ class MixFeed:
             )
         )
 
-    def resumed(self, state: dict[str, Any]) -> Resumed:
+    def resumed(self, state: dict[str, Any]) -> Resumed[MixFeed]:
         saved = decode_mix_state(state, sources=len(self.sources))
         blend = Blend(saved.shares, saved.cycle_slots, saved.slot_rows, saved.rows, saved.rest)
         if saved.wish != self.wish and blend != self.blend:

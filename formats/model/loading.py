@@ -204,10 +204,13 @@ def _tasks(targets: list[_Target], options: Wish) -> Iterable[Callable[[], None]
     """What fills the arrays of a batch; in any order, on any thread."""
     first = targets[0]
     if options.whole and first.index is None and isinstance(first.tensor, StoredFrames):
-        if len(targets) > 1 or len(first.tensor.frames) <= 1:
-            return (
-                partial(_read_batch, [(one.tensor, one.array, one.is_mapped) for one in targets]),
-            )
+        batch = [
+            (one.tensor, one.array, one.is_mapped)
+            for one in targets
+            if isinstance(one.tensor, StoredFrames)
+        ]
+        if len(batch) == len(targets) and (len(batch) > 1 or len(first.tensor.frames) <= 1):
+            return (partial(_read_batch, batch),)
         if first.is_mapped:
             return _checks(first.tensor, first.array.reshape(-1).view(np.uint8).data)
     return first.tensor.fills(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorrepo.cli.common import session_of
-from tensorrepo.context import Context, Origin
+from tensorrepo.context import Context as RepositoryContext
+from tensorrepo.context import Origin
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repository import Repository
 from tensorrepo.sdk import reopen
@@ -26,4 +27,5 @@ def handle_of(context: Context, url: str | None = None) -> Repository:
     except InvalidInputError:
         who = None  # commands that only look need no author; the others say how to tell
     core = session.repository
-    return Repository(Context(core, Origin(core.url, author=who), session.machine, reopen))
+    origin = Origin(core.url, author=who)
+    return Repository(RepositoryContext(core, origin, session.machine, reopen))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from tensorrepo.formats.dataset.read import Dataset, live_rows, row_id_table
 from tensorrepo.formats.dataset.streaming.assemble import Assembler, plan_stretches
@@ -44,10 +44,13 @@ class Pass(NamedTuple):
     epoch: int
 
 
-class Resumed(NamedTuple):
+FeedT = TypeVar("FeedT", covariant=True)
+
+
+class Resumed(NamedTuple, Generic[FeedT]):
     """What a saved state says: the feed as it was arranged, the epoch, and the position in it."""
 
-    feed: Feed
+    feed: FeedT
     epoch: Pass
     position: int
 
@@ -79,7 +82,7 @@ class Feed(Protocol):
         """State at a position, as JSON values."""
         ...
 
-    def resumed(self, state: dict[str, Any]) -> Resumed:
+    def resumed(self, state: dict[str, Any]) -> Resumed[Feed]:
         """Where a state was saved. Raises InvalidInputError: it is one of other data."""
         ...
 
@@ -165,7 +168,7 @@ class DatasetFeed:
             )
         )
 
-    def resumed(self, state: dict[str, Any]) -> Resumed:
+    def resumed(self, state: dict[str, Any]) -> Resumed[DatasetFeed]:
         saved = decode_state(
             state,
             dataset=self.dataset.digest,
