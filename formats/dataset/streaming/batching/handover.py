@@ -24,7 +24,7 @@ from tensorrepo.formats.tensors import is_torch
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -167,7 +167,7 @@ class _Reader:
     def __init__(self, memory: NDArray[np.uint8], identify: Identify) -> None:
         self._memory, self._identify = memory, identify
         self.decode = msgspec.msgpack.Decoder(ext_hook=self._value).decode
-        self._readers = {
+        self._readers: dict[_Kind, Callable[..., Any]] = {
             _Kind.BYTES: lambda at, size: memory[at : at + size].tobytes(),
             _Kind.ARRAY: self._array,
             _Kind.SCALAR: lambda name, shape, at: self._array(name, shape, at)[()],

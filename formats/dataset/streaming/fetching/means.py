@@ -46,7 +46,7 @@ class Means:
 
 
 def means_of(
-    objects: ObjectSource,
+    objects: ObjectSource | ReadsOnce,
     *,
     clock: Callable[[], float],
     cache: PageCache | None = None,
