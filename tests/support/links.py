@@ -7,9 +7,9 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tensorrepo.formats.dataset.streaming.fetching.jobs import Jobs, Read
 from tensorrepo.formats.dataset.streaming.fetching.pieces import Span
+from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tests.support.scripted import CHUNK
 
 if TYPE_CHECKING:
