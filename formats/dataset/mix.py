@@ -311,7 +311,7 @@ class MixFeed:
             )
         pairs = zip(self.sources, saved.sources, strict=True)
         resumed = [source.feed.resumed(dict(own)) for source, own in pairs]
-        sources = tuple(Source(each.feed, each.epoch) for each in resumed)
+        sources = tuple(_source(each) for each in resumed)
         feed = replace(self, sources=sources, blend=blend, plan=_joined_plan(sources))
         return Resumed(feed, Pass(saved.seed, saved.epoch), saved.position)
 
@@ -363,6 +363,11 @@ class MixExplanation:
             lines.append(f"source {number}: {rows:,} rows an epoch, {passes:.2f} of its own")
             lines += [f"  {line}" for line in str(source).splitlines()]
         return "\n".join(lines)
+
+
+def _source(resumed: Resumed) -> Source:
+    assert isinstance(resumed.feed, DatasetFeed), "sources of a mix are datasets"
+    return Source(resumed.feed, resumed.epoch)
 
 
 def _check_streams(streams: Sequence[Stream]) -> None:

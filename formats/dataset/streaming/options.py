@@ -5,6 +5,7 @@ process, which options streams of a mix must share, and the arguments of `Datase
 SDK and of ``tensorrepo stream`` follow from the fields here, or are held equal to them by a test.
 """
 
+# ruff: noqa: RUF009  fields are declared by `option`
 from __future__ import annotations
 
 import os

@@ -61,11 +61,11 @@ def epoch(found: Stream) -> dict[str, np.ndarray]:
     """All rows by number, each of which came once."""
     batches = list(found)
     order = np.concatenate([batch.rows for batch in batches])
-    assert sorted(order.tolist()) == list(range(len(found.dataset)))
+    assert sorted(order.tolist()) == list(range(len(found.feed.dataset)))
     by_row = np.argsort(order)
     return {
         name: np.concatenate([np.ma.getdata(batch[name]) for batch in batches])[by_row]
-        for name in found.columns
+        for name in found.feed.columns
     } | {"valid": np.concatenate([batch.valid["e"] for batch in batches])[by_row]}
 
 

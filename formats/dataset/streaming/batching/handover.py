@@ -164,22 +164,27 @@ def read_frame(
 
 
 class _Reader:
+    # It must not refer to itself: the memory is free with the last view, not with a collection.
     def __init__(self, memory: NDArray[np.uint8], identify: Identify) -> None:
         self._memory, self._identify = memory, identify
-        self.decode = msgspec.msgpack.Decoder(ext_hook=self._value).decode
-        self._readers: dict[_Kind, Callable[..., Any]] = {
-            _Kind.BYTES: lambda at, size: memory[at : at + size].tobytes(),
-            _Kind.ARRAY: self._array,
-            _Kind.SCALAR: lambda name, shape, at: self._array(name, shape, at)[()],
-            _Kind.MASKED: np.ma.MaskedArray,
-            _Kind.TENSOR: self._tensor,
-            _Kind.ARROW: self._arrow,
-            _Kind.TUPLE: tuple,
-            _Kind.BATCH: self._batch,
-        }
+
+    def decode(self, data: memoryview) -> Any:
+        return msgspec.msgpack.decode(data, ext_hook=self._value)
 
     def _value(self, code: int, data: memoryview) -> Any:
-        return self._readers[_Kind(code)](*self.decode(data))
+        return getattr(self, f"_{_Kind(code).name.lower()}")(*self.decode(data))
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        return self._memory[at : at + size].tobytes()
+
+    def _scalar(self, name: str, shape: list[int], at: int) -> Any:
+        return self._array(name, shape, at)[()]
+
+    def _masked(self, data: NDArray[Any], mask: NDArray[np.bool_]) -> Any:
+        return np.ma.MaskedArray(data, mask)
+
+    def _tuple(self, values: list[Any]) -> tuple[Any, ...]:
+        return tuple(values)
 
     def _array(self, name: str, shape: list[int], at: int) -> NDArray[Any]:
         dtype = SMALL_FLOATS.get(name) or np.dtype(name)

@@ -437,7 +437,7 @@ def test_all_images_of_none_is_an_error(dataset: Dataset) -> None:
 
 def test_true_means_pictures_of_their_own_size(dataset: Dataset) -> None:
     named = stream(dataset, batch_size=8, shuffle=False, images={"photo": True, "mask": False})
-    assert dict(named.options.images) == {"photo": Decode()}
+    assert dict(named.setup.decodes) == {"photo": Decode()}
 
 
 def test_sizes_may_come_from_numpy_or_a_list() -> None:
