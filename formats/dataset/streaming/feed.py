@@ -44,13 +44,13 @@ class Pass(NamedTuple):
     epoch: int
 
 
-FeedT = TypeVar("FeedT", covariant=True)
+FeedT_co = TypeVar("FeedT_co", covariant=True)
 
 
-class Resumed(NamedTuple, Generic[FeedT]):
+class Resumed(NamedTuple, Generic[FeedT_co]):
     """What a saved state says: the feed as it was arranged, the epoch, and the position in it."""
 
-    feed: FeedT
+    feed: FeedT_co
     epoch: Pass
     position: int
 
