@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
 from tensorrepo.formats.dataset.read import column_index, open_dataset, page_bytes
+from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.repository import LocalState, create_repository, open_repository
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.transaction import begin
-from tensorrepo.repo.trees import Entry
-from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.repo.changes.repository import LocalState, create_repository, open_repository
+from tensorrepo.repo.changes.transaction import begin
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable

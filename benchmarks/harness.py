@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tensorrepo.formats.dataset.columns.schema import Schema
-    from tensorrepo.repo.objects import Link
+    from tensorrepo.formats.dataset.schema.schema import Schema
+    from tensorrepo.repo.objects.envelope import Link
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -128,7 +128,7 @@ def store_dataset(url: str, environment: Mapping[str, str], schema: Schema, batc
     return link.digest
 
 
-def reopen(url: str, environment: Mapping[str, str], digest: Any) -> Dataset:
+def reopen(url: str, environment: Mapping[str, str], digest: Any) -> StoredDataset:
     """The dataset as a process sees it that has just begun."""
     return open_dataset(CountingStore(open_backend(url, environment=environment)), digest)
 
@@ -145,7 +145,7 @@ class CountingStore(ObjectStore):
         return super().read_range(link, start, stop)
 
 
-def reset_counts(dataset: Dataset) -> CountingStore:
+def reset_counts(dataset: StoredDataset) -> CountingStore:
     objects = dataset.objects
     assert isinstance(objects, CountingStore)
     objects.requests = objects.bytes = 0

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
-from tensorrepo.formats.dataset.streaming.ordering.order import (
+from tensorrepo.formats.dataset.streaming.order.orders import (
     Buffered,
     Order,
     RowOrder,
@@ -34,7 +33,8 @@ from tensorrepo.formats.dataset.streaming.ordering.order import (
     choose_lanes,
     paired_lanes,
 )
-from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, stretches
+from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
+from tensorrepo.formats.dataset.streaming.order.schedule import Share, stretches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,11 +1,11 @@
-"""What Alembic runs to find the database and the tables. Loaded by it alone, by path."""
+"""Environment script of Alembic, loaded by it alone."""
 
 from __future__ import annotations
 
 from alembic import context
 
 from tensorrepo.migrations.revisions import VERSION_TABLE
-from tensorrepo.query import tables
+from tensorrepo.query.catalog import tables
 
 
 def run() -> None:

@@ -17,7 +17,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, Table, inspect
 
-from tensorrepo.query import tables
+from tensorrepo.query.catalog import tables
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -30,7 +30,7 @@ DROPPED: Final = frozenset({"0001"})
 SCRIPTS = Path(__file__).parent  # where Alembic finds env.py and the revisions
 
 
-class Fit(Enum):
+class SchemaFit(Enum):
     """How tables fit this version of tensorrepo."""
 
     EMPTY = "empty"
@@ -46,7 +46,7 @@ class Fit(Enum):
 class Standing:
     """What the tables are: their revisions (one, or none), and what is wrong with them."""
 
-    fit: Fit
+    fit: SchemaFit
     revisions: tuple[str, ...]
     missing: tuple[str, ...] = ()
 
@@ -65,17 +65,19 @@ def standing(connection: Connection) -> Standing:
     ours = {table.name for table in tables.METADATA.tables.values()}
     if not revisions:
         if not present & ours:
-            return Standing(Fit.EMPTY, ())
+            return Standing(SchemaFit.EMPTY, ())
         # A table of that name that somebody else made, or what is left of ours.
-        fit = Fit.HALF if tables.cursor.name in present else Fit.FOREIGN
+        fit = SchemaFit.HALF if tables.cursor.name in present else SchemaFit.FOREIGN
         return Standing(fit, (), tuple(sorted(ours - present)))
     missing = tuple(sorted(ours - present))
     known = {script.revision for script in _scripts().walk_revisions()}
     if not set(revisions) <= known:
-        return Standing(Fit.DROPPED if set(revisions) <= DROPPED else Fit.AHEAD, revisions)
+        return Standing(
+            SchemaFit.DROPPED if set(revisions) <= DROPPED else SchemaFit.AHEAD, revisions
+        )
     if len(revisions) > 1 or (revisions == (newest(),) and missing):
-        return Standing(Fit.HALF, revisions, missing)
-    return Standing(Fit.CURRENT if revisions == (newest(),) else Fit.BEHIND, revisions)
+        return Standing(SchemaFit.HALF, revisions, missing)
+    return Standing(SchemaFit.CURRENT if revisions == (newest(),) else SchemaFit.BEHIND, revisions)
 
 
 def upgrade(connection: Connection, to: str = HEAD) -> None:

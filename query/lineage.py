@@ -1,4 +1,4 @@
-"""What did something come from, and what came from it?
+"""Lineage queries: ancestors and descendants by one recursive statement.
 
 One recursive statement, the same on both databases. Without a bound of depth it gathers things,
 each once, so that it ends where edges go in a circle (a run may read what it made before) and takes
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 from sqlalchemy import bindparam, select, text
 
-from tensorrepo.formats.lineage import relation_of
-from tensorrepo.query import tables
-from tensorrepo.query.dialects import POSTGRESQL, SQLITE, shown
-from tensorrepo.query.sync.edges import hash_of
+from tensorrepo.formats.common.provenance import relation_of
+from tensorrepo.query.catalog import tables
+from tensorrepo.query.catalog.tables import POSTGRESQL, SQLITE, shown
+from tensorrepo.query.sync.contents import hash_of
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, CursorResult
 
-Row: TypeAlias = tuple[Any, ...]  # of `_COLUMNS`
-Place: TypeAlias = tuple[str, str | None]  # a path, and a commit that has it
-_NOWHERE: Final[Place] = ("", None)
+EdgeRow: TypeAlias = tuple[Any, ...]  # of `_COLUMNS`
+PathAtCommit: TypeAlias = tuple[str, str | None]  # a path, and a commit that has it
+_NOWHERE: Final[PathAtCommit] = ("", None)
 
 MOST_EDGES: Final = 100_000  # of one answer
 # What has no digest is known by its path, a URL.
@@ -84,7 +84,7 @@ AND e.origin IS NOT NULL
 """
 
 
-class Node(msgspec.Struct, frozen=True, gc=False):
+class LineageNode(msgspec.Struct, frozen=True, gc=False):
     """Something that came from something, or that something came from.
 
     Attributes:
@@ -102,13 +102,13 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     stored: bool = False
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):
+class LineageStep(msgspec.Struct, frozen=True, gc=False):
     """``subject`` was <relation> ``origin``; `depth` edges away from what was asked about."""
 
     depth: int
-    subject: Node
+    subject: LineageNode
     relation: str
-    origin: Node
+    origin: LineageNode
     details: dict[str, Any]
 
 
@@ -119,7 +119,7 @@ def ancestors(
     depth: int | None = None,
     relations: Iterable[str] = (),
     limit: int = MOST_EDGES,
-) -> list[Step]:
+) -> list[LineageStep]:
     """What some things came from, the nearest first.
 
     Args:
@@ -139,7 +139,7 @@ def descendants(
     depth: int | None = None,
     relations: Iterable[str] = (),
     limit: int = MOST_EDGES,
-) -> list[Step]:
+) -> list[LineageStep]:
     """What came from some things, the nearest first; arguments are those of `ancestors`. `starts`
     may be URLs, too.
     """
@@ -153,7 +153,7 @@ def versions_of(connection: Connection, path: str) -> list[str]:
     return sorted(connection.execute(query).scalars())
 
 
-def trained_on(connection: Connection, path: str) -> list[Step]:
+def trained_on(connection: Connection, path: str) -> list[LineageStep]:
     """Which models, of any commit, were trained on which versions of a dataset."""
     rows = _fetched(connection.execute(text(_OF_PATH.format(columns=_COLUMNS)), {"path": path}))
     return _steps(connection, rows, {row[_SUBJECT] for row in rows}, up=True)
@@ -167,7 +167,7 @@ def _walk(
     limit: int,
     *,
     up: bool,
-) -> list[Step]:
+) -> list[LineageStep]:
     if depth is not None and depth < 1:
         raise InvalidInputError(f"depth {depth}: expected 1 or more")
     words = sorted({relation_of(word) for word in relations})
@@ -177,7 +177,9 @@ def _walk(
     return _steps(connection, rows, starts, up=up)
 
 
-def _asked(connection: Connection, query: str, given: Mapping[str, Any], *, up: bool) -> list[Row]:
+def _asked(
+    connection: Connection, query: str, given: Mapping[str, Any], *, up: bool
+) -> list[EdgeRow]:
     here, there = ("subject_hash", "origin_hash") if up else ("origin_hash", "subject_hash")
     only = _ONLY if given["words"] else ""
     written = query.format(here=here, there=there, only=only, columns=_COLUMNS)
@@ -187,7 +189,7 @@ def _asked(connection: Connection, query: str, given: Mapping[str, Any], *, up: 
     return _fetched(connection.execute(statement, asked))
 
 
-def _fetched(result: CursorResult[Any]) -> list[Row]:
+def _fetched(result: CursorResult[Any]) -> list[EdgeRow]:
     """All rows as the driver gives them. Plain tuples of texts are nothing to the garbage
     collector; thousands of SQLAlchemy's rows are.
     """
@@ -197,11 +199,11 @@ def _fetched(result: CursorResult[Any]) -> list[Row]:
 
 
 def _steps(
-    connection: Connection, rows: Sequence[Row], starts: Iterable[str], *, up: bool
-) -> list[Step]:
+    connection: Connection, rows: Sequence[EdgeRow], starts: Iterable[str], *, up: bool
+) -> list[LineageStep]:
     """Rows as steps, each once, by how far they are from where it started."""
     known = _known(connection, rows)
-    nodes: dict[Any, Node] = {}  # by key, and as origins by path and commit as well
+    nodes: dict[Any, LineageNode] = {}  # by key, and as origins by path and commit as well
     found = []
     for depth, ring in enumerate(_rings(rows, starts, known, up=up), 1):
         for kind, subject, relation, origin_kind, path, origin, commit, detail in ring:
@@ -213,20 +215,20 @@ def _steps(
             if came_from is None or came_from.kind != origin_kind:
                 came_from = nodes[told] = _node(known, origin_kind, *told)
             details = {} if detail == "{}" else json.loads(detail)
-            found.append(Step(depth, made, relation, came_from, details))
+            found.append(LineageStep(depth, made, relation, came_from, details))
     return found
 
 
 def _rings(
-    rows: Iterable[Row], starts: Iterable[str], known: Mapping[str, Place], *, up: bool
-) -> Iterator[list[Row]]:
+    rows: Iterable[EdgeRow], starts: Iterable[str], known: Mapping[str, PathAtCommit], *, up: bool
+) -> Iterator[list[EdgeRow]]:
     """The edges of each distance from the starts, in the order in which the ring before led to
     them. Those that no way leads to are left out: the limit cut off what does, or they share a
     hash.
     """
     near, far = (_SUBJECT, _ORIGIN) if up else (_ORIGIN, _SUBJECT)
     order = itemgetter(_RELATION, _ORIGIN_PATH, _ORIGIN) if up else partial(_by_subject, known)
-    beyond: defaultdict[str, list[Row]] = defaultdict(list)
+    beyond: defaultdict[str, list[EdgeRow]] = defaultdict(list)
     for row in rows:
         beyond[row[near]].append(row)
     ring = dict.fromkeys(starts)
@@ -235,12 +237,12 @@ def _rings(
         ring = dict.fromkeys([row[far] for row in edges])
 
 
-def _by_subject(known: Mapping[str, Place], row: Row) -> tuple[str, str, str, str]:
+def _by_subject(known: Mapping[str, PathAtCommit], row: EdgeRow) -> tuple[str, str, str, str]:
     subject: str = row[_SUBJECT]
     return known.get(subject, _NOWHERE)[0], subject, row[_RELATION], row[_ORIGIN_PATH]
 
 
-def _each_once(rows: list[Row], far: int, order: Callable[[Row], Any]) -> Iterable[Row]:
+def _each_once(rows: list[EdgeRow], far: int, order: Callable[[EdgeRow], Any]) -> Iterable[EdgeRow]:
     """The edges of one thing, in order."""
     if len(rows) < 2:
         return rows
@@ -250,13 +252,15 @@ def _each_once(rows: list[Row], far: int, order: Callable[[Row], Any]) -> Iterab
     return {(row[_RELATION], row[far]): row for row in rows}.values()
 
 
-def _node(known: Mapping[str, Place], kind: str, key: str, path: str, commit: str | None) -> Node:
+def _node(
+    known: Mapping[str, PathAtCommit], kind: str, key: str, path: str, commit: str | None
+) -> LineageNode:
     """What an edge tells of one of its ends, with what the repository knows."""
     at, of_commit = known.get(key, _NOWHERE)
-    return Node(kind, key, path or at, commit or of_commit, key in known)
+    return LineageNode(kind, key, path or at, commit or of_commit, key in known)
 
 
-def _known(connection: Connection, rows: Sequence[Row]) -> dict[str, Place]:
+def _known(connection: Connection, rows: Sequence[EdgeRow]) -> dict[str, PathAtCommit]:
     """Where the ends of those edges are, of these, that the repository has: a path, and a commit
     of it.
     """
@@ -268,7 +272,7 @@ def _known(connection: Connection, rows: Sequence[Row]) -> dict[str, Place]:
     return found | {key: (f"runs/{name}", None) for key, name in _found(connection, _RUNS, runs)}
 
 
-def _found(connection: Connection, query: str, keys: set[str]) -> list[Row]:
+def _found(connection: Connection, query: str, keys: set[str]) -> list[EdgeRow]:
     if not keys:
         return []
     given = json.dumps([shown(key) for key in keys], ensure_ascii=False)

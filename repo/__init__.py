@@ -1,1 +1,1 @@
-"""Bytes: objects, links, commits, refs and the log. Knows nothing of tensors."""
+"""Bytes and history: objects, commits, refs and the log. Knows no tensor and no model."""

@@ -1,4 +1,4 @@
-"""What can go wrong, told apart by what the caller can do next.
+"""Errors of tensorrepo, told apart by what the caller can do next.
 
 Every class has a stable `kind`: exit codes and HTTP statuses are tables over it, and logs and
 clients may rely on it. A message says what, where, expected against found, and what to do.

@@ -1,4 +1,4 @@
-"""What is the name of these bytes?
+"""Content addresses: BLAKE3 digests of objects and tags of byte ranges.
 
 An object's name is the BLAKE3-256 of all its bytes under a derive-key context of its own, so that
 no digest made for another purpose can be passed off as one. In memory and in text a digest is 64

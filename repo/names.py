@@ -1,6 +1,6 @@
-"""Is this text fit to be the name of something?
+"""Validation of names: paths, refs and texts, checked once, at the border.
 
-Names are checked once, at the border. User text never becomes part of a storage path; the rules
+User text never becomes part of a storage path; the rules
 keep every tree writable as folders and files on every common file system.
 
 Source:

@@ -11,11 +11,13 @@ from tensorrepo._version import VERSION
 from tensorrepo.lazy import public
 
 if TYPE_CHECKING:
-    from tensorrepo.catalog import Catalog
-    from tensorrepo.dataset import Dataset
-    from tensorrepo.draft import DatasetDraft
-    from tensorrepo.formats.dataset.columns.present import decode_image
-    from tensorrepo.formats.dataset.columns.schema import (
+    from tensorrepo.catalog.catalog import Catalog
+    from tensorrepo.catalog.lineage import Lineage
+    from tensorrepo.datasets.dataset import Dataset, View
+    from tensorrepo.datasets.draft import DatasetDraft
+    from tensorrepo.datasets.stream import Mix, Stream
+    from tensorrepo.formats.dataset.schema.convert import decode_image
+    from tensorrepo.formats.dataset.schema.schema import (
         Bytes,
         ClassLabel,
         Column,
@@ -29,14 +31,13 @@ if TYPE_CHECKING:
         Text,
         Timestamp,
     )
-    from tensorrepo.formats.dataset.editing.where import col
-    from tensorrepo.formats.dataset.streaming.batching.decode import Decode
+    from tensorrepo.formats.dataset.selecting.select_rows import col
+    from tensorrepo.formats.dataset.streaming.collate.decode import Decode
     from tensorrepo.formats.model.graph.trace import trace_module as graph
-    from tensorrepo.formats.model.training.lossy import Lossy
-    from tensorrepo.lineage import Lineage
-    from tensorrepo.mix import Mix
-    from tensorrepo.model import Model
-    from tensorrepo.query.sandbox import Limits
+    from tensorrepo.formats.model.state.lossy import LossyState
+    from tensorrepo.models.checkpointer import RetentionPolicy
+    from tensorrepo.models.model import Model, s
+    from tensorrepo.query.untrusted.sandbox import QueryLimits
     from tensorrepo.repo.errors import (
         CommitExpired,
         CommitOutcomeUnknown,
@@ -53,23 +54,59 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from tensorrepo.repository import Repository
-    from tensorrepo.retention import Keep
     from tensorrepo.sdk import init
     from tensorrepo.sdk import open_repository as open  # noqa: A004 - `tr.open`, as people type
-    from tensorrepo.selection import s
-    from tensorrepo.stream import Stream
     from tensorrepo.verbs.exchange import export, read
-    from tensorrepo.view import View
 
 __version__ = VERSION
 __all__ = [
-    "Bytes", "Catalog", "ClassLabel", "Column", "CommitExpired", "CommitOutcomeUnknown",
-    "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Decode", "Embedding", "Error",
-    "Image", "InvalidInputError", "Json", "Keep", "Limits", "Lineage", "Link", "LinkValue",
-    "Lossy", "Mix", "Model", "NoSuchRowError", "NotFoundError", "PermissionDenied",
-    "PurgedError", "Repository", "RepositoryRewound", "Schema", "StorageError", "Stream",
-    "Tensor", "Text", "Timestamp", "UnsupportedError", "View", "__version__", "col",
-    "decode_image", "export", "graph", "init", "open", "read", "s",
+    "Bytes",
+    "Catalog",
+    "ClassLabel",
+    "Column",
+    "CommitExpired",
+    "CommitOutcomeUnknown",
+    "ConflictError",
+    "CorruptError",
+    "Dataset",
+    "DatasetDraft",
+    "Decode",
+    "Embedding",
+    "Error",
+    "Image",
+    "InvalidInputError",
+    "Json",
+    "Lineage",
+    "Link",
+    "LinkValue",
+    "LossyState",
+    "Mix",
+    "Model",
+    "NoSuchRowError",
+    "NotFoundError",
+    "PermissionDenied",
+    "PurgedError",
+    "QueryLimits",
+    "Repository",
+    "RepositoryRewound",
+    "RetentionPolicy",
+    "Schema",
+    "StorageError",
+    "Stream",
+    "Tensor",
+    "Text",
+    "Timestamp",
+    "UnsupportedError",
+    "View",
+    "__version__",
+    "col",
+    "decode_image",
+    "export",
+    "graph",
+    "init",
+    "open",
+    "read",
+    "s",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""``python -m tensorrepo``: the command line."""
+"""Entry point of ``python -m tensorrepo``: the command line."""
 
 from tensorrepo.cli.main import main
 

@@ -1,3 +1,3 @@
-"""The one place that says which version this is."""
+"""Version of the package, said once."""
 
 VERSION = "0.1.0"

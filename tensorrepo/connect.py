@@ -1,7 +1,7 @@
-"""How does a URL become an open repository, and who is working on it?
+"""Connection to a repository: URL, settings of the user, author, caches, distributed ranks.
 
-Everything that depends on this machine comes in here as arguments: the environment, folders to
-remember things in, the way to ask git for a name. `sdk` and the command line pass the real ones.
+Everything that depends on this machine comes in as arguments: the environment, folders to remember
+things in, the way to ask git for a name. `sdk` and the command line pass the real ones.
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tensorrepo import lazy
-from tensorrepo.formats import arguments
-from tensorrepo.formats.dataset.elsewhere.outside import parse_address
+from tensorrepo.formats.common import arguments
+from tensorrepo.formats.dataset.external.outside import parse_address
 from tensorrepo.repo.backends.registry import open_backend
-from tensorrepo.repo.cache import DiskCache
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.pagecache import PageCache
-from tensorrepo.repo.repository import (
+from tensorrepo.repo.changes.repository import (
     LocalState,
-    Repository,
+    RepositoryCore,
     create_repository,
     open_repository,
 )
-from tensorrepo.repo.workspace import find_workspace
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
+from tensorrepo.repo.objects.cache import DiskCache, PageDiskCache
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.workspace.state import find_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
-    from tensorrepo.repo.merge import MergeDriver
+    from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
+    from tensorrepo.repo.history.merge_trees import MergeDriver
 
 CONFIG_KEYS = {
     "user.name": "your name in commits",
@@ -106,7 +105,7 @@ def local_state(machine: Machine, pending: Path) -> LocalState:
 
 def page_cache(
     machine: Machine, folder: str | Path | None = None, limit: int | str | None = None
-) -> PageCache | None:
+) -> PageDiskCache | None:
     """Where streams keep pages of remote datasets on this machine; None: nowhere.
 
     Args:
@@ -126,7 +125,7 @@ def page_cache(
     root = machine.cache_folder / "pages" if named is None else named
     if not size_bytes:
         return None
-    cache = PageCache(root, size_bytes)
+    cache = PageDiskCache(root, size_bytes)
     refused = None if folder is None else cache.refusal()
     if refused is not None:
         raise InvalidInputError(
@@ -196,7 +195,7 @@ def connect(
     *,
     pending: Path | None = None,
     more_outside: Mapping[str, Mapping[str, str]] | None = None,
-) -> Repository:
+) -> RepositoryCore:
     """Open the repository at `url`.
 
     Args:
@@ -227,7 +226,7 @@ def connect(
 
 def create(
     url: str, options: Mapping[str, str] | None, machine: Machine, *, pending: Path | None = None
-) -> Repository:
+) -> RepositoryCore:
     """Make a repository at `url`. Raises ConflictError when there is one."""
     backend = open_backend(url, options, environment=machine.environment)
     local = local_state(machine, pending or pending_folder(machine, backend.url))

@@ -11,21 +11,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo import connect
-from tensorrepo.given import path_in, ref_text
+from tensorrepo.checks import path_in, ref_text
+from tensorrepo.repo.changes.revisions import Revision, resolve
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.revisions import Revision, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
-    from tensorrepo.repo.objects import Kind
-    from tensorrepo.repo.repository import Repository
-    from tensorrepo.repo.trees import Entry
+    from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
+    from tensorrepo.repo.changes.repository import RepositoryCore
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.repo.objects.envelope import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RepositoryOrigin:
     """What a repository was opened with, to open it again in another process."""
 
     url: str = field(repr=False)
@@ -46,10 +46,10 @@ class Context:
         reopen: opens `origin` in the process that reads a pickle.
     """
 
-    core: Repository
-    origin: Origin
+    core: RepositoryCore
+    origin: RepositoryOrigin
     machine: connect.Machine
-    reopen: Callable[[Origin], Context]
+    reopen: Callable[[RepositoryOrigin], Context]
 
     @property
     def url(self) -> str:

@@ -1,4 +1,4 @@
-"""How does `torch.distributed.checkpoint` store its checkpoints in a repository?
+"""Storage of `torch.distributed.checkpoint` in a repository.
 
 Each rank stores its shards and says what it stored; the coordinator joins that into one model and
 commits it, as the checkpointer does: at ``runs/<run>/<step>``. A checkpoint saved by some ranks is
@@ -12,19 +12,172 @@ which stand for torch's own calls, where other arguments of those are wanted:
     dcp.save(state, storage_writer=Writer(repo, "exp1", step), planner=SavePlanner())
     dcp.load(state, storage_reader=Reader(repo, "exp1"), planner=LoadPlanner())
 
-The planners of torch pickle whatever is no tensor, and unpickle it when they load, which is code
-execution from a hostile checkpoint. Ours store it as JSON, and the reader gives it to no other.
+Torch flattens a state: a tensor's name is its path, in which every key is text, and dicts that hold
+nothing are gone. An optimizer's state has numbers as keys, and is no such state without an empty
+`state`. So each rank says which keys were no text, and where nothing was.
 """
 
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
+from tensorrepo.formats.common.tensors import TORCH_NAMES, tensor_of
+from tensorrepo.formats.model.state.adam_steps import adam_steps, predictions
+from tensorrepo.formats.model.state.state_dict import put_together, take_apart
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.shards import TensorShard, join_shards, shard_name, store_shards
+from tensorrepo.formats.runs.run_record import check_run_name
+from tensorrepo.models.checkpointer import (
+    STATE_PATH,
+    RetentionPolicy,
+    against_newest,
+    checked_step,
+    commit_checkpoint,
+    find_step,
+    numbers_of,
+    read_history,
+    ref_of,
+    state_entry,
+    warn_if_approximate,
+)
+from tensorrepo.repo.changes.refs import BRANCHES
+from tensorrepo.repo.changes.transaction import begin_beside
+from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.objects.writer import ObjectWriter
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
+    from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
+    from torch.distributed.checkpoint.planner import LoadPlanner as AnyLoadPlanner
+    from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
+
+    from tensorrepo.formats.model.delta.base_choice import Prediction
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.repository import Repository
+
+
+Path = tuple[str | int, ...]  # as torch writes it: numbers are places in lists
+_KEYS: Final = (bool, int, float, bytes, type(None))  # other keys that are no text become text
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """What the paths of a state do not tell.
+
+    `keys` are those that are no text, by the paths that end in them; `empty` are the paths of
+    dicts that hold nothing.
+    """
+
+    keys: dict[Path, Any] = field(default_factory=dict)
+    empty: dict[Path, None] = field(default_factory=dict)
+
+
+def untold(state: Mapping[Any, Any]) -> Untold:
+    """What is lost when torch flattens a state."""
+    found = Untold()
+    _look(state, (), found)
+    return found
+
+
+def join_state(
+    paths: Mapping[str, Path],
+    texts: Mapping[str, Any],
+    told: Iterable[Untold],
+    stand_in: Callable[[], Any],
+) -> Any:
+    """The skeleton of a state, as `take_apart` makes it.
+
+    Args:
+        paths: of all that was flattened, by flat name.
+        texts: the JSON of what is no tensor, by flat name.
+        told: by each rank.
+        stand_in: makes a torch tensor that stands for one that is stored.
+    """
+    keys: dict[Path, Any] = {}
+    state: dict[Any, Any] = {}
+    told = list(told)
+    for one in told:
+        keys |= one.keys
+    for path in (path for one in told for path in one.empty):
+        _place(state, path, {}, keys)
+    names: dict[int, str] = {}
+    for name, path in paths.items():
+        value = put_together(texts[name], {}) if name in texts else stand_in()
+        if name not in texts:
+            names[id(value)] = name
+        _place(state, path, value, keys)
+    apart = take_apart(state)
+    return _named(apart.skeleton, {one: names[id(it)] for one, it in apart.tensors.items()})
+
+
+def replace_at(state: Any, path: Path, value: Any) -> None:
+    """Put a value where a flattened path leads, in a state that has this place."""
+    for part in path[:-1]:
+        state = state[_key(state, part)]
+    state[_key(state, path[-1])] = value
+
+
+def _look(value: Any, path: Path, found: Untold) -> None:
+    """Walks as torch does: through dicts and lists, and not through tuples."""
+    if isinstance(value, Mapping):
+        if not value and path:
+            found.empty[path] = None
+        for key, item in value.items():
+            inside = (*path, str(key))
+            if isinstance(key, _KEYS):
+                found.keys[inside] = key
+            _look(item, inside, found)
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            _look(item, (*path, at), found)
+
+
+def _place(state: Any, path: Path, value: Any, keys: Mapping[Path, Any]) -> None:
+    """Put a value into a state that grows with it."""
+    for at, part in enumerate(path[:-1], 1):
+        state = _at(state, keys.get(path[:at], part), [] if isinstance(path[at], int) else {})
+    last = keys.get(path, path[-1])
+    _at(state, last, value)
+    state[last] = value
+
+
+def _at(container: Any, key: Any, fresh: Any) -> Any:
+    """What lies at a key; `fresh`, where nothing does."""
+    if isinstance(container, dict):
+        return container.setdefault(key, fresh)
+    container += [None] * (key + 1 - len(container))
+    if container[key] is None:
+        container[key] = fresh
+    return container[key]
+
+
+def _key(container: Any, part: str | int) -> Any:
+    """The key that torch wrote as this part of a path."""
+    if not isinstance(container, Mapping) or part in container:
+        return part
+    return next((key for key in container if str(key) == part), part)
+
+
+def _named(node: Any, names: Mapping[str, str]) -> Any:
+    """A skeleton that names tensors otherwise."""
+    if isinstance(node, list):
+        return [_named(one, names) for one in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: names[one] if key == "$tensor" else _named(one, names) for key, one in node.items()
+    }
+
 
 try:
     import torch
@@ -46,43 +199,6 @@ try:
 except ImportError as error:
     raise ImportError("tensorrepo.dcp needs torch: `pip install tensorrepo[torch]`") from error
 
-from tensorrepo.checkpoints import (
-    STATE_PATH,
-    against_newest,
-    checked_step,
-    commit_checkpoint,
-    find_step,
-    numbers_of,
-    read_history,
-    ref_of,
-    state_entry,
-    warn_if_approximate,
-)
-from tensorrepo.formats.model.read import Model, open_model
-from tensorrepo.formats.model.shards import Shard, join_shards, shard_name, store_shards
-from tensorrepo.formats.model.training.adamsteps import adam_steps, predictions
-from tensorrepo.formats.model.training.statetree import put_together, take_apart
-from tensorrepo.formats.run.document import check_run_name
-from tensorrepo.formats.tensors import TORCH_NAMES, tensor_of
-from tensorrepo.jobstate import Path, Untold, join_state, replace_at, untold
-from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
-from tensorrepo.repo.refs import BRANCHES
-from tensorrepo.repo.series import begin_beside
-from tensorrepo.repo.writer import ObjectWriter
-from tensorrepo.retention import Keep
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
-    from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
-    from torch.distributed.checkpoint.planner import LoadPlanner as AnyLoadPlanner
-    from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
-
-    from tensorrepo.formats.model.bases import Prediction
-    from tensorrepo.repo.trees import Entry
-    from tensorrepo.repository import Repository
 
 _KEY: Final = "dcp"  # of a checkpoint's metadata
 _MOST_JSON_BYTES: Final = 64 << 20
@@ -169,7 +285,7 @@ class Writer(StorageWriter):
         run: str,
         step: int,
         *,
-        keep: Keep | None = None,
+        keep: RetentionPolicy | None = None,
         metrics: Mapping[str, float] | None = None,
         start: str | None = None,
     ) -> None:
@@ -185,7 +301,7 @@ class Writer(StorageWriter):
         """
         self._context = repository.context
         self._run, self._step = check_run_name(run), checked_step(step)
-        self._keep = keep or Keep()
+        self._keep = keep or RetentionPolicy()
         self._metrics = numbers_of(metrics)
         self._start = start
 
@@ -235,7 +351,7 @@ class Writer(StorageWriter):
         return future
 
     def _predicted(
-        self, planner: SavePlanner, shards: Iterable[Shard], before: Entry | None
+        self, planner: SavePlanner, shards: Iterable[TensorShard], before: Entry | None
     ) -> dict[str, tuple[Prediction, ...]]:
         """What an optimizer's step made of the checkpoint before, for each shard of this rank."""
         if before is None:
@@ -307,7 +423,7 @@ class Reader(StorageReader):
         """Prepare to load `step`; None: the newest, which is found when loading begins."""
         self._context = repository.context
         self._run, self._step = check_run_name(run), step
-        self._model: Model | None = None
+        self._model: StoredModel | None = None
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003
@@ -362,7 +478,7 @@ class Reader(StorageReader):
         done.set_result(None)
         return done
 
-    def _opened(self) -> Model:
+    def _opened(self) -> StoredModel:
         if self._model is None:
             core = self._context.core
             commit = find_step(core.log.refresh(), self._run, self._step)
@@ -491,7 +607,7 @@ class _Flat:
     inside: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def _flat(model: Model) -> _Flat:
+def _flat(model: StoredModel) -> _Flat:
     told = model.metadata.get(_KEY)
     if told is not None:
         paths = {name: tuple(path) for name, path in told["paths"].items()}
@@ -513,7 +629,7 @@ def _flat(model: Model) -> _Flat:
     return found
 
 
-def _resolved(plan: SavePlan, planner: AnySavePlanner) -> tuple[list[Shard], dict[str, Any]]:
+def _resolved(plan: SavePlan, planner: AnySavePlanner) -> tuple[list[TensorShard], dict[str, Any]]:
     shards, texts = [], {}
     for item in plan.items:
         name, data = item.index.fqn, planner.resolve_data(item)
@@ -527,11 +643,11 @@ def _resolved(plan: SavePlan, planner: AnySavePlanner) -> tuple[list[Shard], dic
         assert item.tensor_data is not None, "what is no text is a tensor"
         shape = tuple(item.tensor_data.size)
         offset = tuple(item.tensor_data.chunk.offsets)
-        shards.append(Shard(name, shape, offset, tensor_of(name, data.detach().cpu())))
+        shards.append(TensorShard(name, shape, offset, tensor_of(name, data.detach().cpu())))
     return shards, texts
 
 
-def _about(model: Model, name: str) -> TensorStorageMetadata:
+def _about(model: StoredModel, name: str) -> TensorStorageMetadata:
     entry = model.tensors[model.aliases.get(name, name)]
     dtype = getattr(torch, TORCH_NAMES[entry.type])
     chunks = [
@@ -541,7 +657,7 @@ def _about(model: Model, name: str) -> TensorStorageMetadata:
     return TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(entry.shape), chunks)
 
 
-def _box(model: Model, name: str, item: ReadItem) -> torch.Tensor:
+def _box(model: StoredModel, name: str, item: ReadItem) -> torch.Tensor:
     """The part of a tensor that an item names."""
     begin = _begin(item.storage_index, item.storage_offsets)
     if not begin:

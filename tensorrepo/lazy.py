@@ -11,58 +11,73 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tensorrepo.blame import blame
-    from tensorrepo.catalog import catalog_of
-    from tensorrepo.checkpointer import checkpointer_of
-    from tensorrepo.compare import compare
-    from tensorrepo.dataset import dataset_at
-    from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
+    from tensorrepo.catalog.catalog import catalog_of
+    from tensorrepo.catalog.lineage import Lineage
+    from tensorrepo.catalog.registry import Registry
+    from tensorrepo.catalog.sql import sql
+    from tensorrepo.datasets.blame import blame
+    from tensorrepo.datasets.dataset import dataset_at, view_at
+    from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
-    from tensorrepo.formats.model.merge import ModelMergeDriver
-    from tensorrepo.formats.model.repack.run import Wishes, repack_models
-    from tensorrepo.formats.model.space.reach import every_tree, models_at
-    from tensorrepo.formats.model.space.usage import measure_usage
-    from tensorrepo.lineage import Lineage
-    from tensorrepo.model import model_at
-    from tensorrepo.registry import Registry
-    from tensorrepo.run import Run
-    from tensorrepo.runrecord import Runs
-    from tensorrepo.sql import sql
+    from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
+    from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
+    from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
+    from tensorrepo.models.checkpointer import checkpointer_of
+    from tensorrepo.models.model import model_at
+    from tensorrepo.runs.record import Runs
+    from tensorrepo.runs.run import Run
     from tensorrepo.transaction import begin_transaction
-    from tensorrepo.view import view_at
+    from tensorrepo.verbs.compare import compare
 
 __all__ = [
-    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "Registry", "Run",
-    "Runs", "Wishes", "begin_transaction", "blame", "catalog_of", "checkpointer_of", "compare",
-    "dataset_at", "every_tree", "measure_usage", "model_at", "models_at", "repack_models", "sql",
+    "AllowedOutside",
+    "DatasetMergeDriver",
+    "Lineage",
+    "ModelMergeDriver",
+    "Registry",
+    "RepackOptions",
+    "Run",
+    "Runs",
+    "begin_transaction",
+    "blame",
+    "catalog_of",
+    "checkpointer_of",
+    "compare",
+    "dataset_at",
+    "every_tree",
+    "measure_usage",
+    "model_at",
+    "models_at",
+    "repack_models",
+    "sql",
     "view_at",
 ]  # fmt: skip
 
 _PUBLIC: Final = (
-    "tensorrepo.catalog.Catalog",
-    "tensorrepo.dataset.Dataset",
-    "tensorrepo.draft.DatasetDraft",
-    "tensorrepo.formats.dataset.columns.present.decode_image",
-    "tensorrepo.formats.dataset.columns.schema.Bytes",
-    "tensorrepo.formats.dataset.columns.schema.ClassLabel",
-    "tensorrepo.formats.dataset.columns.schema.Column",
-    "tensorrepo.formats.dataset.columns.schema.Embedding",
-    "tensorrepo.formats.dataset.columns.schema.Image",
-    "tensorrepo.formats.dataset.columns.schema.Json",
-    "tensorrepo.formats.dataset.columns.schema.Link",
-    "tensorrepo.formats.dataset.columns.schema.LinkValue",
-    "tensorrepo.formats.dataset.columns.schema.Schema",
-    "tensorrepo.formats.dataset.columns.schema.Tensor",
-    "tensorrepo.formats.dataset.columns.schema.Text",
-    "tensorrepo.formats.dataset.columns.schema.Timestamp",
-    "tensorrepo.formats.dataset.editing.where.col",
-    "tensorrepo.formats.dataset.streaming.batching.decode.Decode",
+    "tensorrepo.catalog.catalog.Catalog",
+    "tensorrepo.datasets.dataset.Dataset",
+    "tensorrepo.datasets.draft.DatasetDraft",
+    "tensorrepo.formats.dataset.schema.convert.decode_image",
+    "tensorrepo.formats.dataset.schema.schema.Bytes",
+    "tensorrepo.formats.dataset.schema.schema.ClassLabel",
+    "tensorrepo.formats.dataset.schema.schema.Column",
+    "tensorrepo.formats.dataset.schema.schema.Embedding",
+    "tensorrepo.formats.dataset.schema.schema.Image",
+    "tensorrepo.formats.dataset.schema.schema.Json",
+    "tensorrepo.formats.dataset.schema.schema.Link",
+    "tensorrepo.formats.dataset.schema.schema.LinkValue",
+    "tensorrepo.formats.dataset.schema.schema.Schema",
+    "tensorrepo.formats.dataset.schema.schema.Tensor",
+    "tensorrepo.formats.dataset.schema.schema.Text",
+    "tensorrepo.formats.dataset.schema.schema.Timestamp",
+    "tensorrepo.formats.dataset.selecting.select_rows.col",
+    "tensorrepo.formats.dataset.streaming.collate.decode.Decode",
     "tensorrepo.formats.model.graph.trace.trace_module",
-    "tensorrepo.formats.model.training.lossy.Lossy",
-    "tensorrepo.lineage.Lineage",
-    "tensorrepo.mix.Mix",
-    "tensorrepo.model.Model",
-    "tensorrepo.query.sandbox.Limits",
+    "tensorrepo.formats.model.state.lossy.LossyState",
+    "tensorrepo.catalog.lineage.Lineage",
+    "tensorrepo.datasets.stream.Mix",
+    "tensorrepo.models.model.Model",
+    "tensorrepo.query.untrusted.sandbox.QueryLimits",
     "tensorrepo.repo.errors.CommitExpired",
     "tensorrepo.repo.errors.CommitOutcomeUnknown",
     "tensorrepo.repo.errors.ConflictError",
@@ -77,36 +92,36 @@ _PUBLIC: Final = (
     "tensorrepo.repo.errors.StorageError",
     "tensorrepo.repo.errors.UnsupportedError",
     "tensorrepo.repository.Repository",
-    "tensorrepo.retention.Keep",
+    "tensorrepo.models.checkpointer.RetentionPolicy",
     "tensorrepo.sdk.init",
     "tensorrepo.sdk.open_repository",
-    "tensorrepo.selection.s",
-    "tensorrepo.stream.Stream",
+    "tensorrepo.models.model.s",
+    "tensorrepo.datasets.stream.Stream",
     "tensorrepo.verbs.exchange.export",
     "tensorrepo.verbs.exchange.read",
-    "tensorrepo.view.View",
+    "tensorrepo.datasets.dataset.View",
 )
 _VERBS: Final = (
-    "tensorrepo.blame.blame",
-    "tensorrepo.catalog.catalog_of",
-    "tensorrepo.checkpointer.checkpointer_of",
-    "tensorrepo.compare.compare",
-    "tensorrepo.dataset.dataset_at",
-    "tensorrepo.formats.dataset.elsewhere.outsideread.AllowedOutside",
+    "tensorrepo.datasets.blame.blame",
+    "tensorrepo.catalog.catalog.catalog_of",
+    "tensorrepo.models.checkpointer.checkpointer_of",
+    "tensorrepo.verbs.compare.compare",
+    "tensorrepo.datasets.dataset.dataset_at",
+    "tensorrepo.formats.dataset.external.outside_read.AllowedOutside",
     "tensorrepo.formats.dataset.merge.DatasetMergeDriver",
-    "tensorrepo.formats.model.merge.ModelMergeDriver",
-    "tensorrepo.formats.model.repack.run.Wishes",
-    "tensorrepo.formats.model.repack.run.repack_models",
-    "tensorrepo.formats.model.space.reach.every_tree",
-    "tensorrepo.formats.model.space.reach.models_at",
-    "tensorrepo.formats.model.space.usage.measure_usage",
-    "tensorrepo.model.model_at",
-    "tensorrepo.registry.Registry",
-    "tensorrepo.run.Run",
-    "tensorrepo.runrecord.Runs",
-    "tensorrepo.sql.sql",
+    "tensorrepo.formats.model.merging.three_way.ModelMergeDriver",
+    "tensorrepo.formats.model.maintenance.repack.RepackOptions",
+    "tensorrepo.formats.model.maintenance.repack.repack_models",
+    "tensorrepo.formats.model.maintenance.usage.every_tree",
+    "tensorrepo.formats.model.maintenance.usage.models_at",
+    "tensorrepo.formats.model.maintenance.usage.measure_usage",
+    "tensorrepo.models.model.model_at",
+    "tensorrepo.catalog.registry.Registry",
+    "tensorrepo.runs.run.Run",
+    "tensorrepo.runs.record.Runs",
+    "tensorrepo.catalog.sql.sql",
     "tensorrepo.transaction.begin_transaction",
-    "tensorrepo.view.view_at",
+    "tensorrepo.datasets.dataset.view_at",
 )
 _HOMES: Final = {
     name: module for module, _, name in (each.rpartition(".") for each in _PUBLIC + _VERBS)

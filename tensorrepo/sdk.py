@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorrepo import connect
-from tensorrepo.context import Context, Origin
+from tensorrepo.context import Context, RepositoryOrigin
 from tensorrepo.repository import Repository
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ def open_repository(
 
 
 @lru_cache(maxsize=16)
-def reopen(origin: Origin) -> Context:
+def reopen(origin: RepositoryOrigin) -> Context:
     """A context out of a pickle: opened once in a process, however many pickles name it."""
     return _open(origin)
 
 
-def _open(origin: Origin) -> Context:
+def _open(origin: RepositoryOrigin) -> Context:
     here = machine()
     more = {prefix: dict(options) for prefix, options in origin.outside}
     core = connect.connect(
@@ -96,14 +96,14 @@ def _origin(
     author: str | None,
     outside: Iterable[str | Path] | Mapping[str, Mapping[str, str]] = (),
     catalog: str | None = None,
-) -> Origin:
+) -> RepositoryOrigin:
     options = outside if isinstance(outside, Mapping) else {}
     allowed = tuple(
         (_anywhere(str(each)), tuple(sorted(options.get(str(each), {}).items())))
         for each in outside
     )
     options_given = tuple(sorted((storage_options or {}).items()))
-    return Origin(_anywhere(url), options_given, author, allowed, catalog)
+    return RepositoryOrigin(_anywhere(url), options_given, author, allowed, catalog)
 
 
 def _anywhere(url: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""A change of a branch, as the SDK shows it: used in a ``with``, committed at its end."""
+"""Transaction handle of the SDK: a change of a branch, used in a ``with``, committed at its end."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.dataset import Dataset
-from tensorrepo.draft import DatasetDraft
-from tensorrepo.formats.arguments import wrong
-from tensorrepo.formats.dataset.columns.schema import Schema
+from tensorrepo.checks import check_instance, checked_files, listed, mapping, path_in, several, text
+from tensorrepo.datasets.dataset import Dataset
+from tensorrepo.datasets.draft import DatasetDraft
+from tensorrepo.datasets.stream import Stream
+from tensorrepo.formats.common.arguments import wrong
+from tensorrepo.formats.common.json import as_plain
+from tensorrepo.formats.common.provenance import (
+    DERIVED_FROM,
+    FINE_TUNED_FROM,
+    TRAINED_ON,
+    ProvenanceEdge,
+)
+from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.formats.jsonvalues import as_plain
-from tensorrepo.formats.lineage import DERIVED_FROM, FINE_TUNED_FROM, TRAINED_ON, Edge
-from tensorrepo.formats.model.combine.recipe import ADAPTER, make_recipe
 from tensorrepo.formats.model.graph.graph import Graph
-from tensorrepo.formats.view import open_view
-from tensorrepo.given import check_instance, checked_files, listed, mapping, path_in, several, text
-from tensorrepo.model import Model, model_at
-from tensorrepo.noting import note_committed, noted_edges
-from tensorrepo.origins import edges_from
-from tensorrepo.query.sandbox import Limits
-from tensorrepo.repo.attempt import tree_of
+from tensorrepo.formats.model.merging.recipe import ADAPTER, make_recipe
+from tensorrepo.formats.views import open_view
+from tensorrepo.models.model import Model, model_at
+from tensorrepo.query.untrusted.sandbox import QueryLimits
+from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.changes.transaction import begin, tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.revisions import split_path
-from tensorrepo.repo.transaction import begin
-from tensorrepo.repo.trees import Entry
-from tensorrepo.stream import Stream
-from tensorrepo.verbs.adopt import Wish, adopt
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.runs.run_context import note_committed, noted_edges
+from tensorrepo.verbs.exchange import AdoptionRequest, adopt
 from tensorrepo.verbs.models import (
     adapter_edge,
     base_of,
@@ -40,6 +43,7 @@ from tensorrepo.verbs.models import (
     slice_out,
     to_store,
 )
+from tensorrepo.verbs.provenance import edges_from
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view
 
 if TYPE_CHECKING:
@@ -48,10 +52,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tensorrepo.context import Context
-    from tensorrepo.formats.dataset.columns.types import TypeLike
-    from tensorrepo.formats.model.report import WriteReport
-    from tensorrepo.repo.attempt import Committed
-    from tensorrepo.repo.transaction import Transaction as CoreTransaction
+    from tensorrepo.formats.dataset.schema.types import TypeLike
+    from tensorrepo.formats.model.write.tensor_writer import WriteReport
+    from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
+    from tensorrepo.repo.changes.transaction import LandedCommit
 
 
 @dataclass(slots=True, repr=False)
@@ -64,7 +68,7 @@ class Transaction:
     core: CoreTransaction
     message: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
-    commit: Committed | None = None
+    commit: LandedCommit | None = None
 
     def create_dataset(
         self,
@@ -123,12 +127,12 @@ class Transaction:
             raise ConflictError(f"{path} exists: refresh_view({name!r}) asks its query again")
         self._stage_view(path, sql, None)
 
-    def _stage_view(self, path: str, sql: str, limits: Limits | None) -> None:
+    def _stage_view(self, path: str, sql: str, limits: QueryLimits | None) -> None:
         if self.core.base is None:
             raise NotFoundError(f"branch {self.core.branch!r} has no commit to choose rows from")
         create_view(self.core, self.context, path, self.core.base, sql, limits)
 
-    def refresh_view(self, name: str, *, limits: Limits = REFRESH_LIMITS) -> None:
+    def refresh_view(self, name: str, *, limits: QueryLimits = REFRESH_LIMITS) -> None:
         """Ask the query of a view again, of what the branch has now.
 
         Somebody else may have written it, so a process of its own answers it, within limits.
@@ -147,7 +151,7 @@ class Transaction:
         if entry is None or entry.kind is not Kind.VIEW:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
         sql = open_view(self.core.objects, entry.digest).sql
-        check_instance("limits", limits, Limits, "tr.Limits(seconds=..., ...)")
+        check_instance("limits", limits, QueryLimits, "tr.Limits(seconds=..., ...)")
         self._stage_view(path, sql, limits)
 
     def adopt(
@@ -185,7 +189,7 @@ class Transaction:
             raise ConflictError(f"{path} exists: append=True puts the rows behind its own")
         given = [paths] if isinstance(paths, str | Path) else listed("paths", paths)
         chosen = None if columns is None else tuple(columns)
-        wish = Wish(tuple(map(str, given)), format, chosen, hashed)
+        wish = AdoptionRequest(tuple(map(str, given)), format, chosen, hashed)
         adopt(self.core, path, wish, self.context.machine, append=append, options=storage_options)
         return DatasetDraft(self.core, path, self.context.outside)
 
@@ -401,9 +405,9 @@ class Transaction:
     def __repr__(self) -> str:
         return f"<transaction on {self.core.branch!r}: {len(self.core.staged)} changes>"
 
-    def _parent_edge(self, parent: str) -> Edge:
+    def _parent_edge(self, parent: str) -> ProvenanceEdge:
         model = self._model(parent, "parent")
-        return Edge(FINE_TUNED_FROM, model.path, model.digest, model.commit)
+        return ProvenanceEdge(FINE_TUNED_FROM, model.path, model.digest, model.commit)
 
     def _model(self, at: str, what: str) -> Model:
         ref, path = split_path(text(what, at))
@@ -442,18 +446,18 @@ def begin_transaction(
     return Transaction(context, begin(context.core, name, unchanged=unchanged), said)
 
 
-def _edges_of(source: Any) -> list[Edge]:
+def _edges_of(source: Any) -> list[ProvenanceEdge]:
     """What a model was trained on: a dataset, streams of some, or a model it came from."""
     if isinstance(source, Model):
-        return [Edge(DERIVED_FROM, source.path, source.digest, source.commit)]
+        return [ProvenanceEdge(DERIVED_FROM, source.path, source.digest, source.commit)]
     if isinstance(source, Dataset):
-        return [Edge(TRAINED_ON, source.path, source.digest, source.commit)]
+        return [ProvenanceEdge(TRAINED_ON, source.path, source.digest, source.commit)]
     if not isinstance(source, Stream):
         raise InvalidInputError(
             f"trained_on takes datasets and streams, got {type(source).__name__}"
         )
     return [
-        Edge(TRAINED_ON, dataset.path, dataset.digest, dataset.commit, place())
+        ProvenanceEdge(TRAINED_ON, dataset.path, dataset.digest, dataset.commit, place())
         for dataset, place in source.sources()
     ]
 

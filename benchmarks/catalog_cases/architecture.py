@@ -10,11 +10,11 @@ import numpy as np
 from catalog_cases.databases import databases
 from harness import SEED, Options, medians_ms
 
-from tensorrepo.formats.model.graph.graph import Graph, Input, Node, make_graph
-from tensorrepo.query import tables
+from tensorrepo.formats.model.graph.graph import Graph, GraphNode, Input, make_graph
 from tensorrepo.query.architecture import Ranking, donors, models_with_path
-from tensorrepo.query.catalog import Catalog
-from tensorrepo.query.sync.graphs import graph_rows
+from tensorrepo.query.catalog import tables
+from tensorrepo.query.catalog.database import CatalogDatabase
+from tensorrepo.query.sync.contents import graph_rows
 from tensorrepo.query.sync.loader import insert
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Table
 
-    from tensorrepo.query.sync.loader import Row
+    from tensorrepo.query.sync.loader import TableRow
 
 MODELS, NODES, FAMILIES = 10_000, 300, 20
 MODELS_AT_ONCE = 50
@@ -42,7 +42,7 @@ def common_prefix(folder: Path, options: Options) -> dict[str, Any]:
     return found | {"goal": "donors_ms < 200 on both"}
 
 
-def _asked(catalog: Catalog, options: Options) -> dict[str, float]:
+def _asked(catalog: CatalogDatabase, options: Options) -> dict[str, float]:
     rng = np.random.default_rng(SEED + 1)
     seconds: dict[str, list[float]] = {"donors": [], "donors_by_metric": [], "path": []}
     rankings = {"donors": Ranking("accuracy"), "donors_by_metric": Ranking("accuracy", True)}
@@ -60,7 +60,7 @@ def _asked(catalog: Catalog, options: Options) -> dict[str, float]:
     return medians_ms(seconds)
 
 
-def _fill(catalog: Catalog, count: int) -> None:
+def _fill(catalog: CatalogDatabase, count: int) -> None:
     rng = np.random.default_rng(SEED)
     families = [list(graph_rows(_mutated(family, 0, ""))) for family in range(FAMILIES)]
     # Six million rows: an index that grows with them is written in no order, again and again.
@@ -69,7 +69,7 @@ def _fill(catalog: Catalog, count: int) -> None:
         for index in indexes:
             index.drop(connection)
         for first in range(0, count, MODELS_AT_ONCE):
-            rows: defaultdict[Table, list[Row]] = defaultdict(list)
+            rows: defaultdict[Table, list[TableRow]] = defaultdict(list)
             for at in range(first, min(first + MODELS_AT_ONCE, count)):
                 family, place = int(rng.integers(FAMILIES)), int(rng.integers(NODES))
                 for table, row in _rows(families[family], at, place, rng):
@@ -84,8 +84,8 @@ def _fill(catalog: Catalog, count: int) -> None:
 
 
 def _rows(
-    family: list[tuple[Table, Row]], at: int, place: int, rng: np.random.Generator
-) -> Iterator[tuple[Table, Row]]:
+    family: list[tuple[Table, TableRow]], at: int, place: int, rng: np.random.Generator
+) -> Iterator[tuple[Table, TableRow]]:
     """The rows of model number `at`: its family's up to node `place`, which is another one.
 
     What leads to the nodes behind differs with it: their hashes are like no other's, so random
@@ -106,10 +106,10 @@ def _rows(
 
 def _mutated(family: int, place: int, mark: str) -> Graph:
     """The family's chain of nodes with one of them changed: what stands before it is shared."""
-    nodes = [Node("n0", "input", {"family": family})]
+    nodes = [GraphNode("n0", "input", {"family": family})]
     for at in range(1, NODES):
         config = {"changed": mark} if at == place else {}
-        nodes.append(Node(f"n{at}", OPS[at % len(OPS)], config, (Input("0", nodes[-1].name),)))
+        nodes.append(GraphNode(f"n{at}", OPS[at % len(OPS)], config, (Input("0", nodes[-1].name),)))
     return make_graph("given", nodes, [Input("0", nodes[-1].name)])
 
 

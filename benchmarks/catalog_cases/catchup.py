@@ -9,22 +9,22 @@ import numpy as np
 from catalog_cases.databases import databases
 from harness import SEED, Options, medians_ms
 
-from tensorrepo.formats.model.write import write_model
-from tensorrepo.query.sync.catchup import catch_up
+from tensorrepo.formats.model.write.model_writer import write_model
+from tensorrepo.query.sync.catch_up import catch_up
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.commits import Commit, write_commit
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.records import LogEntry, Update
-from tensorrepo.repo.repository import LocalState, create_repository, open_repository
-from tensorrepo.repo.trees import EMPTY_TREE, Entry, update
-from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.repo.changes.repository import LocalState, create_repository, open_repository
+from tensorrepo.repo.history.commits import Commit, write_commit
+from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, update
+from tensorrepo.repo.log.records import LogEntry, Update
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tensorrepo.query.catalog import Catalog
-    from tensorrepo.repo.repository import Repository
+    from tensorrepo.query.catalog.database import CatalogDatabase
+    from tensorrepo.repo.changes.repository import RepositoryCore
 
 COMMITS, PATHS = 100_000, 20
 MODELS, TENSORS = 1000, 300
@@ -47,7 +47,7 @@ def many_tensors(folder: Path, options: Options) -> dict[str, Any]:
     return {"models": count, "tensors": TENSORS} | _measured(folder, repository, options)
 
 
-def _measured(folder: Path, repository: Repository, options: Options) -> dict[str, Any]:
+def _measured(folder: Path, repository: RepositoryCore, options: Options) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, catalog in databases(folder):
         fresh = open_repository(repository.backend, drivers={})
@@ -65,7 +65,7 @@ def _measured(folder: Path, repository: Repository, options: Options) -> dict[st
 
 
 def _nothing_new(
-    name: str, repository: Repository, catalog: Catalog, options: Options
+    name: str, repository: RepositoryCore, catalog: CatalogDatabase, options: Options
 ) -> dict[str, float]:
     seconds = []
     for _ in range(max(5, options.rounds)):
@@ -75,11 +75,11 @@ def _nothing_new(
     return medians_ms({f"{name}_nothing_new": seconds})
 
 
-def _repository(folder: Path) -> Repository:
+def _repository(folder: Path) -> RepositoryCore:
     return create_repository(LocalBackend(folder / "repo"), drivers={}, local=LocalState())
 
 
-def _append(repository: Repository, staged: Iterator[tuple[ObjectWriter, Any]]) -> None:
+def _append(repository: RepositoryCore, staged: Iterator[tuple[ObjectWriter, Any]]) -> None:
     """A commit, and a record, for each of these changes; quicker than transactions would be."""
     tree, tip = EMPTY_TREE, None
     for generation, (writer, changes) in enumerate(staged, 1):
@@ -95,7 +95,7 @@ def _append(repository: Repository, staged: Iterator[tuple[ObjectWriter, Any]]) 
         repository.append(lambda _, entry=entry: (entry,))
 
 
-def _small_changes(repository: Repository, count: int) -> Any:
+def _small_changes(repository: RepositoryCore, count: int) -> Any:
     rng = np.random.default_rng(SEED)
     for at in range(count):
         writer = ObjectWriter(repository.objects, ())
@@ -103,7 +103,7 @@ def _small_changes(repository: Repository, count: int) -> Any:
         yield writer, {f"files/{rng.integers(PATHS)}": Entry(Kind.BLOB, link.digest)}
 
 
-def _models(repository: Repository, count: int) -> Any:
+def _models(repository: RepositoryCore, count: int) -> Any:
     rng = np.random.default_rng(SEED)
     for first in range(0, count, 10):
         writer = ObjectWriter(repository.objects, ())

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from harness import ROOT
 
 from tensorrepo.migrations import revisions
-from tensorrepo.query.catalog import Catalog, connect
+from tensorrepo.query.catalog.database import CatalogDatabase, connect
 
 sys.path.insert(0, str(ROOT))
-from tests.support import postgres
+from tests.support.servers import postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-def databases(folder: Path) -> Iterator[tuple[str, Catalog]]:
+def databases(folder: Path) -> Iterator[tuple[str, CatalogDatabase]]:
     """Name and an empty catalog of each database, the next one when one is done with."""
     yield "sqlite", _empty(f"sqlite:///{folder / 'catalog.sqlite'}")
     if postgres.programs() is not None:
@@ -26,8 +26,8 @@ def databases(folder: Path) -> Iterator[tuple[str, Catalog]]:
             yield "postgresql", _empty(server.database())
 
 
-def _empty(url: str) -> Catalog:
-    catalog = Catalog(connect(url))
+def _empty(url: str) -> CatalogDatabase:
+    catalog = CatalogDatabase(connect(url))
     with catalog.writing() as connection:
         revisions.upgrade(connection)
     return catalog

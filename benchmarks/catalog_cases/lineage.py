@@ -10,14 +10,14 @@ from catalog_cases.databases import databases
 from harness import SEED, Options, medians_ms
 
 from tensorrepo.query.lineage import ancestors, descendants
-from tensorrepo.query.sync.edges import edge_row
+from tensorrepo.query.sync.contents import edge_row
 from tensorrepo.query.sync.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tensorrepo.query.catalog import Catalog
+    from tensorrepo.query.catalog.database import CatalogDatabase
 
 DEPTH, WIDTH, ORIGINS = 20, 25_000, 2  # a million edges
 NEAR = 12  # origins lie so near in the layer above that ancestors meet again and again
@@ -35,7 +35,7 @@ def lineage(folder: Path, options: Options) -> dict[str, Any]:
     return found | {"goal": "ancestors_ms < 50 on both"}
 
 
-def _asked(catalog: Catalog, width: int, options: Options) -> dict[str, float]:
+def _asked(catalog: CatalogDatabase, width: int, options: Options) -> dict[str, float]:
     rng = np.random.default_rng(SEED + 1)
     seconds: dict[str, list[float]] = {
         "ancestors": [], "descendants": [], "ancestors_5_deep": [], "ancestors_cpu": [],
@@ -59,7 +59,7 @@ def _asked(catalog: Catalog, width: int, options: Options) -> dict[str, float]:
     return {"answer_edges": answers, **medians_ms(seconds)}
 
 
-def _fill(catalog: Catalog, width: int) -> None:
+def _fill(catalog: CatalogDatabase, width: int) -> None:
     rng = np.random.default_rng(SEED)
     with catalog.writing() as connection:
         loader = Loader(connection)

@@ -19,8 +19,7 @@ from harness import SEED, Options
 
 import tensorrepo as tr
 from tensorrepo.formats.dataset.read import column_index
-from tensorrepo.query.arrowscan import Scanned
-from tensorrepo.query.pushdown import DatasetTable
+from tensorrepo.query.sql.pushdown import DatasetTable, Scanned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

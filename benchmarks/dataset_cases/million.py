@@ -19,21 +19,21 @@ import numpy as np
 from harness import HERE, SEED, Options, written
 
 import tensorrepo
-from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor
+from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart
+from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.span_write import Fragment
+from tensorrepo.formats.dataset.metadata.tree_write import TreeWriter
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
-from tensorrepo.formats.dataset.tree.fragments import Fragment
-from tensorrepo.formats.dataset.tree.index import ColumnPages
-from tensorrepo.formats.dataset.tree.spans import ColumnPart, FragmentPart
-from tensorrepo.formats.dataset.tree.treewrite import TreeWriter
+from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.write import column_id
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import Link, ObjectSink
 
 FRAGMENTS, ROWS = 1_000_000, 1000
 SIDE = 28

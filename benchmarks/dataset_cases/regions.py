@@ -17,16 +17,16 @@ from harness import (
     store_dataset,
 )
 
-from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
 from tensorrepo.formats.dataset.pages.tiles import resolve_region, touched_tiles
 from tensorrepo.formats.dataset.read import page_reader
-from tensorrepo.formats.dataset.rows.rowread import region_of
+from tensorrepo.formats.dataset.reading.row_read import region_of
+from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
 from tensorrepo.repo.errors import Error
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorrepo.formats.dataset.rows.pageread import PageReader
+    from tensorrepo.formats.dataset.reading.page_reader import PageReader
 
 SIDE, TILE, VOLUMES = 256, 64, 6
 LATENCY_MS = 20

@@ -20,17 +20,17 @@ from harness import (
     take_turns,
 )
 
-from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
-from tensorrepo.formats.dataset.columns.schema import Bytes, Schema, Tensor
 from tensorrepo.formats.dataset.read import column_index, page_reader, read_rows
-from tensorrepo.formats.dataset.rows.rangeread import RANGE_THREADS
+from tensorrepo.formats.dataset.reading.range_read import RANGE_THREADS
+from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.schema import Bytes, Schema, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tensorrepo.formats.dataset.columns.schema import ColumnType
-    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.schema.schema import ColumnType
 
 TAKEN = 1024
 ROW = 3072
@@ -96,7 +96,7 @@ def _against_lance(
     }
 
 
-def _arrow_of(dataset: Dataset, column: ColumnType, rows: Any) -> None:
+def _arrow_of(dataset: StoredDataset, column: ColumnType, rows: Any) -> None:
     """Rows as an Arrow array, which is what Lance gives."""
     assert len(to_arrow_array(column, read_rows(dataset, "x", rows))) == len(rows)
 
@@ -185,7 +185,7 @@ def _against_rounds(
     }
 
 
-def _bare_round(dataset: Dataset, rows: Any) -> Callable[[], None]:
+def _bare_round(dataset: StoredDataset, rows: Any) -> Callable[[], None]:
     """One request for each row, from where its page lies, without looking at what comes."""
     index = column_index(dataset, "x")
     pages = index.page_of(rows)

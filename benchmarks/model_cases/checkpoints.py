@@ -16,9 +16,9 @@ from harness import MIB, SEED
 from model_cases import pairs
 
 import tensorrepo
-from tensorrepo.repo.fence import closure
-from tensorrepo.repo.graves import parse_object_key
-from tensorrepo.retention import Keep
+from tensorrepo.models.checkpointer import RetentionPolicy
+from tensorrepo.repo.changes.gc_fence import closure
+from tensorrepo.repo.objects.incarnations import parse_object_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ SAVE_MIB = 512
 def checkpoints(folder: Path, options: Options) -> dict[str, Any]:  # noqa: ARG001
     repository = tensorrepo.init(folder / "repository", author="Bench <bench@example.org>")
     raw, sizes = 0, []
-    with repository.checkpointer("run", keep=Keep(last=None)) as saver:
+    with repository.checkpointer("run", keep=RetentionPolicy(last=None)) as saver:
         for step, state in _training():
             saver.save(step, state)
             saver.wait()
@@ -62,7 +62,7 @@ def checkpoints_expire(folder: Path, options: Options) -> dict[str, Any]:  # noq
     """
     repository = tensorrepo.init(folder / "repository", author="Bench <bench@example.org>")
     raw, reached, last = 0, [], {}
-    with repository.checkpointer("run", keep=Keep(last=2)) as saver:
+    with repository.checkpointer("run", keep=RetentionPolicy(last=2)) as saver:
         for step, state in _training(2 * COUNT):
             saver.save(step, state)
             saver.wait()
@@ -92,7 +92,7 @@ def save_blocks(folder: Path, options: Options) -> dict[str, Any]:
     state = _state(SAVE_MIB * options.scale)
     repository = tensorrepo.init(folder / "repository", author="Bench <bench@example.org>")
     clones, saves = [], []
-    with repository.checkpointer("run", keep=Keep(last=1)) as saver:
+    with repository.checkpointer("run", keep=RetentionPolicy(last=1)) as saver:
         for step in range(options.rounds + 2):
             for each in state.values():
                 each.mul_(1.0001)

@@ -20,10 +20,10 @@ import zstandard
 from harness import Peer, Skipped
 from model_cases import encoder, pairs
 
-from tensorrepo.formats.model.codecs.adam import AdamParams
-from tensorrepo.formats.model.codecs.framecodec import FrameCodec, FrameShape
-from tensorrepo.formats.model.codecs.registry import ADAM, CODECS, DELTA, PLANES
-from tensorrepo.formats.tensors import TYPES
+from tensorrepo.formats.common.tensors import TYPES
+from tensorrepo.formats.model.delta.frame_codec import FrameCodec, FrameShape
+from tensorrepo.formats.model.delta.predictions import AdamParams
+from tensorrepo.formats.model.delta.registry import ADAM, CODECS, DELTA, PLANES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

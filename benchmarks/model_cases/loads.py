@@ -31,7 +31,7 @@ from model_cases.models import (
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as map_file
 
-from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,9 +80,9 @@ def load_delta(steps: tuple[int, int], *, large: bool = False) -> Case:
         save_file(new, path := folder / "model.safetensors")
         stored, sides = Stored(folder / "objects"), {}
         found: dict[str, Any] = {"safetensors": lambda: load_file(path)}
-        for name, how in (("on_raw", AS_THEY_ARE), ("on_planes", Against())):
+        for name, how in (("on_raw", AS_THEY_ARE), ("on_planes", DeltaOptions())):
             under = stored.put(base, how)
-            entry = stored.put(new, Against(under, codecs=DELTAS))
+            entry = stored.put(new, DeltaOptions(under, codecs=DELTAS))
             sides[name] = stored.open(entry)
             assert {one.depth for one in sides[name].packs.members.entries.values()} <= {0, 1}
             found[name] = _loading(stored, entry)
@@ -113,8 +113,8 @@ def load_small(folder: Path, options: Options) -> dict[str, Any]:
     save_file(new, path := folder / "model.safetensors")
     stored = Stored(folder / "objects")
     raw = stored.put(base, AS_THEY_ARE)
-    on_raw = stored.put(new, Against(raw, codecs=DELTAS))
-    on_planes = stored.put(new, Against(stored.put(base, Against()), codecs=DELTAS))
+    on_raw = stored.put(new, DeltaOptions(raw, codecs=DELTAS))
+    on_planes = stored.put(new, DeltaOptions(stored.put(base, DeltaOptions()), codecs=DELTAS))
     entries = {"raw": raw, "on_raw": on_raw, "on_planes": on_planes}
     sides: dict[str, Any] = {"safetensors": lambda: load_file(path)}
     sides |= {name: _loading(stored, entry) for name, entry in entries.items()}

@@ -9,22 +9,22 @@ from harness import MIB, SEED
 from model_cases import pairs
 from model_cases.codecs import trained
 
-from tensorrepo.formats.model.bases import Against
-from tensorrepo.formats.model.read import open_model
-from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorrepo.formats.model.read import Model
-    from tensorrepo.repo.trees import Entry
+    from tensorrepo.formats.model.stored_model import StoredModel
+    from tensorrepo.repo.history.trees import Entry
 
     Arrays = dict[str, np.ndarray[Any, Any]]
 
-AS_THEY_ARE = Against(codecs=frozenset())
+AS_THEY_ARE = DeltaOptions(codecs=frozenset())
 DELTAS = frozenset({"delta"})
 
 
@@ -77,17 +77,17 @@ class Stored:
     def __init__(self, folder: Path) -> None:
         self.backend = LocalBackend(folder)
 
-    def put(self, tensors: Any, against: Against = AS_THEY_ARE) -> Entry:
+    def put(self, tensors: Any, against: DeltaOptions = AS_THEY_ARE) -> Entry:
         writer = ObjectWriter(ObjectStore(self.backend), ())
         entry = write_model(writer, tensors, against=against)
         writer.flush()
         return entry
 
-    def open(self, entry: Entry) -> Model:
+    def open(self, entry: Entry) -> StoredModel:
         """As a process sees it that has just begun."""
         return open_model(ObjectStore(self.backend), entry)
 
 
-def stored_bytes(model: Model) -> int:
+def stored_bytes(model: StoredModel) -> int:
     """Bytes of all that a read of the whole model needs, bases as well."""
     return sum(entry.stored_bytes for entry in model.packs.members.entries.values())

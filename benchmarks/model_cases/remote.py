@@ -25,7 +25,7 @@ from link import namespace, server
 from model_cases.models import AS_THEY_ARE, DELTAS, grown, random_model, stored_bytes
 
 import tensorrepo
-from tensorrepo.formats.model.bases import Against
+from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 
 if TYPE_CHECKING:
     from harness import Options
@@ -78,13 +78,13 @@ def _stage(change: Any, name: str, how: str, mib: float) -> None:
     if how == "raw":
         change.core.stage(f"models/{name}", _put(change, random_model(mib), AS_THEY_ARE))
         return
-    under = _put(change, grown(200, mib), Against())
-    entry = _put(change, grown(201, mib), Against(under, codecs=DELTAS))
+    under = _put(change, grown(200, mib), DeltaOptions())
+    entry = _put(change, grown(201, mib), DeltaOptions(under, codecs=DELTAS))
     change.core.stage(f"models/{name}", entry)
 
 
-def _put(change: Any, tensors: Any, against: Against) -> Any:
-    from tensorrepo.formats.model.write import write_model
+def _put(change: Any, tensors: Any, against: DeltaOptions) -> Any:
+    from tensorrepo.formats.model.write.model_writer import write_model
 
     return write_model(change.core.objects, tensors, against=against)
 

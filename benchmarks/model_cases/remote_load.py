@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import tensorrepo
-from tensorrepo.repo.store import ObjectStore
+from tensorrepo.repo.objects.store import ObjectStore
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.model.read import Model as StoredModel
-    from tensorrepo.model import Model
+    from tensorrepo.formats.model.stored_model import StoredModel
+    from tensorrepo.models.model import Model
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.objects.envelope import Link
 
 PIECE_BYTES = 8 << 20
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 from harness import CountingStore
 from model_cases.models import AS_THEY_ARE, DELTAS, grown, random_model
 
-from tensorrepo.formats.model.bases import Against
-from tensorrepo.formats.model.frames import frame_bytes
-from tensorrepo.formats.model.read import open_model
-from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.model.layout.fingerprints import frame_bytes
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from harness import Case, Options
 
-    from tensorrepo.formats.model.read import Model
+    from tensorrepo.formats.model.stored_model import StoredModel
 
 MIB_OF_MODEL = 192
 
@@ -56,16 +56,16 @@ def slices(how: str) -> Case:
     return case
 
 
-def _stored(how: str, mib: float) -> Model:
+def _stored(how: str, mib: float) -> StoredModel:
     backend = MemoryBackend()
     objects = CountingStore(backend)
     writer = ObjectWriter(objects, ())
     if how == "delta":
         base, new = (grown(step, mib / 2) for step in (200, 201))
         under = write_model(writer, _joined(base))
-        entry = write_model(writer, _joined(new), against=Against(under, codecs=DELTAS))
+        entry = write_model(writer, _joined(new), against=DeltaOptions(under, codecs=DELTAS))
     else:
-        against = AS_THEY_ARE if how == "raw" else Against()
+        against = AS_THEY_ARE if how == "raw" else DeltaOptions()
         entry = write_model(writer, random_model(mib), against=against)
     writer.flush()
     return open_model(CountingStore(backend), entry)
@@ -79,7 +79,7 @@ def _joined(tensors: dict[str, Any]) -> dict[str, Any]:
     return {"w": np.concatenate(wide)}
 
 
-def _needed(model: Model, fingerprint: str) -> tuple[int, int]:
+def _needed(model: StoredModel, fingerprint: str) -> tuple[int, int]:
     """Stored bytes of a tensor and all its bases, and how many tensors that are."""
     entries = model.packs.members.entries
     pending = list(model.packs.stored[bytes.fromhex(fingerprint)].members)
@@ -94,7 +94,7 @@ def _needed(model: Model, fingerprint: str) -> tuple[int, int]:
     return total, depth + 1
 
 
-def _read(model: Model, name: str, rows: slice) -> dict[str, int]:
+def _read(model: StoredModel, name: str, rows: slice) -> dict[str, int]:
     objects = model.objects
     assert isinstance(objects, CountingStore)
     for one in model.keys():  # noqa: SIM118  # a Model is no dict; directories are read once

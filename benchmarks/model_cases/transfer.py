@@ -14,19 +14,19 @@ from harness import HERE, MIB, ratio, take_turns
 from model_cases.models import AS_THEY_ARE, Stored, random_model
 
 from tensorrepo.formats.exchange.checkpoints.safetensors import read_safetensors, write_safetensors
-from tensorrepo.formats.model.read import open_model
-from tensorrepo.formats.model.source import ModelSource
-from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.write.model_source import ModelSource
+from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness import Case, Options
 
-    from tensorrepo.repo.trees import Entry
+    from tensorrepo.repo.history.trees import Entry
 
 MODEL_MIB = 1024
 READ_BYTES = 16 * MIB

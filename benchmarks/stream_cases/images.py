@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from harness import MIB, SEED, Options, Peer, ratio, reopen, store_dataset
 
-from tensorrepo.formats.dataset.columns.schema import Image, Schema
-from tensorrepo.formats.dataset.stream import Stream, stream
-from tensorrepo.formats.dataset.streaming.batching.decode import Decode
+from tensorrepo.formats.dataset.schema.schema import Image, Schema
+from tensorrepo.formats.dataset.streaming.collate.decode import Decode
+from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pictures import SIZE, decoded, jpegs
@@ -64,7 +64,7 @@ def images(folder: Path, options: Options) -> dict[str, Any]:
     return {"rows": rows, "mean_bytes": sum(map(len, data)) // rows} | _told(found, rows)
 
 
-def _ours(folder: Path, data: list[bytes]) -> Stream:
+def _ours(folder: Path, data: list[bytes]) -> BatchStream:
     schema = Schema.of({"x": Image("jpeg"), "y": "int64"})
     digest = store_dataset(str(folder / "ours"), {}, schema, _portions(data))
     dataset = reopen(str(folder / "ours"), {}, digest)
@@ -85,7 +85,7 @@ def _portions(data: list[bytes]) -> Iterator[dict[str, Any]]:
         yield {"x": part, "y": np.arange(start, start + len(part))}
 
 
-def _check(ours: Stream, data: list[bytes]) -> None:
+def _check(ours: BatchStream, data: list[bytes]) -> None:
     """Ours gives the very pixels that the peers make."""
     batch = next(iter(ours))
     for pixels, row in zip(batch["x"].numpy(), batch.rows.tolist(), strict=True):
@@ -105,7 +105,7 @@ def _prepared(options: Options, folder: Path, data: list[bytes]) -> dict[str, Pe
 
 
 def _measured(
-    ours: Stream, data: list[bytes], peers: dict[str, Peer], rounds: int
+    ours: BatchStream, data: list[bytes], peers: dict[str, Peer], rounds: int
 ) -> dict[str, list[Seconds]]:
     """What an epoch takes, in turns; the first round warms everything and does not count."""
     found: dict[str, list[Seconds]] = {}
@@ -138,7 +138,7 @@ def _limit(data: list[bytes]) -> Seconds:
         return Seconds.now() - begun
 
 
-def _epoch(ours: Stream, epoch: int, rows: int) -> Seconds:
+def _epoch(ours: BatchStream, epoch: int, rows: int) -> Seconds:
     ours.set_epoch(epoch)
     begun = Seconds.now()
     total = sum(int(batch["y"].sum()) for batch in ours)

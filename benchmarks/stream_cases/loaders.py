@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from harness import MIB, SEED, Options, Peer, Skipped, reopen, store_dataset
 
-from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
-from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
+from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def rows_beside_loaders(folder: Path, options: Options) -> dict[str, Any]:
     return _told(found)
 
 
-def _ours(folder: Path, values: np.ndarray) -> Stream:
+def _ours(folder: Path, values: np.ndarray) -> BatchStream:
     schema = Schema.of({"x": Tensor(values.dtype, values.shape[1:]), "y": "int64"})
     digest = store_dataset(str(folder / "ours"), {}, schema, _portions(values))
     dataset = reopen(str(folder / "ours"), {}, digest)
@@ -73,7 +73,7 @@ Side = list[tuple[float, float]]  # wall and processor seconds of a million rows
 
 
 def _measured(
-    ours: Stream, rows: int, peers: dict[str, Peer], peer_rows: int, rounds: int
+    ours: BatchStream, rows: int, peers: dict[str, Peer], peer_rows: int, rounds: int
 ) -> dict[str, Side]:
     """Rounds in turns; the first one warms everything and does not count."""
     found: dict[str, Side] = {}
@@ -92,7 +92,7 @@ def _measured(
     return found
 
 
-def _epoch(ours: Stream, epoch: int, rows: int) -> tuple[float, float]:
+def _epoch(ours: BatchStream, epoch: int, rows: int) -> tuple[float, float]:
     ours.set_epoch(epoch)
     wall, cpu = time.perf_counter(), time.process_time()
     total = sum(int(batch["y"].sum()) for batch in ours)

@@ -18,8 +18,8 @@ from dataset_cases.million import FRAGMENTS, ROWS, generate
 from harness import Options
 
 import tensorrepo
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
 
 NAME = "large"
 SCRIPT = Path(__file__).with_name("million_runs_open.py")

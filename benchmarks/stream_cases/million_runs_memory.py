@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import tensorrepo
-from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
-from tensorrepo.formats.dataset.columns.values import FixedValues
+from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart
+from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.span_write import Fragment
+from tensorrepo.formats.dataset.metadata.tree_write import TreeWriter
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, encode_page
-from tensorrepo.formats.dataset.tree.fragments import Fragment
-from tensorrepo.formats.dataset.tree.index import ColumnPages
-from tensorrepo.formats.dataset.tree.spans import ColumnPart, FragmentPart
-from tensorrepo.formats.dataset.tree.treewrite import TreeWriter
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
+from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.write import column_id
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
 
 if TYPE_CHECKING:
     from harness import Options
 
-    from tensorrepo.repo.objects import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import Link, ObjectSink
 
 NAME, ROWS, BYTES, FRAGMENT_PAGES = "large", 64, 64, 32
 PAGES = 500_000

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorrepo
 from tensorrepo.formats.dataset.read import column_index
-from tensorrepo.formats.dataset.streaming.ordering.plan import make_plan
+from tensorrepo.formats.dataset.streaming.plan.pages import make_plan
 
 BATCH, SEED, EPOCH = 256, 7, 1
 

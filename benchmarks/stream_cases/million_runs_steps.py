@@ -14,11 +14,11 @@ from typing import Any
 
 import tensorrepo
 from tensorrepo.formats.dataset.read import column_index
-from tensorrepo.formats.dataset.stream import Stream
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
-from tensorrepo.formats.dataset.streaming.groupedplan import plan_groups
 from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
-from tensorrepo.formats.dataset.streaming.ordering.plan import Plan, make_plan
+from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
+from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
+from tensorrepo.formats.dataset.streaming.stream import BatchStream
 
 BATCH, STEPS, WINDOW_BYTES = 256, 400, 1 << 20
 
@@ -30,7 +30,7 @@ def measured(place: str, name: str, how: str) -> dict[str, float]:
     before = _peak_bytes(anew=True)
     begun = time.perf_counter()
     eager = partial(whole_plan, dataset, sizes)
-    plan: Plan | None = None
+    plan: StreamPlan | None = None
     if how == "grouped":
         plan = plan_groups(dataset, ("x",), eager, **sizes, most_runs=0, least_bytes=0)
     batches = iter(stream_of(dataset, plan or eager()))
@@ -47,14 +47,14 @@ def measured(place: str, name: str, how: str) -> dict[str, float]:
     }
 
 
-def whole_plan(dataset: Any, sizes: dict[str, int]) -> Plan:
+def whole_plan(dataset: Any, sizes: dict[str, int]) -> StreamPlan:
     return make_plan([("x", column_index(dataset, "x"))], **sizes)
 
 
-def stream_of(dataset: Any, plan: Plan) -> Stream:
+def stream_of(dataset: Any, plan: StreamPlan) -> BatchStream:
     options = StreamOptions(batch_size=BATCH, work_threads=1, seed=7)
     setup = StreamSetup(options=options, prefetch=4, decodes={}, clock=time.perf_counter)
-    return Stream(DatasetFeed(dataset, plan, ("x",)), setup)
+    return BatchStream(DatasetFeed(dataset, plan, ("x",)), setup)
 
 
 def _peak_bytes(*, anew: bool = False) -> int:

@@ -26,7 +26,7 @@ from harness import Options
 from link import namespace, server
 
 import tensorrepo
-from tensorrepo.formats.dataset.columns.schema import Tensor
+from tensorrepo.formats.dataset.schema.schema import Tensor
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

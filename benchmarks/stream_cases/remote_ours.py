@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import tensorrepo
-from tensorrepo.stream import Stream
+from tensorrepo.datasets.stream import Stream
 
 WINDOW_BYTES = 64 << 20
 

@@ -27,9 +27,9 @@ from harness import MIB, SEED, Options, reopen, store_dataset
 from stream_cases.memory import copied, copied_bytes, indexed, selected
 from torch.utils.data import DataLoader, TensorDataset
 
-from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
-from tensorrepo.formats.dataset.read import Dataset
-from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
+from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 from tensorrepo.formats.native.rows import BEST
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _case(case: Case, folder: Path, options: Options) -> dict[str, Any]:
     }
 
 
-def store(folder: Path, values: np.ndarray, labels: np.ndarray) -> Dataset:
+def store(folder: Path, values: np.ndarray, labels: np.ndarray) -> StoredDataset:
     schema = Schema.of({"x": Tensor(values.dtype, values.shape[1:]), "y": "int64"})
     digest = store_dataset(str(folder), {}, schema, portions(values, labels))
     return reopen(str(folder), {}, digest)
@@ -156,9 +156,9 @@ class Seconds:
     others: float
 
 
-def epoch_of(batches: Stream | DataLoader, epoch: int) -> Seconds:
+def epoch_of(batches: BatchStream | DataLoader, epoch: int) -> Seconds:
     """One epoch whose batches are taken and dropped; every row must have come."""
-    if isinstance(batches, Stream):
+    if isinstance(batches, BatchStream):
         batches.set_epoch(epoch)
     rows = len(batches.dataset)
     found = timed(lambda: sum_of_labels(batches))

@@ -1,1 +1,1 @@
-"""The dataset format: columnar tensor pages with random-access indexes."""
+"""Datasets: columnar tensor pages with random access, versioned row by row."""

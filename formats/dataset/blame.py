@@ -1,4 +1,4 @@
-"""Which commit gave a row its present values?
+"""Blame of one row: the commits that gave it its present values.
 
 History is walked back from a version, always towards a parent that has the same value. Of two
 versions only what differs is looked at: where leaves, pages and patches are the same, so is the
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tensorrepo.formats.dataset.comparing.cells import VersionPair
+from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
 from tensorrepo.formats.dataset.read import live_rows, row_id_table
-from tensorrepo.formats.dataset.tree.rowids import format_row_id
+from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
 from tensorrepo.repo.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.columns.schema import Column
-    from tensorrepo.formats.dataset.comparing.narrowed import Part
-    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.schema.schema import Column
+    from tensorrepo.formats.dataset.versions.match import NarrowedDataset
     from tensorrepo.repo.ids import Digest
 
 ROW = ""  # stands for the row itself among ids of columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class DatasetVersion:
     """One commit of a history: the dataset as it was there, None where there was none."""
 
     commit: Digest
     generation: int
-    dataset: Dataset | None
+    dataset: StoredDataset | None
     parents: tuple[Digest, ...]
 
 
-class History(Protocol):
+class DatasetHistory(Protocol):
     """Whoever knows the dataset at every commit."""
 
-    def step(self, commit: Digest) -> Step:
+    def step(self, commit: Digest) -> DatasetVersion:
         """What there was at a commit."""
         ...
 
@@ -67,7 +67,7 @@ class RowBlame:
 
 
 def blame_row(
-    history: History, tip: Digest, row_id: NDArray[Any], columns: Iterable[str] | None = None
+    history: DatasetHistory, tip: Digest, row_id: NDArray[Any], columns: Iterable[str] | None = None
 ) -> RowBlame:
     """Where a row and its values came from.
 
@@ -92,7 +92,7 @@ def blame_row(
     return RowBlame(found.pop(ROW), deleted, last, found)
 
 
-def has_row(dataset: Dataset, row_id: NDArray[Any]) -> bool:
+def has_row(dataset: StoredDataset, row_id: NDArray[Any]) -> bool:
     """Whether there is a row of that id, and not deleted."""
     row = row_id_table(dataset).find(row_id)
     live = live_rows(dataset)
@@ -100,7 +100,7 @@ def has_row(dataset: Dataset, row_id: NDArray[Any]) -> bool:
 
 
 def _origins(
-    history: History, tip: Digest, row_id: NDArray[Any], wanted: set[str]
+    history: DatasetHistory, tip: Digest, row_id: NDArray[Any], wanted: set[str]
 ) -> dict[str, Digest]:
     """Per wanted column the commit none of whose parents has the same value."""
     found: dict[str, Digest] = {}
@@ -120,7 +120,7 @@ def _origins(
     return found
 
 
-def _deletion(history: History, tip: Digest, row_id: NDArray[Any]) -> tuple[Digest, Digest]:
+def _deletion(history: DatasetHistory, tip: Digest, row_id: NDArray[Any]) -> tuple[Digest, Digest]:
     """The newest commit that deleted the row, and its parent that has it."""
     walk = _Walk(history)
     walk.add(tip, {ROW})
@@ -135,7 +135,7 @@ def _deletion(history: History, tip: Digest, row_id: NDArray[Any]) -> tuple[Dige
     raise NotFoundError(f"no version up to commit {tip:.12} has a row {format_row_id(row_id[0])}")
 
 
-def _has(before: Step, after: Step, row_id: NDArray[Any]) -> bool:
+def _has(before: DatasetVersion, after: DatasetVersion, row_id: NDArray[Any]) -> bool:
     """Whether `before` has a row that `after` has not."""
     if before.dataset is None:
         return False
@@ -147,7 +147,7 @@ def _has(before: Step, after: Step, row_id: NDArray[Any]) -> bool:
 class _Walk:
     """Commits that are still to be visited, children before parents, each once."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: DatasetHistory) -> None:
         self._history = history
         self._heap: list[tuple[int, Digest]] = []
         self._wanted: dict[Digest, set[str]] = {}
@@ -162,7 +162,7 @@ class _Walk:
             heappush(self._heap, (-self._history.step(commit).generation, commit))
         self._wanted[commit] |= wanted
 
-    def pop(self) -> tuple[Step, set[str]]:
+    def pop(self) -> tuple[DatasetVersion, set[str]]:
         commit = heappop(self._heap)[1]
         return self._history.step(commit), self._wanted.pop(commit)
 
@@ -170,7 +170,9 @@ class _Walk:
 # ------------------------------------------------------------------------------ two versions
 
 
-def same_cells(before: Dataset, after: Dataset, row_id: NDArray[Any], wanted: set[str]) -> set[str]:
+def same_cells(
+    before: StoredDataset, after: StoredDataset, row_id: NDArray[Any], wanted: set[str]
+) -> set[str]:
     """Those of the wanted columns in which a row of `after` is the same in `before`."""
     known = {column.id: column for column in before.schema.columns}
     shared = {column.id: column for column in after.schema.columns if column.id in known}
@@ -189,12 +191,12 @@ def same_cells(before: Dataset, after: Dataset, row_id: NDArray[Any], wanted: se
     }
 
 
-def _row_of(part: Part, row_id: NDArray[Any]) -> int | None:
+def _row_of(part: NarrowedDataset, row_id: NDArray[Any]) -> int | None:
     row = int(row_id_table(part.dataset).find(row_id)[0])
     return row if row >= 0 else None
 
 
-def _is_dead(part: Part, row: int) -> bool:
+def _is_dead(part: NarrowedDataset, row: int) -> bool:
     return bool(np.isin(row, part.dead))
 
 

@@ -1,4 +1,4 @@
-"""Worn fragments are written anew, the rest is linked.
+"""Compaction: worn fragments are written anew, the rest is linked.
 
 A fragment wears when rows are deleted, values patched, many small ones stand in a row, or its rows
 lie in foreign files. Rows keep their ids and their order. What is left out, deleted rows above all,
@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.dataset.editing.fragmentwrite import FragmentWriter, WriteOptions
-from tensorrepo.formats.dataset.pages.chunk import CHUNK_BYTES
+from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES
+from tensorrepo.formats.dataset.metadata.span_write import Fragment, leaf_fragments
+from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter, known_entries
 from tensorrepo.formats.dataset.pages.page import PAGE_FOREIGN, PAGE_TILES
 from tensorrepo.formats.dataset.read import BATCH_BYTES, row_id_table, scan
-from tensorrepo.formats.dataset.tree.fragments import Fragment, leaf_fragments
-from tensorrepo.formats.dataset.tree.treewrite import Groups, TreeWriter, known_entries
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, ENCODE_THREADS
+from tensorrepo.formats.dataset.writing.fragment_write import FragmentWriter, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tensorrepo.formats.codecs.choice import CodecChoice
-    from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.repo.objects import Link, ObjectSink
+    from tensorrepo.formats.common.buffer_codecs import CodecChoice
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.repo.objects.envelope import Link, ObjectSink
 
 WORN_DELETED = 0.1  # share of a fragment's rows that are deleted
 WORN_PATCHED = 0.01  # share of a fragment's rows of which one column was patched
@@ -61,7 +61,7 @@ class CompactionPlan:
 
 
 def plan_compaction(
-    dataset: Dataset,
+    dataset: StoredDataset,
     *,
     target_bytes: int = CHUNK_BYTES,
     budget_bytes: int = BUDGET_BYTES,
@@ -92,7 +92,7 @@ def plan_compaction(
 
 def compact_dataset(
     objects: ObjectSink,
-    dataset: Dataset,
+    dataset: StoredDataset,
     *,
     target_bytes: int = CHUNK_BYTES,
     budget_bytes: int = BUDGET_BYTES,
@@ -150,7 +150,7 @@ def compact_dataset(
 
 
 def _compact(
-    dataset: Dataset,
+    dataset: StoredDataset,
     plan: CompactionPlan,
     writer: FragmentWriter,
     progress: Callable[[int, int], None] | None,
@@ -177,7 +177,7 @@ def _compact(
 
 
 def _rewrite(
-    dataset: Dataset,
+    dataset: StoredDataset,
     writer: FragmentWriter,
     start: int,
     stop: int,

@@ -1,8 +1,6 @@
-"""What differs between two versions of a dataset, in counts?
+"""Diff of two versions in counts: schema, leaves, fragments, pages and statistics.
 
-Cheap: the schema, leaves that are not equal, what they say of fragments, deletions and pages, and
-the statistics in the roots. No page is read, unless exact counts are asked for. `rowdiff` gives
-the rows themselves.
+No page is read, unless exact counts are asked for. `row_diff` gives the rows themselves.
 """
 
 from __future__ import annotations
@@ -13,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.columns.schema import type_to_json
-from tensorrepo.formats.dataset.columns.statistics import value_of_key
-from tensorrepo.formats.dataset.columns.types import Layout, Timestamp
-from tensorrepo.formats.dataset.comparing.cells import VersionPair
-from tensorrepo.formats.dataset.comparing.rowdiff import count_changes, paired_columns
-from tensorrepo.formats.dataset.read import Dataset, fragment_records, open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, fragment_records, open_dataset
+from tensorrepo.formats.dataset.schema.schema import type_to_json
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Timestamp
+from tensorrepo.formats.dataset.schema.values import value_of_key
+from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
+from tensorrepo.formats.dataset.versions.row_diff import count_changes, paired_columns
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.columns.schema import Column
-    from tensorrepo.formats.dataset.tree.manifest import ColumnStatistics
+    from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
+    from tensorrepo.formats.dataset.schema.schema import Column
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.objects.envelope import ObjectSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ def diff_datasets(
 
 
 def compare_datasets(
-    old: Dataset | None, new: Dataset | None, *, exact: bool = False
+    old: StoredDataset | None, new: StoredDataset | None, *, exact: bool = False
 ) -> DatasetDiff:
     """The same for datasets that are open."""
     counts = _counts(old, new, exact=exact)
@@ -171,7 +169,7 @@ def compare_datasets(
 # ------------------------------------------------------------------------------ rows
 
 
-def _counts(old: Dataset | None, new: Dataset | None, *, exact: bool) -> dict[str, Any]:
+def _counts(old: StoredDataset | None, new: StoredDataset | None, *, exact: bool) -> dict[str, Any]:
     if old is None or new is None:
         fragments = [
             0 if each is None else sum(leaf.fragments for leaf in each.root.leaves)
@@ -194,7 +192,9 @@ def _counts(old: Dataset | None, new: Dataset | None, *, exact: bool) -> dict[st
     }
 
 
-def _updates(pair: VersionPair, old: Dataset, new: Dataset, *, exact: bool) -> dict[str, Any]:
+def _updates(
+    pair: VersionPair, old: StoredDataset, new: StoredDataset, *, exact: bool
+) -> dict[str, Any]:
     """Rows that were updated; at most so many, by what metadata tells, unless `exact`."""
     shared = int(pair.matched.both.rows.sum())
     pairs = paired_columns(old.schema, new.schema, None, by_name=False) if shared else []
@@ -212,7 +212,7 @@ def _updates(pair: VersionPair, old: Dataset, new: Dataset, *, exact: bool) -> d
 # ------------------------------------------------------------------------------ columns
 
 
-def _visible(dataset: Dataset | None) -> dict[str, Column]:
+def _visible(dataset: StoredDataset | None) -> dict[str, Column]:
     """Columns by id, in order, hidden ones left out."""
     if dataset is None:
         return {}
@@ -281,7 +281,9 @@ def _byte_changes(facts: Iterable[ColumnFactsChange]) -> Iterator[ColumnBytes]:
 # ------------------------------------------------------------------------------ statistics
 
 
-def _facts_changes(old: Dataset | None, new: Dataset | None) -> Iterator[ColumnFactsChange]:
+def _facts_changes(
+    old: StoredDataset | None, new: StoredDataset | None
+) -> Iterator[ColumnFactsChange]:
     """Of all columns, by name; a column that was renamed is found under its new name."""
     before, after = _facts(old), _facts(new)
     names = {column.id: column.name for column in _visible(new).values()}
@@ -297,7 +299,7 @@ def _facts_changes(old: Dataset | None, new: Dataset | None) -> Iterator[ColumnF
             yield ColumnFactsChange(name, facts, None)
 
 
-def _facts(dataset: Dataset | None) -> dict[str, ColumnFacts]:
+def _facts(dataset: StoredDataset | None) -> dict[str, ColumnFacts]:
     if dataset is None:
         return {}
     columns = _visible(dataset)
@@ -315,7 +317,7 @@ def _facts_of(column: Column, known: ColumnStatistics) -> ColumnFacts:
 
 def _plain(column: Column, key: int | None) -> Any:
     """The value of an order key, as JSON can hold it."""
-    if key is None or column.storage.layout is not Layout.FIXED:
+    if key is None or column.storage.layout is not ColumnLayout.FIXED:
         return None
     value = value_of_key(key, column.storage.dtype)
     if isinstance(column.type, Timestamp):

@@ -1,4 +1,4 @@
-"""The columns of a dataset change: added, dropped, renamed, widened.
+"""Schema evolution: columns are added, dropped, renamed and widened; properties are set.
 
 All of this is metadata, a new root, but for the values of a new column: these are written as a
 column group of their own, and no other column is touched.
@@ -14,42 +14,44 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.columns.defaults import check_default, default_row, default_values
-from tensorrepo.formats.dataset.columns.derived import derived_values
-from tensorrepo.formats.dataset.columns.fit import coerce_column, null_values
-from tensorrepo.formats.dataset.columns.present import present_row
-from tensorrepo.formats.dataset.columns.schema import Schema, as_type
-from tensorrepo.formats.dataset.columns.statistics import range_of
-from tensorrepo.formats.dataset.columns.types import Layout
-from tensorrepo.formats.dataset.columns.values import ColumnValues, FixedValues, concat
-from tensorrepo.formats.dataset.columns.widen import can_widen, widen_range
-from tensorrepo.formats.dataset.editing.columnwrite import ColumnPartWriter
-from tensorrepo.formats.dataset.editing.editwrite import STEP_BYTES, Editing, editing
-from tensorrepo.formats.dataset.editing.newvalues import computed
-from tensorrepo.formats.dataset.editing.pagecuts import PageFiller, page_cuts
-from tensorrepo.formats.dataset.pages.stripes import NO_LIMIT, page_limit
-from tensorrepo.formats.dataset.rows.overlay import Piece, collect
-from tensorrepo.formats.dataset.tree.deletions import unpack_deletions
-from tensorrepo.formats.dataset.tree.fragments import Fragment, leaf_fragments
-from tensorrepo.formats.dataset.tree.index import ColumnPages
-from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
-from tensorrepo.formats.dataset.tree.treewrite import put_root, tallies
+from tensorrepo.formats.common.buffer_codecs import Codec
+from tensorrepo.formats.common.provenance import with_edges
+from tensorrepo.formats.dataset.changing.patch import STEP_BYTES, Editing, computed, editing
+from tensorrepo.formats.dataset.metadata.deletions import unpack_deletions
+from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.span_write import Fragment, leaf_fragments
+from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
+from tensorrepo.formats.dataset.metadata.tree_write import put_root, tallies
+from tensorrepo.formats.dataset.pages.stripes import NO_LIMIT, PageFiller, page_cuts, page_limit
+from tensorrepo.formats.dataset.reading.overlay import RowPiece, collect
+from tensorrepo.formats.dataset.schema.coerce import (
+    check_default,
+    coerce_column,
+    default_row,
+    default_values,
+    null_values,
+)
+from tensorrepo.formats.dataset.schema.convert import present_row
+from tensorrepo.formats.dataset.schema.derived import derived_values
+from tensorrepo.formats.dataset.schema.schema import Schema, as_type
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat, range_of
+from tensorrepo.formats.dataset.schema.widen import can_widen, widen_range
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, column_id
-from tensorrepo.formats.lineage import with_edges
+from tensorrepo.formats.dataset.writing.fragment_write import ColumnPartWriter
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.codecs.choice import CodecChoice
-    from tensorrepo.formats.dataset.columns.schema import Column, TypeLike
-    from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.dataset.tree.manifest import LeafEntry
-    from tensorrepo.formats.dataset.tree.spans import ColumnPart, Tally
-    from tensorrepo.formats.dataset.tree.treewrite import Groups
-    from tensorrepo.formats.lineage import Edge
-    from tensorrepo.repo.objects import Link, ObjectSink
+    from tensorrepo.formats.common.buffer_codecs import CodecChoice
+    from tensorrepo.formats.common.provenance import ProvenanceEdge
+    from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, ColumnTally
+    from tensorrepo.formats.dataset.metadata.manifest import LeafEntry
+    from tensorrepo.formats.dataset.metadata.tree_write import Groups
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.schema.schema import Column, TypeLike
+    from tensorrepo.repo.objects.envelope import Link, ObjectSink
 
 # One value for each row: an array or a sequence, an iterable of such parts, or a function that is
 # given some of the rows and gives a value for each.
@@ -58,7 +60,7 @@ NewValues = Sequence[Any] | Iterable[Any] | Callable[[pa.RecordBatch], Any]
 
 def add_column(
     objects: ObjectSink,
-    dataset: Dataset,
+    dataset: StoredDataset,
     column: Column,
     values: NewValues | None = None,
     *,
@@ -105,7 +107,7 @@ def add_column(
         return edit.tree.finish()
 
 
-def drop_column(objects: ObjectSink, dataset: Dataset, name: str) -> Link:
+def drop_column(objects: ObjectSink, dataset: StoredDataset, name: str) -> Link:
     """Leave a column out. Its bytes stay with the versions that have it, and until compaction.
 
     Raises:
@@ -122,7 +124,7 @@ def drop_column(objects: ObjectSink, dataset: Dataset, name: str) -> Link:
     return _put(objects, dataset, Schema(kept), groups)
 
 
-def rename_column(objects: ObjectSink, dataset: Dataset, name: str, new_name: str) -> Link:
+def rename_column(objects: ObjectSink, dataset: StoredDataset, name: str, new_name: str) -> Link:
     """Call a column something else. It stays the same column for diff, merge and blame.
 
     Raises:
@@ -143,7 +145,7 @@ def rename_column(objects: ObjectSink, dataset: Dataset, name: str, new_name: st
 
 def widen_column(
     objects: ObjectSink,
-    dataset: Dataset,
+    dataset: StoredDataset,
     name: str,
     type: TypeLike | None = None,  # noqa: A002 - what users call it
     *,
@@ -177,7 +179,9 @@ def widen_column(
     return _put(objects, dataset, schema, dataset.root.groups, counted)
 
 
-def set_properties(objects: ObjectSink, dataset: Dataset, properties: Mapping[str, Any]) -> Link:
+def set_properties(
+    objects: ObjectSink, dataset: StoredDataset, properties: Mapping[str, Any]
+) -> Link:
     """Set notes of the dataset, JSON values by name; None takes one away, others stay.
 
     Raises:
@@ -194,7 +198,9 @@ def set_properties(objects: ObjectSink, dataset: Dataset, properties: Mapping[st
     return put_root(objects, dataset.schema, root.groups, counted, root.leaves, kept, root.lineage)
 
 
-def add_lineage(objects: ObjectSink, dataset: Dataset, edges: Iterable[Edge]) -> Link:
+def add_lineage(
+    objects: ObjectSink, dataset: StoredDataset, edges: Iterable[ProvenanceEdge]
+) -> Link:
     """Say what rows of the dataset came from, beside what is said already."""
     root = dataset.root
     counted = tallies(dataset.schema, dataset)
@@ -209,10 +215,10 @@ def add_lineage(objects: ObjectSink, dataset: Dataset, edges: Iterable[Edge]) ->
 
 def _put(
     objects: ObjectSink,
-    dataset: Dataset,
+    dataset: StoredDataset,
     schema: Schema,
     groups: Groups,
-    counted: Mapping[str, Tally] | None = None,
+    counted: Mapping[str, ColumnTally] | None = None,
 ) -> Link:
     """A root with other columns and the same leaves."""
     root = dataset.root
@@ -224,7 +230,7 @@ def _with(schema: Schema, changed: Mapping[str, Column]) -> Schema:
     return Schema(tuple(changed.get(column.id, column) for column in schema.columns))
 
 
-def _visible(dataset: Dataset, name: str) -> Column:
+def _visible(dataset: StoredDataset, name: str) -> Column:
     column = dataset.schema.column(name)
     if column.derived is not None:
         raise InvalidInputError(f"column {name!r} follows another one and cannot be changed")
@@ -243,7 +249,7 @@ def _check_free(schema: Schema, name: str) -> None:
         raise ConflictError(f"there is a column {name!r} already: drop or rename it first")
 
 
-def _new_columns(dataset: Dataset, column: Column) -> tuple[Column, ...]:
+def _new_columns(dataset: StoredDataset, column: Column) -> tuple[Column, ...]:
     """The column with its id and default, and the hidden ones that follow it."""
     _check_free(dataset.schema, column.name)
     named = check_default(replace(column, id=column_id(dataset.digest, column), derived=None))
@@ -267,7 +273,9 @@ def _new_groups(new: Sequence[Column]) -> Groups:
     return ((new[0].id,), followers) if followers else ((new[0].id,),)
 
 
-def _default_tallies(dataset: Dataset, schema: Schema, new: Sequence[Column]) -> dict[str, Tally]:
+def _default_tallies(
+    dataset: StoredDataset, schema: Schema, new: Sequence[Column]
+) -> dict[str, ColumnTally]:
     """Statistics with those of new columns, all of whose rows have the default.
 
     Raises:
@@ -287,7 +295,7 @@ def _default_tallies(dataset: Dataset, schema: Schema, new: Sequence[Column]) ->
 
 
 def _given(
-    dataset: Dataset, column: Column, values: NewValues, columns: Iterable[str] | None
+    dataset: StoredDataset, column: Column, values: NewValues, columns: Iterable[str] | None
 ) -> Iterator[ColumnValues]:
     """What the caller gave, piece by piece, coerced."""
     first = 0
@@ -363,7 +371,7 @@ class _NewPart:
     filler: PageFiller
 
     def add(self, values: ColumnValues) -> None:
-        if self.column.storage.layout is Layout.TILED:
+        if self.column.storage.layout is ColumnLayout.TILED:
             self.writer.add(values)
             return
         for pieces in self.filler.add(values):
@@ -375,7 +383,7 @@ class _Adding:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: StoredDataset,
         new: Sequence[Column],
         feed: _Feed,
         edit: Editing,
@@ -441,10 +449,10 @@ class _Adding:
         if not len(dead):
             return concat(pieces)
         alive = np.setdiff1d(np.arange(rows), dead)
-        nothing = Piece(_placeholder(self._new[0]), np.zeros(len(dead), np.int64), dead)
+        nothing = RowPiece(_placeholder(self._new[0]), np.zeros(len(dead), np.int64), dead)
         if not len(alive):
             return collect([nothing], rows)
-        return collect([Piece(concat(pieces), np.arange(len(alive)), alive), nothing], rows)
+        return collect([RowPiece(concat(pieces), np.arange(len(alive)), alive), nothing], rows)
 
 
 def _placeholder(column: Column) -> ColumnValues:
@@ -464,6 +472,6 @@ def page_ends(fragment: Fragment) -> list[NDArray[np.int64]]:
                 if isinstance(pages, ColumnPages)
                 else np.array([page.first_row for page in pages], np.int64)
             )
-            if column.storage.layout is not Layout.TILED:
+            if column.storage.layout is not ColumnLayout.TILED:
                 found.append(np.append(firsts[1:], fragment.rows))
     return found

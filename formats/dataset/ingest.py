@@ -1,4 +1,4 @@
-"""A long ingest that can be cut off and go on.
+"""Resumable ingest: a long import that can be cut off and go on.
 
 The rows are written in stretches, each an append to what was there. After a stretch the caller is
 told of a root that holds all rows so far and of how many rows of the input it took: with both, an
@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.columns.lenient import Misfits, batch_part, batch_rows
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema.lenient import Misfits, batch_part, batch_rows
 from tensorrepo.formats.dataset.write import write_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tensorrepo.formats.dataset.columns.schema import InputBatch, Schema
-    from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.repo.objects import Link, ObjectSink
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
+    from tensorrepo.repo.objects.envelope import Link, ObjectSink
 
 CHECKPOINT_BYTES = 1 << 30
 
@@ -49,7 +49,7 @@ def ingest(
     batches: Iterable[InputBatch],
     checkpoint: Callable[[Link, int], None],
     *,
-    base: Dataset | None = None,
+    base: StoredDataset | None = None,
     skip_rows: int = 0,
     checkpoint_bytes: int = CHECKPOINT_BYTES,
     misfits: Misfits | None = None,

@@ -1,4 +1,4 @@
-"""What comes of two versions of a dataset that grew out of one?
+"""Three-way merge driver of datasets.
 
 The changes of one version since the base are found by row id and put on the other: appended rows
 are all kept, deletions united, cells and columns combined. So it does not matter who merges: which
@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.dataset.columns.schema import Schema
-from tensorrepo.formats.dataset.merging.conflicts import (
+from tensorrepo.formats.dataset.read import fragment_records, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.versions.conflicts import (
     Clashes,
     SideName,
     backfill_clash,
     replaced_clash,
 )
-from tensorrepo.formats.dataset.merging.mergerows import RowPlan, Side, plan_rows
-from tensorrepo.formats.dataset.merging.mergeschema import (
+from tensorrepo.formats.dataset.versions.merge_rows import RowPlan, Side, plan_rows
+from tensorrepo.formats.dataset.versions.merge_schema import (
     MergedRoot,
     MergedSchema,
     Three,
@@ -33,21 +34,20 @@ from tensorrepo.formats.dataset.merging.mergeschema import (
     merge_properties,
     merge_schemas,
 )
-from tensorrepo.formats.dataset.merging.mergewrite import write_merged
-from tensorrepo.formats.dataset.read import fragment_records, open_dataset
-from tensorrepo.repo.merge import Conflict
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
+from tensorrepo.formats.dataset.versions.merge_write import write_merged
+from tensorrepo.repo.history.merge_trees import Conflict
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.elsewhere.outside import Outside
+    from tensorrepo.formats.dataset.external.outside import Outside
+    from tensorrepo.repo.history.merge_trees import MergeContext
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.merge import MergeContext
-    from tensorrepo.repo.objects import ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectSink
 
 
 class DatasetMergeDriver:
-    """Joins two versions of a dataset; see `tensorrepo.repo.merge.MergeDriver`."""
+    """Joins two versions of a dataset; see `tensorrepo.repo.history.merge_trees.MergeDriver`."""
 
     def __init__(self, outside: Outside | None = None) -> None:
         """`outside` reads files in place, where cells of such rows are compared; None: nobody."""

@@ -1,7 +1,13 @@
-"""A dataset as it was when its root was written: rows, columns, Arrow.
+"""Dataset handle: rows, columns and Arrow of one stored version.
 
-`Dataset` is a small frozen handle. It reads the root when opened, and leaves and page indexes when
-a column is first asked for; pages come through `pageread`, proved.
+`StoredDataset` is small and frozen. It reads the root when opened, and leaves and page indexes when
+a column is first asked for; pages come through `page_reader`, proved.
+
+A dataset of a kilobyte may say that it has 2^32 rows which all have a default. What is stored
+bounds what any other rows take; of these only a limit does.
+
+Source:
+    docs/spec/dataset.md, section "Limits".
 """
 
 from __future__ import annotations
@@ -16,24 +22,20 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import pyarrow as pa
 
-from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
-from tensorrepo.formats.dataset.columns.defaults import default_values
-from tensorrepo.formats.dataset.columns.present import Presented, present, present_row
-from tensorrepo.formats.dataset.columns.types import Layout
-from tensorrepo.formats.dataset.columns.values import ColumnValues, concat
-from tensorrepo.formats.dataset.elsewhere.foreignread import ForeignReader
-from tensorrepo.formats.dataset.elsewhere.links import read_links
-from tensorrepo.formats.dataset.elsewhere.outside import Nothing
-from tensorrepo.formats.dataset.rows.absent import check_absent
-from tensorrepo.formats.dataset.rows.pageread import READ_THREADS, PageCache, PageReader
-from tensorrepo.formats.dataset.rows.rowread import read_columns, region_of
-from tensorrepo.formats.dataset.tree.deletions import unpack_deletions
-from tensorrepo.formats.dataset.tree.index import ColumnIndex, IndexPart, Patches, join_indexes
-from tensorrepo.formats.dataset.tree.live import LiveRows
-from tensorrepo.formats.dataset.tree.manifest import FRAGMENT, Root, decode_root
-from tensorrepo.formats.dataset.tree.patches import patched_rows
-from tensorrepo.formats.dataset.tree.rowids import RowIdTable, id_table
-from tensorrepo.formats.dataset.tree.treeread import (
+from tensorrepo.formats.dataset.external.foreign_read import ForeignReader
+from tensorrepo.formats.dataset.external.links import read_links
+from tensorrepo.formats.dataset.external.outside import Nothing
+from tensorrepo.formats.dataset.metadata.deletions import LiveRows, unpack_deletions
+from tensorrepo.formats.dataset.metadata.index import (
+    ColumnIndex,
+    IndexPart,
+    Patches,
+    join_indexes,
+    patched_rows,
+)
+from tensorrepo.formats.dataset.metadata.manifest import FRAGMENT, Root, decode_root
+from tensorrepo.formats.dataset.metadata.row_ids import RowIdTable, id_table
+from tensorrepo.formats.dataset.metadata.tree_read import (
     Links,
     covering,
     read_deletions,
@@ -42,19 +44,84 @@ from tensorrepo.formats.dataset.tree.treeread import (
     read_patches,
     read_runs,
 )
+from tensorrepo.formats.dataset.reading.page_reader import (
+    READ_THREADS,
+    DecodedPageCache,
+    PageReader,
+)
+from tensorrepo.formats.dataset.reading.row_read import read_columns, region_of
+from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.coerce import default_values
+from tensorrepo.formats.dataset.schema.convert import Presented, present, present_row
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError
-from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.objects.envelope import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.columns.schema import Column, Schema
-    from tensorrepo.formats.dataset.elsewhere.outside import Outside
-    from tensorrepo.formats.dataset.tree.manifest import Leaf, Span
+    from tensorrepo.formats.dataset.external.outside import Outside
+    from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, Leaf
+    from tensorrepo.formats.dataset.schema.schema import Column, Schema
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects import ObjectSource
+    from tensorrepo.repo.objects.envelope import ObjectSource
 
-Rows = slice | Sequence[int] | np.ndarray[Any, np.dtype[Any]]
+
+ABSENT_BYTES = 1 << 30
+
+
+def check_absent(
+    columns: Mapping[str, ColumnIndex],
+    rows: range | NDArray[np.int64],
+    *,
+    limit_bytes: int = ABSENT_BYTES,
+) -> None:
+    """Refuse to make more rows of defaults at once than `limit_bytes` hold.
+
+    Args:
+        columns: that are read, by name.
+        rows: physical rows that are read of each.
+        limit_bytes: of all columns together.
+
+    Raises:
+        InvalidInputError: names the column that takes most, and says what to do.
+    """
+    if sum(len(rows) * _row_bytes(index) for index in columns.values()) <= limit_bytes:
+        return
+    found = {name: _absent_rows(index, rows) for name, index in columns.items()}
+    sizes = {name: count * _row_bytes(columns[name]) for name, count in found.items()}
+    if sum(sizes.values()) <= limit_bytes:
+        return
+    name = max(sizes, key=lambda each: sizes[each])
+    raise InvalidInputError(
+        f"column {name!r} stores no values for {found[name]:,} of these {len(rows):,} rows: their "
+        f"defaults or nulls take {sizes[name]:,} bytes, {sum(sizes.values()):,} in all columns, "
+        f"and {limit_bytes:,} are made at once. Read fewer rows, ds[a:b], or columns, or batches: "
+        "to_batches(), stream()."
+    )
+
+
+def _row_bytes(index: ColumnIndex) -> int:
+    """What a row takes that has no page, its null flag too; 0 where every row has a page."""
+    return 0 if index.default is None else index.default.nbytes + 1
+
+
+def _absent_rows(index: ColumnIndex, rows: range | NDArray[np.int64]) -> int:
+    """How many of `rows` no page holds; of a range with steps no fewer."""
+    if index.default is None or not len(rows):
+        return 0
+    absent = np.array([chunk is None for chunk in index.chunks], np.bool_)[index.chunk]
+    if not isinstance(rows, range):
+        return int(np.count_nonzero(absent[index.page_of(rows)]))
+    low, high = min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1
+    inside = np.diff(np.clip(index.first_row, low, high))
+    return min(len(rows), int(inside[absent].sum()))
+
+
+RowNumbers = slice | Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 BATCH_BYTES = 16 << 20
 
 
@@ -63,7 +130,7 @@ class _Memory:
     """What a handle has read already."""
 
     readers: dict[str, PageReader] = field(default_factory=dict)
-    cache: PageCache = field(default_factory=PageCache)
+    cache: DecodedPageCache = field(default_factory=DecodedPageCache)
     leaves: tuple[tuple[Leaf, Links], ...] | None = None
     live: LiveRows | None = None
     ids: RowIdTable | None = None
@@ -72,7 +139,7 @@ class _Memory:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dataset:
+class StoredDataset:
     """One version of a dataset. Safe to share between threads.
 
     ``ds[7]`` is a dict of one row, ``ds[10:20]`` and ``ds[[3, 9, 4]]`` are dicts of columns,
@@ -114,8 +181,8 @@ class Dataset:
     @overload
     def __getitem__(self, key: str) -> ColumnView: ...
     @overload
-    def __getitem__(self, key: Rows) -> dict[str, Presented]: ...
-    def __getitem__(self, key: int | str | Rows) -> Any:
+    def __getitem__(self, key: RowNumbers) -> dict[str, Presented]: ...
+    def __getitem__(self, key: int | str | RowNumbers) -> Any:
         if isinstance(key, str):
             return ColumnView(self, self.schema.column(key))
         if isinstance(key, int | np.integer):
@@ -139,7 +206,7 @@ class Dataset:
                     for column in self.schema.visible.columns
                 }
 
-    def resolve(self, name: str, rows: Rows = slice(None)) -> list[bytes | None]:
+    def resolve(self, name: str, rows: RowNumbers = slice(None)) -> list[bytes | None]:
         """What links of a column point at, proved as far as they say what it was; see `links`."""
         return list(read_links(self.outside, self[name][rows]))
 
@@ -176,7 +243,7 @@ class ColumnView:
     touches are read.
     """
 
-    dataset: Dataset
+    dataset: StoredDataset
     column: Column
 
     def __len__(self) -> int:
@@ -185,8 +252,8 @@ class ColumnView:
     @overload
     def __getitem__(self, key: int | tuple[Any, ...]) -> Any: ...
     @overload
-    def __getitem__(self, key: Rows) -> Presented: ...
-    def __getitem__(self, key: int | tuple[Any, ...] | Rows) -> Any:
+    def __getitem__(self, key: RowNumbers) -> Presented: ...
+    def __getitem__(self, key: int | tuple[Any, ...] | RowNumbers) -> Any:
         name = self.column.name
         if isinstance(key, tuple):
             return self._region(*key)
@@ -215,7 +282,9 @@ class ColumnView:
 # ------------------------------------------------------------------------------ opening
 
 
-def open_dataset(objects: ObjectSource, digest: Digest, outside: Outside | None = None) -> Dataset:
+def open_dataset(
+    objects: ObjectSource, digest: Digest, outside: Outside | None = None
+) -> StoredDataset:
     """The dataset whose root has this digest; reads one object.
 
     Args:
@@ -232,10 +301,10 @@ def open_dataset(objects: ObjectSource, digest: Digest, outside: Outside | None 
         raise InvalidInputError(f"object {digest:.12} is a {envelope.kind.label}, not a dataset")
     links = {link.digest: link for link in envelope.links}
     root = decode_root(envelope.payload)
-    return Dataset(objects, digest, root, links, outside or Nothing())
+    return StoredDataset(objects, digest, root, links, outside or Nothing())
 
 
-def open_part(dataset: Dataset, parts: Sequence[tuple[Leaf, Links]]) -> Dataset:
+def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> StoredDataset:
     """Some fragments of a dataset as one of their own, whose rows count from 0.
 
     It has no row ids, statistics or digest of its own, and shares what keeps pages with `dataset`.
@@ -250,10 +319,10 @@ def open_part(dataset: Dataset, parts: Sequence[tuple[Leaf, Links]]) -> Dataset:
     )
     root = replace(dataset.root, leaves=(), rows=rows, deleted=deleted)
     memory = _Memory(cache=dataset._memory.cache, leaves=tuple(parts))  # noqa: SLF001  its module
-    return Dataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)
+    return StoredDataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)
 
 
-def narrowed(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
+def narrowed(dataset: StoredDataset, rows: NDArray[np.int64]) -> StoredDataset:
     """A dataset with only some of its rows there, as if the others were deleted.
 
     Args:
@@ -266,15 +335,17 @@ def narrowed(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
     root = replace(dataset.root, deleted=len(dead))
     cache, leaves = dataset._memory.cache, dataset_leaves(dataset)  # noqa: SLF001  its module
     memory = _Memory(cache=cache, leaves=leaves, live=LiveRows(root.rows, dead))
-    return Dataset(dataset.objects, dataset.digest, root, dataset.links, dataset.outside, memory)
+    return StoredDataset(
+        dataset.objects, dataset.digest, root, dataset.links, dataset.outside, memory
+    )
 
 
-def column_index(dataset: Dataset, name: str) -> ColumnIndex:
+def column_index(dataset: StoredDataset, name: str) -> ColumnIndex:
     """All pages of a column: what readers and planners use. Read once per handle."""
     return page_reader(dataset, name).index
 
 
-def page_reader(dataset: Dataset, name: str) -> PageReader:
+def page_reader(dataset: StoredDataset, name: str) -> PageReader:
     """Reads proved pages of a column."""
     column = dataset.schema.column(name)
     memory = dataset._memory  # noqa: SLF001  # the handle's own module
@@ -289,12 +360,12 @@ def page_reader(dataset: Dataset, name: str) -> PageReader:
     return found
 
 
-def page_bytes(dataset: Dataset, index: ColumnIndex, page: int) -> memoryview:
+def page_bytes(dataset: StoredDataset, index: ColumnIndex, page: int) -> memoryview:
     """The stored bytes of one page of `column_index(dataset, ...)`, proved and read-only."""
     return dataset._memory.readers[index.id].bytes(page)  # noqa: SLF001
 
 
-def dataset_leaves(dataset: Dataset) -> tuple[tuple[Leaf, Links], ...]:
+def dataset_leaves(dataset: StoredDataset) -> tuple[tuple[Leaf, Links], ...]:
     """All leaves, each with the links of its object. Read once per handle."""
     memory = dataset._memory  # noqa: SLF001  # the handle's own module
     if memory.leaves is None:
@@ -304,13 +375,13 @@ def dataset_leaves(dataset: Dataset) -> tuple[tuple[Leaf, Links], ...]:
     return memory.leaves
 
 
-def fragment_records(dataset: Dataset) -> NDArray[Any]:
+def fragment_records(dataset: StoredDataset) -> NDArray[Any]:
     """FRAGMENT records of the whole dataset, in order."""
     leaves = [leaf.fragments for leaf, _ in dataset_leaves(dataset)]
     return np.concatenate([np.zeros(0, FRAGMENT), *leaves])
 
 
-def live_rows(dataset: Dataset) -> LiveRows | None:
+def live_rows(dataset: StoredDataset) -> LiveRows | None:
     """Which rows are not deleted; None: all. Read once per handle."""
     memory = dataset._memory  # noqa: SLF001
     if dataset.root.deleted and memory.live is None:
@@ -326,7 +397,7 @@ def live_rows(dataset: Dataset) -> LiveRows | None:
     return memory.live
 
 
-def row_id_table(dataset: Dataset) -> RowIdTable:
+def row_id_table(dataset: StoredDataset) -> RowIdTable:
     """Ids of all rows, deleted ones too. Read once per handle."""
     memory = dataset._memory  # noqa: SLF001
     if memory.ids is None:
@@ -341,7 +412,7 @@ def row_id_table(dataset: Dataset) -> RowIdTable:
     return memory.ids
 
 
-def _read_column_index(dataset: Dataset, column: Column) -> ColumnIndex:
+def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
     group = next(group[0] for group in dataset.root.groups if column.id in group)
     wanted = [
         (leaf.fragments["rows"][start:stop], span, links)
@@ -370,7 +441,7 @@ def _read_column_index(dataset: Dataset, column: Column) -> ColumnIndex:
 
 
 def _index_part(
-    dataset: Dataset, rows: NDArray[np.uint32], span: Span | None, links: Links
+    dataset: StoredDataset, rows: NDArray[np.uint32], span: FragmentSpan | None, links: Links
 ) -> IndexPart:
     if span is None:
         return IndexPart(None, links, rows)
@@ -378,7 +449,7 @@ def _index_part(
     return IndexPart(index, links, rows)
 
 
-def _read_patches(dataset: Dataset, column: Column) -> Patches | None:
+def _read_patches(dataset: StoredDataset, column: Column) -> Patches | None:
     """All patches of a column, by row of the dataset: of several for one row the last."""
     rows = [np.zeros(0, np.int64)]
     parts: list[IndexPart] = []
@@ -407,13 +478,13 @@ def _read_patches(dataset: Dataset, column: Column) -> Patches | None:
 # ------------------------------------------------------------------------------ rows
 
 
-def read_rows(dataset: Dataset, name: str, key: Rows | range) -> ColumnValues:
+def read_rows(dataset: StoredDataset, name: str, key: RowNumbers | range) -> ColumnValues:
     """Some rows of one column, copied: a slice, row numbers in any order, or a mask of all rows."""
     return read_live(dataset, [name], resolve_rows(key, dataset.rows))[0]
 
 
 def read_live(
-    dataset: Dataset, names: Sequence[str], rows: range | NDArray[np.int64]
+    dataset: StoredDataset, names: Sequence[str], rows: range | NDArray[np.int64]
 ) -> list[ColumnValues]:
     """Live rows of several columns, copied; of those in a store in the same rounds of requests."""
     readers = [page_reader(dataset, name) for name in names]
@@ -433,7 +504,7 @@ def read_live(
     return read_columns(readers, physical)
 
 
-def _indexes(dataset: Dataset, names: Iterable[str]) -> dict[str, ColumnIndex]:
+def _indexes(dataset: StoredDataset, names: Iterable[str]) -> dict[str, ColumnIndex]:
     return {name: column_index(dataset, name) for name in names}
 
 
@@ -445,7 +516,7 @@ def _physical_range(live: LiveRows | None, rows: range) -> tuple[int, int]:
     return int(ends[0]), int(ends[1]) + 1
 
 
-def resolve_rows(key: Rows | range, rows: int) -> range | NDArray[np.int64]:
+def resolve_rows(key: RowNumbers | range, rows: int) -> range | NDArray[np.int64]:
     """Row numbers in ``[0, rows)``; negative ones count from the end.
 
     Raises:
@@ -482,7 +553,7 @@ def _row_number(row: int, rows: int) -> int:
 
 
 def iterate(
-    dataset: Dataset, columns: Iterable[str] | None = None, *, max_bytes: int = BATCH_BYTES
+    dataset: StoredDataset, columns: Iterable[str] | None = None, *, max_bytes: int = BATCH_BYTES
 ) -> Iterator[dict[str, ColumnValues]]:
     """All rows in order, cut where pages of the columns end: so no row is copied.
 
@@ -497,7 +568,7 @@ def iterate(
 
 
 def scan(
-    dataset: Dataset,
+    dataset: StoredDataset,
     columns: Sequence[str],
     start: int = 0,
     stop: int | None = None,
@@ -540,7 +611,7 @@ class _Cursor:
         bounds = reader.index.first_row
         first = max(0, int(np.searchsorted(bounds, start, "right")) - 1)
         # A page of tiles holds a whole fragment: its rows are read when they are asked for.
-        self._by_rows = reader.index.storage.layout is Layout.TILED
+        self._by_rows = reader.index.storage.layout is ColumnLayout.TILED
         last = first if self._by_rows else int(np.searchsorted(bounds, stop, "left"))
         self._pages = reader.scan(range(first, last))
         self._page = first - 1

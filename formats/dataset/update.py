@@ -1,4 +1,4 @@
-"""Some rows are deleted or get other values: what did not change is linked, not written again.
+"""Update and deletion of rows: what did not change is linked, not written again.
 
 A new value is a patch, laid over the pages of its fragment. Where patches would take more than a
 tenth of what the column takes in the fragment, or lie too many over one another, the pages of that
@@ -14,30 +14,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tensorrepo.formats.dataset.columns.arrow import to_arrow_array
-from tensorrepo.formats.dataset.columns.derived import derived_values
-from tensorrepo.formats.dataset.columns.schema import Schema
-from tensorrepo.formats.dataset.editing.editwrite import STEP_BYTES, Editing, editing, keep_leaves
-from tensorrepo.formats.dataset.editing.newvalues import (
-    Source,
+from tensorrepo.formats.dataset.changing.patch import (
+    STEP_BYTES,
+    Editing,
+    UpdateProgress,
+    ValueChanger,
+    ValueSource,
     computed,
+    editing,
     is_single,
+    keep_leaves,
     many_source,
     single_source,
 )
-from tensorrepo.formats.dataset.editing.setvalues import Progress, ValueChanger
-from tensorrepo.formats.dataset.editing.where import (
+from tensorrepo.formats.dataset.metadata.deletions import pack_deletions, unpack_deletions
+from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
+from tensorrepo.formats.dataset.metadata.tree_read import read_deletions, read_leaf
+from tensorrepo.formats.dataset.read import StoredDataset, page_reader
+from tensorrepo.formats.dataset.reading.row_read import read_columns
+from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.derived import derived_values
+from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.selecting.select_rows import (
     Chosen,
     FragmentRows,
     Where,
     by_leaf,
     choose_rows,
 )
-from tensorrepo.formats.dataset.read import Dataset, page_reader
-from tensorrepo.formats.dataset.rows.rowread import read_columns
-from tensorrepo.formats.dataset.tree.deletions import pack_deletions, unpack_deletions
-from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
-from tensorrepo.formats.dataset.tree.treeread import read_deletions, read_leaf
 from tensorrepo.formats.dataset.write import BUDGET_BYTES
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -46,15 +50,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.columns.schema import Column
-    from tensorrepo.formats.dataset.columns.values import ColumnValues
-    from tensorrepo.repo.objects import Link, ObjectSink
+    from tensorrepo.formats.dataset.schema.schema import Column
+    from tensorrepo.formats.dataset.schema.values import ColumnValues
+    from tensorrepo.repo.objects.envelope import Link, ObjectSink
 
 __all__ = ["STEP_BYTES", "Editing", "delete_rows", "editing", "set_values", "update_rows"]
 
 
 def delete_rows(
-    objects: ObjectSink, dataset: Dataset, where: Where, *, budget_bytes: int = BUDGET_BYTES
+    objects: ObjectSink, dataset: StoredDataset, where: Where, *, budget_bytes: int = BUDGET_BYTES
 ) -> Link:
     """Delete rows; those that are not there, or no more, are passed over.
 
@@ -78,7 +82,7 @@ def delete_rows(
 
 
 def _deletions(
-    dataset: Dataset, number: int, fragments: Sequence[FragmentRows], rows: NDArray[np.int64]
+    dataset: StoredDataset, number: int, fragments: Sequence[FragmentRows], rows: NDArray[np.int64]
 ) -> Iterator[tuple[int, FragmentEdit]]:
     """The edits of one leaf."""
     leaf, links = read_leaf(dataset.objects, dataset.links, dataset.root.leaves[number])
@@ -93,13 +97,13 @@ def _deletions(
 
 def update_rows(
     objects: ObjectSink,
-    dataset: Dataset,
+    dataset: StoredDataset,
     where: Where,
     values: Mapping[str, Any],
     *,
     columns: Iterable[str] | None = None,
     budget_bytes: int = BUDGET_BYTES,
-    progress: Progress | None = None,
+    progress: UpdateProgress | None = None,
 ) -> Link:
     """Give rows other values. Values that a row has already are not written.
 
@@ -123,7 +127,7 @@ def update_rows(
     """
     targets = [_target(dataset.schema, name) for name in values]
     chosen = choose_rows(dataset, where)
-    sources: dict[str, Source] = {}
+    sources: dict[str, ValueSource] = {}
     read: set[str] = set()
     for column in targets:
         value = values[column.name]
@@ -148,11 +152,11 @@ def _target(schema: Schema, name: str) -> Column:
 
 
 def _function_source(
-    dataset: Dataset,
+    dataset: StoredDataset,
     column: Column,
     function: Callable[[pa.RecordBatch], Any],
     names: Sequence[str],
-) -> Source:
+) -> ValueSource:
     chosen = dataset.schema.select(names)
     schema = chosen.to_arrow()
 
@@ -170,13 +174,13 @@ def _function_source(
 
 def set_values(
     objects: ObjectSink,
-    dataset: Dataset,
+    dataset: StoredDataset,
     chosen: Chosen,
-    sources: Mapping[str, Source],
+    sources: Mapping[str, ValueSource],
     *,
     reads: Iterable[str] = (),
     budget_bytes: int = BUDGET_BYTES,
-    progress: Progress | None = None,
+    progress: UpdateProgress | None = None,
 ) -> Link:
     """The change that `update_rows` makes, given where the values come from.
 
@@ -200,7 +204,7 @@ def set_values(
         return edit.tree.finish()
 
 
-def _derived_sources(schema: Schema, sources: Mapping[str, Source]) -> dict[str, Source]:
+def _derived_sources(schema: Schema, sources: Mapping[str, ValueSource]) -> dict[str, ValueSource]:
     """Hidden columns follow what they are computed from."""
     names = {column.id: column.name for column in schema.columns}
     return {
@@ -211,14 +215,14 @@ def _derived_sources(schema: Schema, sources: Mapping[str, Source]) -> dict[str,
 
 
 def _derived_source(
-    schema: Schema, column: Column, name: str, sources: Mapping[str, Source]
-) -> Source:
+    schema: Schema, column: Column, name: str, sources: Mapping[str, ValueSource]
+) -> ValueSource:
     both = Schema((schema.column(name), column))
     origin = sources[name]
     return lambda rows, places: derived_values(both, {name: origin(rows, places)})[column.name]
 
 
 def _editing(
-    objects: ObjectSink, dataset: Dataset, budget_bytes: int
+    objects: ObjectSink, dataset: StoredDataset, budget_bytes: int
 ) -> AbstractContextManager[Editing]:
     return editing(objects, dataset, dataset.schema, dataset.root.groups, budget_bytes)

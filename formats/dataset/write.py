@@ -1,4 +1,4 @@
-"""Batches go in, a dataset's root comes out.
+"""Dataset writer: batches go in, a root comes out.
 
 Order of storing: chunk, page index, leaf, root. What was stored before a failure is not reachable.
 """
@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.columns.encoded import LastingBatch
-from tensorrepo.formats.dataset.columns.lenient import Misfits, coerce_leniently
-from tensorrepo.formats.dataset.columns.schema import Column, Schema, type_to_json
-from tensorrepo.formats.dataset.editing.fragmentwrite import FragmentWriter, WriteOptions
-from tensorrepo.formats.dataset.tree.treewrite import Groups, TreeWriter
-from tensorrepo.formats.lineage import with_edges
+from tensorrepo.formats.common.buffer_codecs import Codec
+from tensorrepo.formats.common.provenance import with_edges
+from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
+from tensorrepo.formats.dataset.schema.coerce import LastingBatch
+from tensorrepo.formats.dataset.schema.lenient import Misfits, coerce_leniently
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, type_to_json
+from tensorrepo.formats.dataset.writing.fragment_write import FragmentWriter, WriteOptions
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import content_tag, digest_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tensorrepo.formats.codecs.choice import CodecChoice
-    from tensorrepo.formats.dataset.columns.schema import InputBatch
-    from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.formats.lineage import Edge
+    from tensorrepo.formats.common.buffer_codecs import CodecChoice
+    from tensorrepo.formats.common.provenance import ProvenanceEdge
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.schema.schema import InputBatch
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import Link, ObjectSink
 
 BUDGET_BYTES = 256 << 20
 ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
@@ -44,13 +44,13 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     schema: Schema,
     batches: Iterable[InputBatch],
     *,
-    base: Dataset | None = None,
+    base: StoredDataset | None = None,
     budget_bytes: int = BUDGET_BYTES,
     page_bytes: int | None = None,
     codec: CodecChoice = Codec.NONE,
     rng: random.Random = _RANDOM,
     misfits: Misfits | None = None,
-    edges: Iterable[Edge] = (),
+    edges: Iterable[ProvenanceEdge] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Link:
     """Store the rows of `batches` as a dataset, or behind those of `base`.
@@ -121,7 +121,7 @@ def column_id(base: Digest | None, column: Column) -> str:
     return content_tag(root + f"{column.name}\0{kind}".encode())[:8].hex()
 
 
-def _identified(schema: Schema, base: Dataset | None) -> Schema:
+def _identified(schema: Schema, base: StoredDataset | None) -> Schema:
     """The schema with ids: those of `base`, whose columns it must have, or new ones."""
     if base is None:
         return _named(_named(schema.without_ids()).with_derived())

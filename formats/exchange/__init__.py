@@ -1,1 +1,1 @@
-"""Foreign formats, in and out: one module each."""
+"""Foreign formats: importers and exporters of datasets and models."""

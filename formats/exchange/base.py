@@ -1,22 +1,28 @@
-"""What is every importer and exporter, so that one registry and one test suite serve them all?
+"""Interface of importers and exporters: formats, options, opened sources, ignore rules.
 
 A format is a record of functions. `read` opens a path and answers with a `Reading`: the schema is
 known at once, the rows come as batches of bounded bytes while they are asked for. `write` takes a
 dataset and a path that does not exist yet. Nothing here is read twice, and nothing unpickles.
+
+Its lines are git's: `#` comments, `!` takes back, a final `/` means folders only, a `/` elsewhere
+ties the pattern to the folder of the file, `*` and `?` stay inside one name, `**` crosses folders.
+The last line that matches decides. What lies in a folder that is left out cannot be taken back.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.damage import damage, refusals, sentence
+from tensorrepo.formats.common.damage import damage, refusals, sentence
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.columns.schema import InputBatch, Schema
+    from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
+
 
 BATCH_BYTES = 8 << 20  # of one batch, unless a single row is larger
 # zlib never expands more than this, so a header that promises more than file bytes times this lies.
@@ -26,7 +32,7 @@ MAX_SKIPPED = 1000  # records passed over that are kept with their reason; the r
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ImportOrigin:
     """Where rows came from, as lineage notes it."""
 
     path: str
@@ -79,7 +85,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class OpenedSource:
     """A foreign file or folder, opened.
 
     `rows` is None when only reading tells; `bytes` counts what is stored on the disk. `batches` can
@@ -92,14 +98,14 @@ class Reading:
     rows: int | None
     bytes: int
     batches: Iterator[InputBatch]
-    origin: Origin
+    origin: ImportOrigin
     notes: tuple[str, ...] = ()
     damage: Damage = field(default_factory=Damage)
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class FormatOption:
     """One option of a format: `parse` takes what the SDK gives or the text of the command line."""
 
     name: str
@@ -133,10 +139,10 @@ class Format:
     title: str
     suffixes: tuple[str, ...]
     matches: Callable[[Candidate], bool]
-    read: Callable[..., Reading]
+    read: Callable[..., OpenedSource]
     write: Callable[..., None] | None = None
-    read_options: tuple[Option, ...] = ()
-    write_options: tuple[Option, ...] = ()
+    read_options: tuple[FormatOption, ...] = ()
+    write_options: tuple[FormatOption, ...] = ()
     covers: tuple[str, ...] = ()
 
 
@@ -147,8 +153,8 @@ class ObjectFormat:
     name: str
     title: str
     matches: Callable[[object], bool]
-    read: Callable[..., Reading]
-    read_options: tuple[Option, ...] = ()
+    read: Callable[..., OpenedSource]
+    read_options: tuple[FormatOption, ...] = ()
 
 
 def file_bytes(path: Path) -> int:
@@ -188,4 +194,80 @@ def parse_names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-DAMAGED = Option("damaged", "records that cannot be read: raise or skip", parse_damaged)
+DAMAGED = FormatOption("damaged", "records that cannot be read: raise or skip", parse_damaged)
+
+
+FILE_NAME = ".tensorrepoignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line: `pattern` matches whole paths relative to the folder, with slashes."""
+
+    pattern: re.Pattern[str]
+    folders_only: bool
+    takes_back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """The rules of one file, in its order."""
+
+    rules: tuple[Rule, ...] = ()
+
+    def leaves_out(self, path: str, *, is_folder: bool) -> bool:
+        """Whether `path`, relative and with slashes, is left out by the rules themselves."""
+        out = False
+        for rule in self.rules:
+            if (is_folder or not rule.folders_only) and rule.pattern.fullmatch(path):
+                out = not rule.takes_back
+        return out
+
+
+def parse_ignore(text: str) -> Ignore:
+    """The rules that the text of an ignore file states."""
+    return Ignore(tuple(rule for line in text.splitlines() if (rule := _rule(line)) is not None))
+
+
+def read_ignore(folder: Path) -> Ignore:
+    """The rules in `folder`'s own ignore file; none when there is no such file."""
+    path = folder / FILE_NAME
+    if not path.is_file():
+        return Ignore()
+    with refusals(path, "ignore file", UnicodeDecodeError):
+        return parse_ignore(path.read_text("utf-8"))
+
+
+def _rule(line: str) -> Rule | None:
+    line = line.rstrip()
+    if not line or line.startswith("#"):
+        return None
+    takes_back = line.startswith("!")
+    line = line.removeprefix("!").removeprefix("\\")  # "\#" and "\!" begin ordinary names
+    folders_only = line.endswith("/")
+    line = line.rstrip("/")
+    anchored = "/" in line
+    expression = _translate(line.removeprefix("/"))
+    try:
+        pattern = re.compile(expression if anchored else f"(?:.*/)?{expression}", re.DOTALL)
+    except re.error as problem:
+        raise damage(FILE_NAME, f"line {line!r} is no pattern: {problem}") from problem
+    return Rule(pattern, folders_only, takes_back)
+
+
+def _translate(glob: str) -> str:
+    """A regular expression for one pattern without its `!` and its outer slashes."""
+    pieces = re.split(r"(\*\*/|/\*\*$|\*+|\?|\[!?[^]/]+\])", glob)
+    return "".join(map(_piece, pieces))
+
+
+def _piece(piece: str) -> str:
+    known = {"**/": "(?:.*/)?", "/**": "/.+", "?": "[^/]"}
+    if piece in known:
+        return known[piece]
+    if piece and not piece.strip("*"):
+        return "[^/]*"
+    if len(piece) > 2 and piece[0] == "[":
+        inner = piece[1:-1].replace("\\", "\\\\").replace("^", "\\^")
+        return f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
+    return re.escape(piece)

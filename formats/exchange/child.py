@@ -1,4 +1,4 @@
-"""Importers' child processes: what may die of hostile bytes dies there, and becomes an error.
+"""Child processes of importers, for libraries that may die of hostile bytes.
 
 A server, started when the first such file is opened, has one thread and no files. It forks a child
 for each source, within a few milliseconds; the child bounds its memory, opens the files, and sends
@@ -24,7 +24,7 @@ from threading import Lock
 
 import pyarrow as pa
 
-from tensorrepo.formats.damage import damage, refusals
+from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError, error_classes
 
 MEMORY_BYTES = 1 << 30  # that a child may take beyond what it begins with

@@ -1,4 +1,4 @@
-"""The importers' server and its children: see `child`, which starts them."""
+"""Server that forks importers' child processes, and what they run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from tensorrepo.formats.damage import refusals
+from tensorrepo.formats.common.damage import refusals
 from tensorrepo.formats.exchange.child import BATCH, DONE, FAILED, FRAME, SCHEMA, TableFile
-from tensorrepo.formats.exchange.tabular.arrow import open_arrow
-from tensorrepo.formats.exchange.tabular.parquet import open_parquet
-from tensorrepo.formats.exchange.tabular.tables import ARROW_ERRORS
+from tensorrepo.formats.exchange.tables.arrow import open_arrow, open_parquet
+from tensorrepo.formats.exchange.tables.files import ARROW_ERRORS
 from tensorrepo.repo.errors import Error
 
 _READERS: dict[str, Callable[[Path], TableFile]] = {"parquet": open_parquet, "arrow": open_arrow}

@@ -1,4 +1,4 @@
-"""How does an export appear whole or not at all, and never over something by accident?
+"""Atomic output of exports: whole files or none, nothing overwritten by accident.
 
 Everything is written to a temporary name beside the target and renamed when it is complete. A
 failure, also an interrupt, leaves nothing behind. Exporters ask for a `Table`, which a dataset is.
@@ -27,10 +27,10 @@ from tensorrepo.repo.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tensorrepo.formats.dataset.columns.schema import Column, Schema
+    from tensorrepo.formats.dataset.schema.schema import Column, Schema
 
 
-class Table(Protocol):
+class ExportTable(Protocol):
     """What an exporter needs of a dataset."""
 
     @property

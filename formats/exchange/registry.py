@@ -1,4 +1,4 @@
-"""Which foreign format is this path in, and who reads and writes it?
+"""Recognition of foreign formats, and dispatch to their readers and writers.
 
 Content decides where it can; the suffix decides for text, which has no mark of its own. What is not
 recognised is refused with the list of what would be.
@@ -17,22 +17,21 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.damage import damage, refusals
-from tensorrepo.formats.dataset.columns.schema import Schema
+from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
     Format,
+    FormatOption,
     ObjectFormat,
-    Option,
-    Reading,
+    OpenedSource,
+    read_ignore,
 )
-from tensorrepo.formats.exchange.catalogue import FORMATS, OBJECTS
-from tensorrepo.formats.exchange.checkpoints.zipranges import BAD_ZIP
-from tensorrepo.formats.exchange.ignore import read_ignore
-from tensorrepo.formats.exchange.imagery.images import is_image
-from tensorrepo.formats.exchange.imagery.imagesout import images_suit, reads_back
-from tensorrepo.formats.exchange.output import Table
+from tensorrepo.formats.exchange.checkpoints.zip_ranges import BAD_ZIP
+from tensorrepo.formats.exchange.formats import FORMATS, OBJECTS
+from tensorrepo.formats.exchange.images.folder import images_suit, is_image, reads_back
+from tensorrepo.formats.exchange.output import ExportTable
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ _MAX_NAMES = 2000  # files of a folder that are looked at to recognise it
 _BY_NAME = {known.name: known for known in FORMATS}
 
 
-def read(path: Path | str, format: str | None = None, **options: object) -> Reading:  # noqa: A002  # the SDK's word
+def read(path: Path | str, format: str | None = None, **options: object) -> OpenedSource:  # noqa: A002  # the SDK's word
     """Open a foreign file or folder as rows.
 
     Args:
@@ -68,7 +67,7 @@ def read(path: Path | str, format: str | None = None, **options: object) -> Read
     return chosen.read(local, **_parsed(chosen, chosen.read_options, options))
 
 
-def read_object(given: object, schema: Schema | None = None, **options: object) -> Reading:
+def read_object(given: object, schema: Schema | None = None, **options: object) -> OpenedSource:
     """The rows of a library's object: a dataset of torch or of Hugging Face.
 
     Args:
@@ -95,7 +94,7 @@ def reads_object(given: object) -> bool:
 
 
 def export(
-    table: Table,
+    table: ExportTable,
     path: Path | str,
     format: str | None = None,  # noqa: A002  # the SDK's word
     *,
@@ -179,7 +178,7 @@ def find_format(name: str) -> Format:
     return _BY_NAME[name]
 
 
-def default_format(given: Table | Schema) -> str:
+def default_format(given: ExportTable | Schema) -> str:
     """The format in which `checkout` writes a dataset, so that reading it gives the same rows.
 
     A folder of images when that keeps every column, number and the order; else Parquet. A schema
@@ -227,7 +226,7 @@ def model_format(path: Path) -> str | None:
 class _Watched:
     """Some columns of a table; tells the bytes of what is asked of it."""
 
-    table: Table
+    table: ExportTable
     schema: Schema
     progress: Callable[[int], None]
     done: list[int] = field(default_factory=lambda: [0])
@@ -252,7 +251,7 @@ def _local(path: Path | str) -> Path:
 
 
 def _parsed(
-    chosen: Format | ObjectFormat, known: Iterable[Option], options: Mapping[str, object]
+    chosen: Format | ObjectFormat, known: Iterable[FormatOption], options: Mapping[str, object]
 ) -> dict[str, Any]:
     """Options as the format takes them; those given as None are left to their defaults."""
     by_name = {option.name: option for option in known}

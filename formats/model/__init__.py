@@ -1,1 +1,1 @@
-"""The model format: content-addressed tensors in packs."""
+"""Models: content-addressed tensors in packs."""

@@ -1,1 +1,1 @@
-"""Code in C for what numpy cannot do at once, each beside a twin in numpy that does the same."""
+"""Kernels in C, each beside a twin in numpy or Python with identical results."""

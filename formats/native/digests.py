@@ -1,4 +1,4 @@
-"""Are many frames what their digests say, and how do they come where they belong?
+"""Batch BLAKE3 check-and-copy of frames.
 
 `NATIVE` does it in C (digests.c beside this) where it was built, `PYTHON` everywhere, with
 identical results. `BEST` is the faster one: without vectors of AVX-512 that is the blake3 package.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tensorrepo.formats.imagebytes import HEAD_BYTES, codec_of
+from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of
 from tensorrepo.formats.native.extensions import kernels
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class FileBatch:
     """What was found out about the first files of some.
 
     Attributes:
@@ -64,14 +64,14 @@ class FileReader(Protocol):
 
     name: str
 
-    def look(self, paths: Sequence[str]) -> Found:
+    def look(self, paths: Sequence[str]) -> FileBatch:
         """The format that each file begins as, and how large it is.
 
         Files behind one that the system refuses are not looked into.
         """
         ...
 
-    def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> Found:
+    def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> FileBatch:
         """The bytes of image files one behind the other in `out`, as far as they fit.
 
         Of what does not begin as an image nothing is kept. Of an image nothing is checked, unless
@@ -93,11 +93,11 @@ class NativeFiles:
 
     name = "native"
 
-    def look(self, paths: Sequence[str]) -> Found:
+    def look(self, paths: Sequence[str]) -> FileBatch:
         records = np.empty(len(paths), RECORD)
         return _first_files(records, kernels.look_files(_joined(paths), records))
 
-    def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> Found:
+    def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> FileBatch:
         records = np.empty(len(paths), RECORD)
         return _first_files(records, kernels.read_files(_joined(paths), records, out))
 
@@ -107,7 +107,7 @@ class PythonFiles:
 
     name = "python"
 
-    def look(self, paths: Sequence[str]) -> Found:
+    def look(self, paths: Sequence[str]) -> FileBatch:
         records = np.zeros(len(paths), RECORD)
         for at, path in enumerate(paths):
             try:
@@ -118,7 +118,7 @@ class PythonFiles:
             records[at] = size, 0, 0, 0, _NUMBERS[codec or ""], 0
         return _first_files(records, len(paths))
 
-    def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> Found:
+    def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> FileBatch:
         records = np.zeros(len(paths), RECORD)
         end = 0
         for at, path in enumerate(paths):
@@ -145,8 +145,8 @@ def _joined(paths: Sequence[str]) -> bytes:
     return os.fsencode("\0".join([*paths, ""]))
 
 
-def _first_files(records: NDArray[Any], done: int) -> Found:
-    return Found(records[:done], int(records["error"][done]) if done < len(records) else 0)
+def _first_files(records: NDArray[Any], done: int) -> FileBatch:
+    return FileBatch(records[:done], int(records["error"][done]) if done < len(records) else 0)
 
 
 def _look_into(path: str) -> tuple[str | None, int]:

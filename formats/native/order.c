@@ -2,7 +2,7 @@
  *
  * What docs/spec/stream-order.md says in numbers, for thousands of rows a call: permutations of
  * runs, the global order, where lanes walk, and which runs open and close. Everything lets go of
- * the interpreter lock. The twin in numpy is formats/dataset/streaming/ordering/kernel.py, and gives the same.
+ * the interpreter lock. The twin in numpy is formats/dataset/streaming/order/kernel.py, and gives the same.
  *
  * Sizes are checked here, and what is used as an index. Unsigned numbers of 64 bits wrap.
  * Only what Python 3.11's limited API has is used, so one build serves every later version.

@@ -1,4 +1,4 @@
-"""Which bytes of a tensor's numbers lie together?
+"""Byte planes: numbers split by significance.
 
 `NATIVE` does it in C (planes.c beside this) where it was built, `NUMPY` everywhere, with identical
 results; `BEST` is the first that there is.

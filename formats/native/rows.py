@@ -1,4 +1,4 @@
-"""How do the bytes at many addresses come together in one array, and are they what they should be?
+"""Gather of rows at many addresses into one array, checked by their sums.
 
 `NATIVE` does it in C (rows.c beside this) where it was built, `NUMPY` everywhere, with identical
 results; `BEST` is the first that there is. Addresses are taken on trust, sizes are checked.

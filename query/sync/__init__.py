@@ -1,1 +1,1 @@
-"""How the catalog is made equal to the repository: what to add, what to take away."""
+"""Catalog sync: what to add to the catalog, and what to take away."""

@@ -1,4 +1,4 @@
-"""Which commits does the catalog lack, and what does each change?
+"""Commit walk of the catalog sync: new commits and what each changes.
 
 The walk goes from the new tips back, children first, until all that is left is known. To ask the
 database about each commit would cost more than to read it: it goes some steps ahead, asks about all
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from tensorrepo.query import tables
-from tensorrepo.query.sync.values import as_json
-from tensorrepo.repo.commits import decode_commit, read_commit
+from tensorrepo.query.catalog import tables
+from tensorrepo.query.sync.loader import as_json
 from tensorrepo.repo.errors import Error
-from tensorrepo.repo.objects import Kind, decode_payload
-from tensorrepo.repo.trees import EMPTY_TREE, Change, TreeChanges
+from tensorrepo.repo.history.commits import decode_commit, read_commit
+from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, TreeChanges
+from tensorrepo.repo.objects.envelope import Kind, decode_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tensorrepo.query.sync.loader import Rows
-    from tensorrepo.repo.commits import Commit
+    from tensorrepo.query.sync.loader import TableRows
+    from tensorrepo.repo.history.commits import Commit
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects import ObjectSource
-    from tensorrepo.repo.pastcommits import PastCommits
+    from tensorrepo.repo.log.past_commits import PastCommits
+    from tensorrepo.repo.objects.envelope import ObjectSource
 
 MOST_AHEAD: Final = 1024
 
@@ -37,7 +37,7 @@ class NewCommit:
 
     digest: Digest
     commit: Commit
-    changes: tuple[Change, ...]
+    changes: tuple[PathChange, ...]
 
 
 class Walk:
@@ -99,7 +99,7 @@ class Walk:
         heappush(self._heap, (-commit.generation, digest))
         return commit
 
-    def _changes(self, commit: Commit, before: bytes) -> tuple[Change, ...]:
+    def _changes(self, commit: Commit, before: bytes) -> tuple[PathChange, ...]:
         changes = self._trees.between(before, commit.tree)
         if commit.changed is None:
             return changes
@@ -109,7 +109,7 @@ class Walk:
         return tuple(one for one in changes if one.new is not None or one.path in own)
 
 
-def rows_of(new: NewCommit) -> Rows:
+def rows_of(new: NewCommit) -> TableRows:
     """The rows of one commit."""
     commit = new.commit
     yield (

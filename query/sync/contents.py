@@ -1,24 +1,406 @@
-"""What do new entries bring, each thing read once however many commits have it?"""
+"""Rows of entries: datasets, models, graphs, views and their lineage, each read once.
+
+One reader for each kind of entry. All rows of a thing begin with its digest, in the column that
+`Content.tables` names, so that they can be taken away when nothing has it any more.
+
+A graph is one thing that many models have: its key is the digest of its bytes, and its rows are
+there once. Deriving the graph of a model that has none of its own costs more than all of its other
+rows, so the last ones are kept by what they were derived from.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from hashlib import sha256
+from math import prod
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tensorrepo.query import tables
-from tensorrepo.query.sync.kinds import CONTENTS
-from tensorrepo.query.sync.loader import present
-from tensorrepo.query.sync.models import placement_rows
+import msgspec
+from sqlalchemy import Column as SqlColumn
+
+from tensorrepo.formats.common.provenance import DERIVED_FROM, ProvenanceEdge, edges_of, relation_of
+from tensorrepo.formats.dataset.metadata.manifest import decode_root
+from tensorrepo.formats.dataset.schema.schema import type_to_json
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, storage_of
+from tensorrepo.formats.dataset.schema.values import value_of_key
+from tensorrepo.formats.model.graph.graph import encode_graph, graph_hash, prefix_hashes
+from tensorrepo.formats.model.graph.source import CONFIG, model_graph
+from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprint
+from tensorrepo.formats.model.layout.manifest import decode_manifest
+from tensorrepo.formats.model.layout.placement import decode_placement
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.views import open_view
+from tensorrepo.query.catalog import tables
+from tensorrepo.query.catalog.tables import shown
+from tensorrepo.query.sync.loader import TableRows, as_json, bounded, number, present
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import record_digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from tensorrepo.query.sync.kinds import RowsOf
-    from tensorrepo.query.sync.loader import Loader
+    from sqlalchemy import Table
+
+    from tensorrepo.formats.common.tensors import TensorType
+    from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
+    from tensorrepo.formats.dataset.schema.schema import Column, ColumnType
+    from tensorrepo.formats.model.graph.graph import Graph
+    from tensorrepo.formats.model.layout.manifest import Manifest, TensorEntry, TensorPiece
+    from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
+    from tensorrepo.query.sync.loader import Loader, TableRow
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects import Kind, ObjectSource
-    from tensorrepo.repo.state import State
-    from tensorrepo.repo.trees import Entry
+    from tensorrepo.repo.log.state import State
+
+
+_KINDS: Final = {
+    "datasets": "dataset", "files": "file", "models": "model", "runs": "run", "views": "view",
+}  # fmt: skip
+
+
+def edge_rows(
+    stated_by: str, kind: str, edges: Iterable[ProvenanceEdge], subject: str | None = None
+) -> TableRows:
+    """The edges that object `stated_by` tells of `subject`, which is a `kind`; None: of itself."""
+    subject = stated_by if subject is None else subject
+    for place, edge in enumerate(edges):
+        digest, origin = edge.digest or None, kind_of_path(edge.path)
+        told = (relation_of(edge.relation), origin, edge.path, digest, edge.commit)
+        yield edge_row(stated_by, place, (kind, subject, *told, as_json(edge.details)))
+
+
+def edge_row(stated_by: str, place: int, told: TableRow) -> tuple[Table, TableRow]:
+    """A row of `lineage_edge` of its columns from `subject_kind` to `detail`."""
+    _, subject, _, _, path, origin, _, _ = told
+    ends = hash_of(subject), hash_of(path if origin is None else origin)
+    return tables.lineage_edge, (stated_by, place, *told, *ends)
+
+
+def hash_of(key: str) -> int:
+    """The first 8 bytes of SHA-256 of what names a thing, as a number with a sign.
+
+    Walks go by it. Things that share one are told apart by their names, afterwards.
+    """
+    name = shown(key).encode(errors="surrogatepass")
+    return int.from_bytes(sha256(name).digest()[:8], "big", signed=True)
+
+
+def kind_of_path(path: str) -> str:
+    """What lies at a path of a repository, as its first folder tells; a URL is a "url"."""
+    if "://" in path:
+        return "url"
+    return _KINDS.get(path.partition("/")[0], "file")
+
+
+def dataset_rows(objects: ObjectSource, entry: Entry) -> TableRows:
+    """The rows of a dataset that a tree names. Reads its root alone."""
+    root = decode_root(objects.get(entry.digest).payload)
+    yield (
+        tables.dataset_version,
+        (
+            entry.digest,
+            root.rows - root.deleted,
+            root.deleted,
+            len(root.schema.columns),
+            sum(leaf.fragments for leaf in root.leaves),
+            root.stored_bytes,
+            sum(each.raw_bytes for each in root.statistics),
+            as_json(root.properties),
+        ),
+    )
+    known = zip(root.schema.columns, root.statistics, strict=True)
+    for place, (column, statistics) in enumerate(known):
+        yield tables.dataset_column, _column_row(entry.digest, place, column, statistics)
+    yield from edge_rows(entry.digest, "dataset", edges_of(root.lineage))
+
+
+def type_in_words(column_type: ColumnType) -> str:
+    """``tensor<uint8>[28, ?]``, ``scalar<int64>``, ``text``."""
+    form = type_to_json(column_type)
+    words = str(form["type"])
+    if "dtype" in form:
+        words += f"<{form['dtype']}>"
+    shape = form.get("shape", [form["dim"]] if "dim" in form else None)
+    if shape is not None:
+        words += "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+    return words
+
+
+def _column_row(dataset: str, place: int, column: Column, known: ColumnStatistics) -> TableRow:
+    storage = storage_of(column.type)
+    binary = storage.layout is ColumnLayout.BINARY
+    scalar = storage.layout is ColumnLayout.FIXED and not storage.shape
+    ends = (known.min, known.max) if scalar else (None, None)
+    numbers = [None if key is None else value_of_key(key, storage.dtype) for key in ends]
+    return (
+        dataset,
+        place,
+        column.name,
+        type_in_words(column.type),
+        None if binary else storage.dtype,
+        None if binary else json.dumps(storage.shape),
+        known.nulls,
+        *(bounded(number) for number in numbers),
+        *(None if key is None else key.to_bytes(8, "big") for key in ends),
+        known.stored_bytes,
+        known.raw_bytes,
+    )
+
+
+_MOST_KEPT_ROWS: Final = 1 << 16
+_PROGRAM: Final = "onnx"  # the format of an original that holds a graph
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+GraphRows = tuple[tuple[Any, "TableRow"], ...]
+
+
+class Graphs:
+    """The graphs of models met lately: bounded by their rows."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, GraphRows] = {}
+        self._rows = 0
+
+    def rows_of(self, objects: ObjectSource, entry: Entry, manifest: Manifest) -> GraphRows:
+        """The rows of a model's graph, the one of `graph` first."""
+        key = _cause(manifest)
+        found = self._kept.get(key)
+        if found is None:
+            graph = model_graph(open_model(objects, entry))
+            found = tuple(graph_rows(graph))
+            self._keep(key, found)
+        return found
+
+    def _keep(self, key: bytes, rows: GraphRows) -> None:
+        if self._rows + len(rows) > _MOST_KEPT_ROWS:
+            self._kept.clear()
+            self._rows = 0
+        self._kept[key] = rows
+        self._rows += len(rows)
+
+
+def graph_rows(graph: Graph) -> Iterator[tuple[Any, TableRow]]:
+    """All rows of one graph."""
+    prefixes = prefix_hashes(graph)
+    digest = record_digest(encode_graph(graph))
+    whole = graph_hash(prefixes.values())
+    yield tables.graph, (digest, graph.source, len(graph.nodes), whole)
+    places = {node.name: place for place, node in enumerate(graph.nodes)}
+    depths: list[int] = []
+    for place, node in enumerate(graph.nodes):
+        sources = [places[one.node] for one in node.inputs]
+        depths.append(1 + max((depths[source] for source in sources), default=-1))
+        config = as_json(node.config)
+        prefix = prefixes[node.name].hex()
+        yield tables.node, (digest, place, node.name, node.op, config, depths[place], prefix)
+        for one, source in zip(node.inputs, sources, strict=True):
+            yield tables.edge, (digest, source, place, one.role, one.output)
+        for parameter in node.parameters:
+            yield tables.node_parameter, (digest, place, parameter.role, parameter.tensor)
+
+
+def _cause(manifest: Manifest) -> bytes:
+    """What the graph of a model is a function of."""
+    if manifest.graph is not None:
+        return manifest.graph
+    shapes = [(one.name, one.type, one.shape) for one in manifest.tensors]
+    aliases = [(one.name, one.target) for one in manifest.aliases]
+    config = [one.blob for one in manifest.files if one.name == CONFIG]
+    # What a file says beside its tensors counts where it may be a program; the headers of others
+    # differ from model to model and say nothing of it.
+    formats = {one.format for one in manifest.originals}
+    told = [one for one in manifest.originals if _PROGRAM in formats]
+    return _ENCODER.encode([shapes, aliases, config, sorted(formats), told])
+
+
+class ModelRows:
+    """The rows of one model after the other, each read from its manifest alone if it can be."""
+
+    def __init__(self) -> None:
+        self._graphs = Graphs()
+
+    def __call__(self, objects: ObjectSource, entry: Entry) -> TableRows:
+        """The rows of a model that a tree names, as it is stored now."""
+        manifest = decode_manifest(objects.get(entry.digest).payload, entry.digest)
+        graph = self._graph(objects, entry, manifest)
+        types = manifest.type_table()
+        tensors = [_tensor(entry.digest, place, tensor, types[tensor.type])
+                   for place, tensor in enumerate(manifest.tensors)]  # fmt: skip
+        yield (
+            tables.model_version,
+            (
+                entry.digest,
+                len(tensors),
+                sum(row[_ELEMENTS] for row in tensors),
+                sum(row[_BYTES] for row in tensors),
+                architecture_fingerprint(_shapes(manifest, types)),
+                graph[0][1][0] if graph else None,
+                as_json(manifest.metadata),
+            ),
+        )
+        yield from ((tables.model_tensor, row) for row in tensors)
+        yield from _pieces(entry.digest, manifest, types)
+        yield from graph
+        yield from _metrics(entry.digest, manifest.metrics)
+        yield from edge_rows(entry.digest, "model", manifest.lineage)
+
+    def _graph(self, objects: ObjectSource, entry: Entry, manifest: Manifest) -> GraphRows:
+        try:
+            return self._graphs.rows_of(objects, entry, manifest)
+        except (InvalidInputError, UnsupportedError):
+            return ()  # a file's graph that is beyond us: the model is there all the same
+
+
+def placement_rows(objects: ObjectSource, digest: Digest) -> TableRows:
+    """Where the tensors of a model lie, as a placement says."""
+    placement = decode_placement(objects.get(digest).payload, digest)
+    packs = [pack.pack.hex() for pack in placement.packs]
+    for fingerprint, part, member in _members(placement):
+        yield (
+            tables.tensor_storage,
+            (
+                digest,
+                packs[member.pack],
+                member.member,
+                fingerprint,
+                part,
+                member.codec,
+                member.stored_bytes,
+                member.depth,
+            ),
+        )
+        for place, (pack, base) in enumerate(member.bases):
+            yield (
+                tables.member_base,
+                (digest, packs[member.pack], member.member, place, packs[pack], base),
+            )
+
+
+def _members(placement: Placement) -> Iterator[tuple[str | None, int, MemberEntry]]:
+    for tensor in placement.tensors:
+        name = tensor.fingerprint.hex()
+        yield from ((name, part, member) for part, member in enumerate(tensor.members))
+    yield from ((None, 0, member) for member in placement.bases)
+
+
+_ELEMENTS, _BYTES = 5, 6  # of `tables.model_tensor`
+
+
+def _tensor(model: str, place: int, tensor: TensorEntry, element: TensorType) -> TableRow:
+    whole = tensor.pieces[0] if len(tensor.pieces) == 1 else None
+    return (
+        model,
+        place,
+        tensor.name,
+        tensor.type,
+        json.dumps(tensor.shape),
+        prod(tensor.shape),
+        element.bytes_of(tensor.shape),
+        None if whole is None else _fingerprint(whole),
+    )
+
+
+def _pieces(model: str, manifest: Manifest, types: Mapping[str, TensorType]) -> TableRows:
+    for place, tensor in enumerate(manifest.tensors):
+        if len(tensor.pieces) > 1:
+            for number_of, piece in enumerate(tensor.pieces):
+                size = types[tensor.type].bytes_of(piece.shape)
+                row = (model, place, number_of, size, _fingerprint(piece))
+                yield tables.tensor_piece, row
+
+
+def _fingerprint(piece: TensorPiece) -> str | None:
+    return None if piece.fingerprint is None else piece.fingerprint.hex()
+
+
+class _Shape:
+    """What `architecture_fingerprint` asks of a tensor."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], element: TensorType) -> None:
+        self.name, self.shape, self.type = name, shape, element
+
+
+def _shapes(manifest: Manifest, types: Mapping[str, TensorType]) -> Iterator[_Shape]:
+    """All names that a model has, aliases too."""
+    tensors = {one.name: one for one in manifest.tensors}
+    names = {one: one for one in tensors} | {one.name: one.target for one in manifest.aliases}
+    for name, target in names.items():
+        yield _Shape(name, tensors[target].shape, types[tensors[target].type])
+
+
+def _metrics(model: str, metrics: Mapping[str, Any]) -> TableRows:
+    """The metrics that are numbers; what else a model says of itself is in its manifest."""
+    found = [(name, value) for name, value in sorted(metrics.items()) if _is_number(value)]
+    for place, (name, value) in enumerate(found):
+        yield tables.metric, (model, place, None, name, None, *number(value), None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def view_rows(objects: ObjectSource, entry: Entry) -> TableRows:
+    """The rows of a view that a tree names. Reads one object."""
+    view = open_view(objects, entry.digest)
+    yield (
+        tables.view_version,
+        (entry.digest, view.sql, view.dataset, view.path, view.commit, view.rows),
+    )
+    made = ProvenanceEdge(DERIVED_FROM, view.path, view.dataset, view.commit, {"sql": view.sql})
+    yield from edge_rows(entry.digest, "view", [made])
+
+
+RowsOf: TypeAlias = Callable[[ObjectSource, Entry], TableRows]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """How one kind of entry gets into the catalog.
+
+    Attributes:
+        reader: makes what is called with (objects, entry) and gives rows. Made anew for each
+            catch-up, so that it may remember things between entries of one.
+        key: the column by which one tells whether a thing is there: one row for each.
+        owned: the columns, of all its tables, that hold its digest.
+    """
+
+    reader: Callable[[], RowsOf]
+    key: SqlColumn[Any]
+    owned: tuple[SqlColumn[Any], ...]
+
+
+# `entry.kind` to how it is read. Kinds that are not here have no rows but those of entries.
+CONTENTS: Final[dict[Kind, Content]] = {
+    Kind.DATASET: Content(
+        lambda: dataset_rows,
+        tables.dataset_version.c.digest,
+        (
+            tables.dataset_version.c.digest,
+            tables.dataset_column.c.dataset,
+            tables.lineage_edge.c.stated_by,
+        ),
+    ),
+    Kind.MODEL: Content(
+        ModelRows,
+        tables.model_version.c.digest,
+        (
+            tables.model_version.c.digest,
+            tables.model_tensor.c.model,
+            tables.tensor_piece.c.model,
+            tables.metric.c.owner,
+            tables.lineage_edge.c.stated_by,
+        ),
+    ),
+    Kind.VIEW: Content(
+        lambda: view_rows,
+        tables.view_version.c.digest,
+        (tables.view_version.c.digest, tables.lineage_edge.c.stated_by),
+    ),
+}
+
 
 _ASKED_TOGETHER: Final = 1000
 

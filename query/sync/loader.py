@@ -1,4 +1,4 @@
-"""How do rows get into the tables, many at a time?
+"""Bulk loader of catalog rows: prepared statements or COPY.
 
 SQLite takes a prepared statement and a list, PostgreSQL a stream of COPY. Rows wait in memory
 until they are many or large; whoever asks the tables meanwhile calls `flush` first.
@@ -6,6 +6,8 @@ until they are many or large; whoever asks the tables meanwhile calls `flush` fi
 
 from __future__ import annotations
 
+import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,17 +15,25 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy import bindparam, delete, select
 
-from tensorrepo.query import tables
-from tensorrepo.query.dialects import POSTGRESQL, shown
+from tensorrepo.query.catalog import tables
+from tensorrepo.query.catalog.tables import (
+    FINITE,
+    MINUS_INFINITY,
+    NAN,
+    PLUS_INFINITY,
+    POSTGRESQL,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sqlalchemy import Column, Connection, Table
 
+
 # A row is its values in the order of the table's columns.
-Row: TypeAlias = tuple[Any, ...]
-Rows: TypeAlias = Iterable[tuple["Table", Row]]
+TableRow: TypeAlias = tuple[Any, ...]
+TableRows: TypeAlias = Iterable[tuple["Table", TableRow]]
 
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 16 << 20
@@ -43,15 +53,15 @@ class Loader:
     connection: Connection
     told: Callable[[int], None] = lambda _: None
     rows: int = 0
-    _unseen: defaultdict[Table, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    _unseen: defaultdict[Table, list[TableRow]] = field(default_factory=lambda: defaultdict(list))
     _unseen_rows: int = 0
-    _waiting: dict[Table, list[Row]] = field(default_factory=dict)
+    _waiting: dict[Table, list[TableRow]] = field(default_factory=dict)
     _waiting_rows: int = 0
     _waiting_bytes: int = 0
     _graph: tuple[str, bool] = ("", False)  # the last one met, and whether it is left out
     _graphs_loaded: set[str] = field(default_factory=set)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: TableRows) -> None:
         """Take rows; a batch goes out when enough of them wait."""
         for table, row in rows:
             if table in SHARED and self._is_there(row[0]):
@@ -103,7 +113,7 @@ class Loader:
         self._graph = "", False
 
 
-def insert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+def insert(connection: Connection, table: Table, rows: Sequence[TableRow]) -> None:
     """Insert whole rows, none of which is there."""
     if connection.dialect.name == POSTGRESQL:
         _copy(connection, table, rows)
@@ -141,13 +151,37 @@ def chunks(values: Iterable[Any], size: int = ASK_AT_ONCE) -> Iterator[list[Any]
         yield some
 
 
-def _shown(row: Row) -> Row:
+def _shown(row: TableRow) -> TableRow:
     return tuple(shown(value) if type(value) is str else value for value in row)
 
 
-def _copy(connection: Connection, table: Table, rows: Iterable[Row]) -> None:
+def _copy(connection: Connection, table: Table, rows: Iterable[TableRow]) -> None:
     name = connection.dialect.identifier_preparer.format_table(table)
     driver: Any = connection.connection
     with driver.cursor() as cursor, cursor.copy(f"COPY {name} FROM STDIN") as copy:
         for row in rows:
             copy.write_row(row)
+
+
+# One for all: to make an encoder takes longer than to write what most commits and models say.
+_JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def as_json(value: object) -> str:
+    """JSON with sorted names and no white space; NaN and infinities as JavaScript writes them."""
+    return _JSON.encode(value)
+
+
+def number(value: float) -> tuple[float | None, str]:
+    """(value, kind) of a number that may be none: see `tables`."""
+    real = float(value)
+    if math.isnan(real):
+        return None, NAN
+    if math.isinf(real):
+        return None, PLUS_INFINITY if real > 0 else MINUS_INFINITY
+    return real, FINITE
+
+
+def bounded(value: Any) -> float | None:
+    """`value` as a real number; None where it is none, or infinite."""
+    return None if value is None else number(value)[0]

@@ -1,1 +1,1 @@
-"""Where bytes lie: one protocol, one module for each kind of store."""
+"""Storage backends: one protocol, one module for each kind of store."""

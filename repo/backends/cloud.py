@@ -1,4 +1,4 @@
-"""How does a repository live in S3, GCS or Azure?
+"""Storage backend for S3, GCS and Azure.
 
 One create-only PUT per key. A lost reply, a 5xx that obstore repeats, or a 409 leave the outcome
 of a create in doubt; such a create says "exists" or raises, and the caller reads the key.
@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 import obstore
 from obstore.exceptions import AlreadyExistsError
 
-from tensorrepo.repo.backends.base import Guarantee, StoredKey
-from tensorrepo.repo.backends.flights import LoopFlights
-from tensorrepo.repo.backends.keys import byte_views, check_key, check_prefix
+from tensorrepo.repo.backends.base import Guarantee, StoredKey, byte_views, check_key, check_prefix
 from tensorrepo.repo.backends.remote import (
     SENDING_LITTLE,
     SENDING_MUCH,
@@ -24,12 +22,13 @@ from tensorrepo.repo.backends.remote import (
     open_store,
 )
 from tensorrepo.repo.errors import StorageError, UnsupportedError
+from tensorrepo.repo.threads import LoopFlights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Self
 
-    from tensorrepo.repo.backends.places import Place
+    from tensorrepo.repo.backends.remote import StoreLocation
     from tensorrepo.repo.ids import Buffer
 
 # S3 takes 5 GiB in one PUT, Azure 5,000 MiB. Above this an object is sent in parts, which are
@@ -54,7 +53,7 @@ class CloudBackend(RemoteReader):
         single_put_bytes: larger values are sent in parts.
     """
 
-    def __init__(self, place: Place, *, single_put_bytes: int = SINGLE_PUT_BYTES) -> None:
+    def __init__(self, place: StoreLocation, *, single_put_bytes: int = SINGLE_PUT_BYTES) -> None:
         super().__init__(place)
         self.guarantee = Guarantee.ATOMIC
         self._single_put_bytes = single_put_bytes

@@ -1,4 +1,4 @@
-"""Where does a repository live that is gone when the process ends?
+"""In-memory storage backend, for one process.
 
 In a dict. Stores are shared by name inside one process, so that opening `memory://x` twice shows
 the same keys, and a pickled backend finds its data again; in any other process it is refused.
@@ -14,8 +14,13 @@ from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from tensorrepo.repo.backends.base import Guarantee, StoredKey
-from tensorrepo.repo.backends.keys import check_key, check_length, check_prefix
+from tensorrepo.repo.backends.base import (
+    Guarantee,
+    StoredKey,
+    check_key,
+    check_length,
+    check_prefix,
+)
 from tensorrepo.repo.errors import NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:

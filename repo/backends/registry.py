@@ -1,26 +1,34 @@
-"""Which backend does a URL mean?"""
+"""Backend of a URL, and the probe of its create-only promise.
+
+The log stands on one operation: of several creates exactly one wins. A store, a proxy or a mount
+option that breaks it would lose commits silently, so it is tried before a repository is made.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.cloud import CloudBackend
-from tensorrepo.repo.backends.fsspec_backend import FsspecBackend
-from tensorrepo.repo.backends.http import HttpBackend
+from tensorrepo.repo.backends.fsspec import FsspecBackend
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.backends.places import SCHEMES, find_place
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.backends.remote import SCHEMES, HttpBackend, find_place
+from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tensorrepo.repo.backends.base import Backend
+
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:://|::)")
 _SLIP = re.compile(rf"(file|memory|{'|'.join(SCHEMES)}):(?!//|:)")  # s3:/bucket is no folder
@@ -89,3 +97,60 @@ def _forced(options: dict[str, str]) -> bool:
 def _refuse_options(url: str, options: Mapping[str, str]) -> None:
     if options:
         raise InvalidInputError(f"{url}: unknown storage options {', '.join(sorted(options))}")
+
+
+_ROUNDS = 3
+_WRITERS = 8
+
+
+def probe(backend: Backend, *, name: Callable[[], str] = lambda: secrets.token_hex(8)) -> Guarantee:
+    """What the store really guarantees: what it declares, or less.
+
+    A race that is won once proves nothing, so a store that declares `SINGLE_WRITER` keeps it; a
+    race that two writers won proves that it must not be called more than that.
+
+    Args:
+        backend: the store; it holds no other keys afterwards than before.
+        name: makes names that nobody used.
+
+    Raises:
+        UnsupportedError: what was written cannot be read back at once.
+        PermissionDenied, StorageError: the store refuses or fails.
+    """
+    if backend.guarantee is Guarantee.READ_ONLY:
+        return Guarantee.READ_ONLY
+    kept = all(_race(backend, f"probe-{name()}") for _ in range(_ROUNDS))
+    return backend.guarantee if kept else Guarantee.SINGLE_WRITER
+
+
+def _race(backend: Backend, key: str) -> bool:
+    """Whether exactly one of several creates won, and its value stays."""
+    barrier = threading.Barrier(_WRITERS)
+
+    def create(writer: int) -> bool:
+        barrier.wait()
+        return backend.create(key, (_value(writer),))
+
+    try:
+        won = list(ordered_map(range(_WRITERS), create, threads=_WRITERS, name="probe"))
+        return _judge(backend, key, won)
+    finally:
+        with suppress(Error):
+            backend.delete(key)
+
+
+def _judge(backend: Backend, key: str, won: list[bool]) -> bool:
+    try:
+        found = backend.read(key)
+    except NotFoundError:
+        raise UnsupportedError(
+            f"{backend.url} does not show what was just written to it. A repository needs a store "
+            "whose reads see every finished write: turn off caches between here and there."
+        ) from None
+    again = backend.create(key, (_value(_WRITERS),))
+    winners = [_value(writer) for writer, each in enumerate(won) if each]
+    return winners == [found] and not again
+
+
+def _value(writer: int) -> bytes:
+    return b"probe %d\n" % writer

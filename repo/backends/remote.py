@@ -1,17 +1,26 @@
-"""How are bytes read from a store behind HTTP, and what do its failures mean?
+"""Reads over HTTP by obstore: locations, settings, failures, and published repositories.
 
 obstore retries what failed for a moment; what reaches us has failed for good or for long. Its
 messages carry URLs and headers, so only what we understood of them, without secrets, goes on.
+
+Settings come from the options that somebody passed, then from the environment. Options have the
+names of obstore's configuration, or those that fsspec's file systems use for the same thing.
+
+Keys are files below the URL. A web server has no listing and no create: what needs either is
+refused, and says so.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import (
@@ -23,7 +32,7 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
-from tensorrepo.repo.backends.keys import check_key, check_length
+from tensorrepo.repo.backends.base import Guarantee, check_key, check_length
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -34,10 +43,11 @@ from tensorrepo.repo.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from tensorrepo.repo.backends.places import Place
+    from tensorrepo.repo.backends.base import StoredKey, Uploads
     from tensorrepo.repo.ids import Buffer
+
 
 # Reading gives up when nothing comes for a while, however much is still to come. What is sent
 # cannot be watched like that: its time is bounded as a whole, small requests' more tightly, so that
@@ -76,7 +86,7 @@ _FORKED: list[int] = []  # the process whose threads serve obstore, once there i
 class RemoteReader:
     """The reading half of a store behind HTTP."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StoreLocation) -> None:
         self.url = place.url
         self.local_root = None
         self._place = place
@@ -167,7 +177,7 @@ class RemoteReader:
             raise explain(error, f"cannot {doing} {self.url}/{key}", self._place) from None
 
 
-def open_store(place: Place, timeouts: Mapping[str, str], retry: Any = _RETRY) -> Any:
+def open_store(place: StoreLocation, timeouts: Mapping[str, str], retry: Any = _RETRY) -> Any:
     """A pool of connections to `place`; its own settings go before `timeouts`.
 
     Raises:
@@ -211,7 +221,7 @@ def check_process() -> None:
         )
 
 
-def missing(text: str, place: Place, key: str) -> NotFoundError:
+def missing(text: str, place: StoreLocation, key: str) -> NotFoundError:
     """What a 404 means: no key, or no bucket."""
     if _NO_BUCKET.search(text):
         return NotFoundError(
@@ -220,7 +230,7 @@ def missing(text: str, place: Place, key: str) -> NotFoundError:
     return NotFoundError(f"{place.url} has no key {key!r}")
 
 
-def explain(error: BaseError, what: str, place: Place) -> Error:
+def explain(error: BaseError, what: str, place: StoreLocation) -> Error:
     """Our error for one of obstore's, without secrets."""
     text = str(error)
     match = _STATUS.search(text)
@@ -244,7 +254,7 @@ def explain(error: BaseError, what: str, place: Place) -> Error:
     return StorageError(message, transient="HTTP error" in text)
 
 
-def _credentials_advice(place: Place, text: str) -> str:
+def _credentials_advice(place: StoreLocation, text: str) -> str:
     if place.kind == "http":
         return "The server asks for a login, which this address does not support."
     names = {
@@ -258,7 +268,7 @@ def _credentials_advice(place: Place, text: str) -> str:
     return f"Check {names}, and what they may do in this bucket.{listing}"
 
 
-def _summary(text: str, place: Place) -> str:
+def _summary(text: str, place: StoreLocation) -> str:
     """The cause in a few words, for people."""
     match, code = _STATUS.search(text), _CODE.search(text)
     if _NO_CREDENTIALS.search(text):
@@ -273,3 +283,252 @@ def _summary(text: str, place: Place) -> str:
     for secret in place.secrets:
         first = first.replace(secret, "***")
     return first.rstrip(".")
+
+
+SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "az": "az",
+    "azure": "az",
+    "adl": "az",
+    "abfs": "az",
+    "abfss": "az",
+    "http": "http",
+    "https": "http",
+}
+_CLIENT_OPTIONS = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "proxy_excludes",
+        "proxy_url",
+        "root_certificate",
+        "timeout",
+        "user_agent",
+    }
+)
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+_SHORTEST_SECRET = 6  # shorter values are words, and words must stay readable in messages
+
+# Environment variable: setting. The first one that is set wins.
+_ENVIRONMENT: dict[str, dict[str, str]] = {
+    "s3": {
+        "AWS_ACCESS_KEY_ID": "access_key_id",
+        "AWS_SECRET_ACCESS_KEY": "secret_access_key",
+        "AWS_SESSION_TOKEN": "session_token",
+        "AWS_ENDPOINT_URL_S3": "endpoint",
+        "AWS_ENDPOINT_URL": "endpoint",
+        "AWS_ENDPOINT": "endpoint",
+        "AWS_REGION": "region",
+        "AWS_DEFAULT_REGION": "region",
+        "AWS_ALLOW_HTTP": "allow_http",
+        "AWS_SKIP_SIGNATURE": "skip_signature",
+        "AWS_REQUEST_PAYER": "request_payer",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "virtual_hosted_style_request",
+    },
+    "gs": {
+        "GOOGLE_APPLICATION_CREDENTIALS": "application_credentials",
+        "GOOGLE_SERVICE_ACCOUNT": "service_account",
+        "GOOGLE_SERVICE_ACCOUNT_PATH": "service_account",
+        "GOOGLE_SERVICE_ACCOUNT_KEY": "service_account_key",
+        "GOOGLE_BEARER_TOKEN": "bearer_token",
+        "GOOGLE_BASE_URL": "base_url",
+        "STORAGE_EMULATOR_HOST": "emulator",
+        "GOOGLE_ALLOW_HTTP": "allow_http",
+        "GOOGLE_SKIP_SIGNATURE": "skip_signature",
+    },
+    "az": {
+        "AZURE_STORAGE_ACCOUNT_NAME": "account_name",
+        "AZURE_STORAGE_ACCOUNT": "account_name",
+        "AZURE_STORAGE_ACCOUNT_KEY": "account_key",
+        "AZURE_STORAGE_ACCESS_KEY": "account_key",
+        "AZURE_STORAGE_KEY": "account_key",
+        "AZURE_STORAGE_SAS_TOKEN": "sas_key",
+        "AZURE_STORAGE_SAS_KEY": "sas_key",
+        "AZURE_STORAGE_TOKEN": "token",
+        "AZURE_STORAGE_ENDPOINT": "endpoint",
+        "AZURE_ENDPOINT": "endpoint",
+        "AZURE_CLIENT_ID": "client_id",
+        "AZURE_CLIENT_SECRET": "client_secret",
+        "AZURE_TENANT_ID": "tenant_id",
+        "AZURE_ALLOW_HTTP": "allow_http",
+        "AZURE_SKIP_SIGNATURE": "skip_signature",
+    },
+    "http": {},
+}
+# The names that s3fs, gcsfs and adlfs use.
+_ALIASES: dict[str, dict[str, str]] = {
+    "s3": {
+        "key": "access_key_id",
+        "secret": "secret_access_key",
+        "token": "session_token",
+        "endpoint_url": "endpoint",
+        "region_name": "region",
+        "anon": "skip_signature",
+        "requester_pays": "request_payer",
+    },
+    "gs": {"token": "service_account", "endpoint_url": "base_url", "anon": "skip_signature"},
+    "az": {"sas_token": "sas_key", "anon": "skip_signature", "credential": "token"},
+    "http": {},
+}
+_PUBLIC = frozenset(
+    {"account_name", "allow_http", "base_url", "endpoint", "region", "request_payer"}
+    | {"skip_signature", "virtual_hosted_style_request"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocation:
+    """One cloud store.
+
+    `kind` is ``s3``, ``gs``, ``az`` or ``http``; `url` holds no secret; `config` and `client` are
+    obstore's settings of the store and of its HTTP client. They may hold secrets: the repr does
+    not show them, a pickle has them.
+    """
+
+    kind: str
+    url: str
+    config: Mapping[str, str] = field(repr=False)
+    client: Mapping[str, str] = field(repr=False)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no message may show, the longest first."""
+        found = [value for name, value in self.config.items() if name not in _PUBLIC]
+        found += [self.client[name] for name in ("proxy_url",) if name in self.client]
+        return tuple(sorted((v for v in found if len(v) >= _SHORTEST_SECRET), key=len)[::-1])
+
+
+def find_place(
+    url: str, options: Mapping[str, str], environment: Mapping[str, str]
+) -> StoreLocation:
+    """The store that `url` means.
+
+    Raises:
+        InvalidInputError: no bucket, or credentials in the URL, or an endpoint without TLS that
+            nobody allowed.
+    """
+    parts = urlsplit(url)
+    kind = SCHEMES[parts.scheme.lower()]
+    _check_url(kind, url)
+    settings = dict(_from_environment(kind, environment))
+    settings |= dict(_from_options(kind, options))
+    client = {name: settings.pop(name) for name in _CLIENT_OPTIONS & settings.keys()}
+    if kind == "gs" and "emulator" in settings:
+        _use_emulator(settings, client)
+    endpoint = url if kind == "http" else settings.get("endpoint") or settings.get("base_url", "")
+    _allow_http(kind, endpoint, client)
+    return StoreLocation(kind, url.rstrip("/"), settings, client)
+
+
+def _check_url(kind: str, url: str) -> None:
+    parts = urlsplit(url)
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    # abfss://container@account... is a name, everything else before an @ is a credential.
+    names = parts.scheme.lower() in {"abfs", "abfss"} and ":" not in parts.netloc
+    if "@" in parts.netloc and not names:
+        raise InvalidInputError(
+            f"{shown}: credentials do not belong into a URL, which is shown and stored. Put them "
+            "into the environment or the storage options."
+        )
+    if parts.query or parts.fragment:
+        raise InvalidInputError(f"{shown}: a repository's URL has no '?' and no '#'")
+    if not parts.netloc:
+        what = "host" if kind == "http" else "container" if kind == "az" else "bucket"
+        raise InvalidInputError(f"{shown}: the URL names no {what}, expected {parts.scheme}://NAME")
+
+
+def _from_environment(kind: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    # The first variable wins: it comes last into the dictionary that is made of this.
+    for variable, name in reversed(_ENVIRONMENT[kind].items()):
+        if environment.get(variable):
+            yield name, environment[variable]
+
+
+def _from_options(kind: str, options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for given, value in options.items():
+        name = given.lower().removeprefix(
+            {"s3": "aws_", "gs": "google_", "az": "azure_"}.get(kind, "")
+        )
+        if name == "client_kwargs":
+            yield from _from_options(kind, _object(value))
+        elif kind == "gs" and name == "token" and value == "anon":
+            yield "skip_signature", "true"
+        elif name != "project":  # gcsfs asks for it; nothing here needs it
+            yield _ALIASES[kind].get(name, name), _text(value)
+
+
+def _object(value: object) -> Mapping[str, str]:
+    """The nested options of fsspec, as a mapping or, from a command line, as JSON."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInputError("storage option client_kwargs must be a JSON object")
+    return found
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _use_emulator(settings: dict[str, str], client: dict[str, str]) -> None:
+    """An emulator of GCS: an account that signs nothing, the only kind that may write unsigned."""
+    host = settings.pop("emulator")
+    account = {
+        "gcs_base_url": host if "://" in host else f"http://{host}",
+        "disable_oauth": True,
+        "client_email": "",
+        "private_key": "",
+        "private_key_id": "",
+    }
+    settings.setdefault("service_account_key", json.dumps(account))
+    client.setdefault("allow_http", "true")
+
+
+def _allow_http(kind: str, endpoint: str, client: dict[str, str]) -> None:
+    """Let plain HTTP through to this machine, or where somebody said so."""
+    parts = urlsplit(endpoint)
+    if parts.scheme.lower() != "http" or client.get("allow_http", "").lower() in {"true", "1"}:
+        return
+    if kind == "http" or parts.hostname in _LOCAL_HOSTS:
+        client["allow_http"] = "true"
+        return
+    variable = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}[kind]
+    raise InvalidInputError(
+        f"the endpoint http://{parts.netloc.rpartition('@')[2]} is not encrypted: use https, or "
+        f"allow it by {variable}=true or the storage option allow_http=true"
+    )
+
+
+class HttpBackend(RemoteReader):
+    """Files below an HTTP(S) URL, for reading only."""
+
+    def __init__(self, place: StoreLocation) -> None:
+        super().__init__(place)
+        self.guarantee = Guarantee.READ_ONLY
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        self._refuse("create", key, parts)
+
+    def uploads(self) -> Uploads:
+        self._refuse("create", "keys")
+
+    def overwrite(self, key: str, parts: Sequence[Buffer]) -> None:
+        self._refuse("write", key, parts)
+
+    def delete(self, key: str) -> None:
+        self._refuse("delete", key)
+
+    def list(self, prefix: str) -> Iterator[StoredKey]:
+        self._refuse("list", prefix)
+
+    def _refuse(self, doing: str, what: str, *_: object) -> NoReturn:
+        raise UnsupportedError(
+            f"cannot {doing} {what!r} at {self.url}: a web server can only be read, key by key. "
+            "Open the repository where it is kept."
+        )

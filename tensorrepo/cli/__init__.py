@@ -1,1 +1,1 @@
-"""The command line: parse, one call, show."""
+"""Command line of tensorrepo: one module a noun; only `output` prints."""

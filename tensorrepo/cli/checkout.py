@@ -1,4 +1,4 @@
-"""`checkout`, `export`."""
+"""Entries written out as files: `checkout`, `export`, `model export`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, resolve_path, session_of
-from tensorrepo.cli.complete import complete_entry, complete_ref
-from tensorrepo.cli.move import show_head
+from tensorrepo.cli.branches import show_head
+from tensorrepo.cli.model import StoredModelArgument
+from tensorrepo.cli.options import (
+    JsonOption,
+    RepoOption,
+    complete_entry,
+    complete_ref,
+    resolve_path,
+    session_of,
+)
 from tensorrepo.formats.exchange.registry import parse_options
+from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.refs import BRANCHES
-from tensorrepo.workspace.checkout import Written, checkout_paths, export, switch
+from tensorrepo.workspace.change import find_model
+from tensorrepo.workspace.checkout import WrittenFiles, checkout_paths, export, switch
 
 if TYPE_CHECKING:
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.workspace.session import WorkspaceSession
 
 
 def checkout_command(
@@ -65,7 +73,7 @@ def checkout_command(
         show_head(session, head, update=update, as_json=as_json)
 
 
-def _names_an_entry(session: Session, ref: str, error: NotFoundError) -> NotFoundError:
+def _names_an_entry(session: WorkspaceSession, ref: str, error: NotFoundError) -> NotFoundError:
     """The error of a ref that is not there, with what to type where it names an entry of HEAD."""
     try:
         _, path, _ = session.find(ref)
@@ -109,7 +117,7 @@ def export_command(
     show_written(session, [written], as_json=as_json)
 
 
-def show_written(session: Session, written: list[Written], *, as_json: bool) -> None:
+def show_written(session: WorkspaceSession, written: list[WrittenFiles], *, as_json: bool) -> None:
     """Tell which files an entry became."""
     if as_json:
         output.json_value([output.to_document(each) for each in written])
@@ -119,3 +127,42 @@ def show_written(session: Session, written: list[Written], *, as_json: bool) -> 
         shown = one.path.relative_to(session.here.root) if inside else one.path
         count = output.counted(one.files, "file")
         output.line(f"wrote {shown} ({one.format}, {count}, {output.bytes_text(one.bytes)})")
+
+
+def model_export_command(
+    context: Context,
+    name: StoredModelArgument,
+    out: Annotated[str, Option("--out", metavar="PATH", help="Where to write it.")],
+    format_name: Annotated[
+        str | None,
+        Option(
+            "--format",
+            help="safetensors, gguf, onnx, torch, npz, npy, hf or snapshot; "
+            "else told by PATH's suffix.",
+        ),
+    ] = None,
+    shard_bytes: Annotated[
+        int | None,
+        Option("--shard-bytes", metavar="N", help="Of hf: begin a new file of weights at N."),
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a model in a foreign format.
+
+    What came as a file of that format is given back byte for byte.
+
+    Examples:
+        tensorrepo model export net --out net.safetensors
+        tensorrepo model export v1:net --format gguf --out /tmp/net.gguf
+        tensorrepo model export net --format hf --shard-bytes 5000000000 --out net-hf
+    """
+    session = session_of(context, repo)
+    model = find_model(session, name)
+    target = resolve_path(context, out)
+    options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
+    with output.working(f"writing {name}"):
+        pinned = f"{model.path}@{model.commit}"
+        written = export(session, pinned, target, format_name, force=force, options=options)
+    show_written(session, [written], as_json=as_json)

@@ -1,4 +1,4 @@
-"""`commit`, `merge`."""
+"""Commands that make commits: `commit`, `merge`, `revert`, `cherry-pick`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, session_of
-from tensorrepo.cli.complete import complete_ref
-from tensorrepo.cli.exits import NOTHING_TO_DO
-from tensorrepo.repo import combine
-from tensorrepo.repo.commits import MAX_CHANGED
-from tensorrepo.workspace.commit import commit_staged
-from tensorrepo.workspace.pick import merge_strategies, refuse_staged
+from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.options import JsonOption, complete_ref, session_of
+from tensorrepo.repo.changes import merge_branches
+from tensorrepo.repo.errors import Error, InvalidInputError
+from tensorrepo.repo.history.commits import MAX_CHANGED
+from tensorrepo.workspace.staging import (
+    check_strategy,
+    commit_staged,
+    commits_meant,
+    merge_strategies,
+    prepare,
+    refuse_staged,
+)
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.attempt import Committed
+    from tensorrepo.repo.changes.transaction import LandedCommit
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.workspace.session import WorkspaceSession
 
 
 def commit_command(
@@ -48,7 +56,7 @@ def commit_command(
     output.answer(committed_json(branch, made), *committed_lines(branch, made), as_json=as_json)
 
 
-def committed_json(branch: str, made: Committed) -> dict[str, Any]:
+def committed_json(branch: str, made: LandedCommit) -> dict[str, Any]:
     """A commit that was made, for programs; `changed` is null when there are more than it lists."""
     return {
         "commit": made.digest,
@@ -59,7 +67,7 @@ def committed_json(branch: str, made: Committed) -> dict[str, Any]:
     }
 
 
-def committed_lines(branch: str, made: Committed) -> list[str]:
+def committed_lines(branch: str, made: LandedCommit) -> list[str]:
     """A commit that was made, for people."""
     changed = made.commit.changed
     count = f"more than {MAX_CHANGED}" if changed is None else str(len(changed))
@@ -106,7 +114,7 @@ def merge_command(
     branch = session.branch()
     with session.here.locked(), output.conflicts_shown(as_json=as_json):
         refuse_staged(session)
-        outcome = combine.merge(
+        outcome = merge_branches.merge(
             session.repository,
             branch,
             session.resolve(ref).digest,
@@ -120,7 +128,9 @@ def merge_command(
     _report_merge(branch, ref, outcome, as_json=as_json)
 
 
-def _report_merge(branch: str, ref: str, outcome: combine.MergeOutcome, *, as_json: bool) -> None:
+def _report_merge(
+    branch: str, ref: str, outcome: merge_branches.MergeOutcome, *, as_json: bool
+) -> None:
     made = outcome.committed
     value: dict[str, Any] = {
         "branch": branch,
@@ -135,4 +145,135 @@ def _report_merge(branch: str, ref: str, outcome: combine.MergeOutcome, *, as_js
         lines = [f"Branch {branch} moved forward to {outcome.forwarded:.12}."]
     else:
         lines = [f"{branch} has all of {ref} already."]
+    output.answer(value, *lines, as_json=as_json)
+
+
+MainlineOption = Annotated[
+    int | None,
+    Option("--mainline", metavar="N", help="Of a merge: the parent, from 1, whose side stays."),
+]
+MessageOption = Annotated[
+    str | None, Option("-m", "--message", help="Of the commit; else made from the old one.")
+]
+StrategyOption = Annotated[str, Option("--strategy", help="For conflicts: fail, ours or theirs.")]
+
+
+def revert_command(
+    context: Context,
+    ref: Annotated[str, Argument(help="The commit to take back.", autocompletion=complete_ref)],
+    mainline: MainlineOption = None,
+    message: MessageOption = None,
+    strategy: StrategyOption = "fail",
+    as_json: JsonOption = False,
+) -> None:
+    """Take back what one commit changed, as a new commit; all that came after it stays.
+
+    Whoever made it, and however long ago. There is no half-reverted state: in a conflict nothing
+    changes, and the message says which paths and why. Nothing left to take back: exit code 1.
+
+    Examples:
+        tensorrepo revert HEAD
+        tensorrepo revert 3f9a01bc -m "Bring the March pictures back"
+        tensorrepo revert main~2 --mainline 1
+    """
+    check_strategy(strategy)
+    session = session_of(context)
+    branch = session.branch()
+    with session.here.locked(), output.conflicts_shown(as_json=as_json):
+        commit = session.resolve(ref).digest
+        prepare(session, [commit], revert=True, mainline=mainline)
+        made = merge_branches.revert(
+            session.repository,
+            branch,
+            commit,
+            author=session.author(),
+            message=message,
+            mainline=mainline,
+            strategy=strategy,
+        )
+    if made is None:
+        output.note(f"{branch} has nothing left of what {commit:.12} changed: no commit was made")
+        raise Exit(NOTHING_TO_DO)
+    value = committed_json(branch, made) | {"reverted": commit}
+    output.answer(value, *committed_lines(branch, made), as_json=as_json)
+
+
+def cherry_pick_command(
+    context: Context,
+    refs: Annotated[
+        list[str],
+        Argument(
+            metavar="REF...",
+            help="Commits to repeat here, in this order; A..B is all in between.",
+            autocompletion=complete_ref,
+        ),
+    ],
+    mainline: MainlineOption = None,
+    message: MessageOption = None,
+    strategy: StrategyOption = "fail",
+    as_json: JsonOption = False,
+) -> None:
+    """Repeat on this branch what commits changed elsewhere: a new commit for each, in order.
+
+    Author and message are kept. The first conflict stops it: that commit changes nothing, the ones
+    before it stay. What this branch has already is left out; none is left: exit code 1.
+
+    Examples:
+        tensorrepo cherry-pick cleaning
+        tensorrepo cherry-pick 3f9a01bc cleaning~1
+        tensorrepo cherry-pick main..cleaning
+        tensorrepo cherry-pick relabel --strategy theirs
+    """
+    check_strategy(strategy)
+    session = session_of(context)
+    branch = session.branch()
+    with session.here.locked():
+        commits = commits_meant(session, refs)
+        if message is not None and len(commits) > 1:
+            raise InvalidInputError(
+                f"one message does not fit {len(commits)} commits: leave -m out, and each keeps "
+                "its own, or pick them one by one"
+            )
+        prepare(session, commits, revert=False, mainline=mainline)
+        options = {"message": message, "mainline": mainline, "strategy": strategy}
+        made, left, stop = _pick_all(session, branch, commits, options)
+    if made:
+        _report_picked(branch, made, as_json=as_json)
+    if stop is not None:
+        if as_json and not made:
+            output.conflicts_json(stop)
+        if made:
+            rest = " ".join(f"{commit:.12}" for commit in left)
+            output.note(
+                f"{len(made)} of {len(commits)} commits were picked, and stay. It stopped at "
+                f"{left[0]:.12}. Left: `tensorrepo cherry-pick {rest}`."
+            )
+        raise stop
+    if not made:
+        raise Exit(NOTHING_TO_DO)
+
+
+def _pick_all(
+    session: WorkspaceSession, branch: str, commits: list[Digest], options: dict[str, Any]
+) -> tuple[list[tuple[Digest, LandedCommit]], list[Digest], Error | None]:
+    """The picked commits with their copies; what is left, and the error that it was left for."""
+    author = session.author()
+    made: list[tuple[Digest, LandedCommit]] = []
+    for at, commit in enumerate(commits):
+        try:
+            new = merge_branches.cherry_pick(
+                session.repository, branch, commit, committer=author, **options
+            )
+        except Error as error:
+            return made, commits[at:], error
+        if new is None:
+            output.note(f"{branch} has all that {commit:.12} changed: no commit was made of it")
+        else:
+            made.append((commit, new))
+    return made, [], None
+
+
+def _report_picked(branch: str, made: list[tuple[Digest, LandedCommit]], *, as_json: bool) -> None:
+    value = [committed_json(branch, new) | {"picked": commit} for commit, new in made]
+    lines = [line for _, new in made for line in committed_lines(branch, new)]
     output.answer(value, *lines, as_json=as_json)

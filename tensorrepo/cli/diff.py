@@ -1,4 +1,4 @@
-"""`diff`, `show`."""
+"""Differences between commits and the origin of values: `diff`, `show`, `blame`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,34 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.commits import commit_json, names_of, whole
-from tensorrepo.cli.common import JsonOption, RepoOption, session_of, sides, split_words
-from tensorrepo.cli.complete import complete_place, complete_ref_or_entry
-from tensorrepo.cli.exits import NOTHING_TO_DO
-from tensorrepo.compare import Comparison, DatasetChange, compare
-from tensorrepo.repo.attempt import tree_of
+from tensorrepo.cli.history import commit_json, names_of, whole
+from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.options import (
+    JsonOption,
+    RepoOption,
+    complete_place,
+    complete_ref_or_entry,
+    session_of,
+    sides,
+    split_words,
+)
+from tensorrepo.datasets.blame import Blame, CellOrigin, blame
+from tensorrepo.describe import describe_entry
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout, Text
+from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.revisions import split_path
-from tensorrepo.rowlines import row_documents, row_lines
-from tensorrepo.workspace.describe import describe_entry
-from tensorrepo.workspace.outside import files_in_place, files_text
-from tensorrepo.workspace.working_diff import compare_working
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.verbs.compare import Comparison, DatasetChange, compare, row_documents, row_lines
+from tensorrepo.workspace.diff import compare_working
+from tensorrepo.workspace.doctor import files_in_place, files_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.formats.dataset.schema.schema import Column, Schema
+    from tensorrepo.workspace.session import WorkspaceSession
 
 
 _T = TypeVar("_T")
@@ -67,7 +78,9 @@ def show_command(
     output.lines(compared.lines())
 
 
-def _named_an_entry(session: Session, what: str | None, error: NotFoundError) -> NotFoundError:
+def _named_an_entry(
+    session: WorkspaceSession, what: str | None, error: NotFoundError
+) -> NotFoundError:
     """The error of a ref that is not there, with what to type where it names an entry of HEAD."""
     try:
         _, path, _ = session.find(what or "")
@@ -192,7 +205,9 @@ def _naming(change: DatasetChange, items: Iterator[_T]) -> Iterator[_T]:
         raise InvalidInputError(f"{change.path}: {error}") from error
 
 
-def _compared(session: Session, revisions: list[str], paths: tuple[str, ...]) -> Comparison:
+def _compared(
+    session: WorkspaceSession, revisions: list[str], paths: tuple[str, ...]
+) -> Comparison:
     if not revisions and session.workspace is not None:
         return compare_working(session, paths)
     if len(revisions) not in {1, 2}:
@@ -211,7 +226,7 @@ def _compared(session: Session, revisions: list[str], paths: tuple[str, ...]) ->
     )
 
 
-def _show_entry(session: Session, what: str, *, as_json: bool) -> None:
+def _show_entry(session: WorkspaceSession, what: str, *, as_json: bool) -> None:
     revision, path, entry = session.find(what)
     described = describe_entry(session.repository.objects, path, entry)
     files = files_in_place(session.repository.objects, [entry])
@@ -225,3 +240,91 @@ def _show_entry(session: Session, what: str, *, as_json: bool) -> None:
         output.line(f"  {detail}")
     for text in files_text(files):
         output.line(f"  {text}")
+
+
+def blame_command(
+    context: Context,
+    name: Annotated[str, Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
+    row: Annotated[int | None, Option("--row", help="The row's number.")] = None,
+    row_id: Annotated[
+        str | None, Option("--row-id", metavar="ID", help="Its lasting id, as diff shows it.")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        Option("--key", metavar="COL=VALUE", help="What names it; may be repeated."),
+    ] = None,
+    columns: Annotated[
+        list[str] | None, Option("--column", help="Only this column; may be repeated.")
+    ] = None,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which commits gave a row its values: who, when, and with what message.
+
+    A row is found by its number, its id or its key. By id also one that was deleted: then it says
+    which commit deleted it, and shows the values that it had.
+
+    Examples:
+        tensorrepo blame photos --row 7
+        tensorrepo blame v1:photos --key name=cat.png
+        tensorrepo blame photos --row-id 629f6fbed82c07cd:3 --column label
+    """
+    session = session_of(context, repo)
+    revision, path, entry = session.find(name)
+    if entry.kind is not Kind.DATASET:
+        raise InvalidInputError(f"{path} is a {entry.kind.label}: only rows of datasets have blame")
+    objects = session.repository.objects
+    schema = open_dataset(objects, entry.digest).schema
+    answer = blame(
+        objects,
+        path,
+        revision.digest,
+        row=row,
+        row_id=row_id,
+        key=_keys(schema, key) if key else None,
+        columns=columns,
+        outside=session.outside,
+    )
+    if as_json:
+        output.json_value(answer.to_json())
+    else:
+        _show(answer)
+
+
+def _keys(schema: Schema, texts: list[str]) -> dict[str, Any]:
+    """``COL=VALUE`` texts as values of their columns."""
+    keys: dict[str, Any] = {}
+    for each in texts:
+        name, equals, text = each.partition("=")
+        if not equals:
+            raise InvalidInputError(f"--key is COL=VALUE, got {each!r}")
+        keys[name] = _key_value(schema.column(name), text)
+    return keys
+
+
+def _key_value(column: Column, text: str) -> Any:
+    """What a user typed, as a value of the column."""
+    if isinstance(column.type, Text | ClassLabel):
+        return text
+    if column.storage.layout is not ColumnLayout.FIXED or column.storage.shape:
+        return text.encode()
+    try:
+        return column.storage.element.type(text).item()
+    except ValueError as error:
+        raise InvalidInputError(
+            f"--key {column.name}: {text!r} is no {column.storage.dtype}"
+        ) from error
+
+
+def _show(answer: Blame) -> None:
+    row = f"row {answer.row}" if answer.row is not None else "a deleted row"
+    output.line(f"{answer.path}, {row}, id {answer.row_id}")
+    output.line(f"added in {_shown(answer.added)}")
+    if answer.deleted is not None:
+        output.line(f"deleted in {_shown(answer.deleted)}")
+    output.table(("column", "value", "commit", "author", "date", "message"), answer.rows())
+
+
+def _shown(origin: CellOrigin) -> str:
+    author = origin.commit.author.partition(" <")[0]
+    return f"{origin.digest:.12} by {author}, {origin.time[:10]}: {origin.subject}"

@@ -2,6 +2,10 @@
 
 Commands are loaded when they are called: `tensorrepo --help` needs this table alone, so that it
 answers at once. A failure becomes one message on standard error and an exit code by its kind.
+Scripts rely on these numbers: a kind may be added, no number ever changes its meaning.
+
+Source:
+    docs/reference/errors.md, section "Exit codes and HTTP statuses".
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import sys
 from difflib import get_close_matches
 from errno import EROFS
 from inspect import cleandoc
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,11 +26,41 @@ from typer.core import TyperCommand, TyperGroup
 
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
-from tensorrepo.cli.exits import BROKEN_PIPE, BUG, INTERRUPTED, exit_code
 from tensorrepo.repo.errors import Error, NotFoundError, PermissionDenied, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+
+DONE = 0
+NOTHING_TO_DO = 1  # also: differences found, where --exit-code asked for it
+USAGE = 2
+BUG = 70  # EX_SOFTWARE of sysexits.h: what happened is our mistake
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+EXIT_CODES: Mapping[str, int] = MappingProxyType(
+    {
+        "invalid-input": USAGE,
+        "not-found": 3,
+        "no-such-row": 3,
+        "expired": 3,  # was there once; to a script it is gone alike
+        "purged": 3,
+        "conflict": 4,
+        "corrupt": 5,
+        "rewound": 5,  # the log is not what it was: nothing read from it can be trusted
+        "permission": 6,
+        "storage": 7,
+        "unsupported": 8,
+        "outcome-unknown": 9,
+    }
+)
+
+
+def exit_code(error: Error) -> int:
+    """The code that the command line ends with after `error`."""
+    return EXIT_CODES[error.kind]
+
 
 START, CHANGE, LOOK, BRANCH, MORE = (
     "Start", "Change", "Look", "Branch and go back", "Care and settings",
@@ -110,36 +144,36 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 # (module, its commands): loaded when one of them is called
 MODULES = (
-    ("tensorrepo.cli.start", "init, config"),
-    ("tensorrepo.cli.stage", "add, rm, mv, restore"),
-    ("tensorrepo.cli.adopt", "adopt"),
-    ("tensorrepo.cli.change", "update, delete, column, set, compact"),
+    ("tensorrepo.cli.setup", "init, config"),
+    ("tensorrepo.cli.staging", "add, rm, mv, restore"),
+    ("tensorrepo.cli.staging", "adopt"),
+    ("tensorrepo.cli.dataset", "update, delete, column, set, compact"),
     ("tensorrepo.cli.commit", "commit, merge"),
-    ("tensorrepo.cli.pick", "revert, cherry-pick"),
-    ("tensorrepo.cli.look", "status, ls, cat"),
-    ("tensorrepo.cli.log", "log"),
+    ("tensorrepo.cli.commit", "revert, cherry-pick"),
+    ("tensorrepo.cli.entries", "status, ls, cat"),
+    ("tensorrepo.cli.history", "log"),
     ("tensorrepo.cli.diff", "diff, show"),
-    ("tensorrepo.cli.blame", "blame"),
-    ("tensorrepo.cli.lineage", "lineage"),
+    ("tensorrepo.cli.diff", "blame"),
+    ("tensorrepo.cli.runs", "lineage"),
     ("tensorrepo.cli.runs", "runs ls, runs show, runs compare"),
     ("tensorrepo.cli.sql", "sql"),
-    ("tensorrepo.cli.view", "view ls, view show, view create, view refresh"),
+    ("tensorrepo.cli.sql", "view ls, view show, view create, view refresh"),
     ("tensorrepo.cli.stream", "stream"),
     ("tensorrepo.cli.model", "model ls, model desc, model diff, model verify"),
-    ("tensorrepo.cli.model_space", "model du, model similar"),
-    ("tensorrepo.cli.model_find", "model find, model donors, model owners"),
+    ("tensorrepo.cli.model", "model du, model similar"),
+    ("tensorrepo.cli.catalog", "model find, model donors, model owners"),
     ("tensorrepo.cli.model_make", "model add, model slice, model merge"),
-    ("tensorrepo.cli.model_construct", "model construct"),
-    ("tensorrepo.cli.model_repack", "model repack"),
-    ("tensorrepo.cli.model_export", "model export"),
+    ("tensorrepo.cli.model_make", "model construct"),
+    ("tensorrepo.cli.model_make", "model repack"),
+    ("tensorrepo.cli.checkout", "model export"),
     ("tensorrepo.cli.registry", "registry ls, registry show, registry create, registry register"),
     ("tensorrepo.cli.registry", "registry alias, registry history, registry protect"),
     ("tensorrepo.cli.registry", "registry describe, registry rm"),
     ("tensorrepo.cli.branches", "branch, tag"),
-    ("tensorrepo.cli.move", "switch, undo, redo, reset"),
+    ("tensorrepo.cli.branches", "switch, undo, redo, reset"),
     ("tensorrepo.cli.checkout", "checkout, export"),
     ("tensorrepo.cli.catalog", "catalog status, catalog upgrade, catalog rebuild, catalog verify"),
-    ("tensorrepo.cli.care", "doctor, resolve, version"),
+    ("tensorrepo.cli.setup", "doctor, resolve, version"),
 )
 MODULE_OF = {name: module for module, names in MODULES for name in names.split(", ")}
 

@@ -1,4 +1,4 @@
-"""`model ls`, `desc`, `diff`, `verify`: commands that tell of models. `model_make` makes them."""
+"""Commands that read models: `model ls`, `desc`, `diff`, `verify`, `du`, `similar`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,37 @@ import msgspec
 from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, session_of
-from tensorrepo.cli.complete import complete_place, complete_ref
-from tensorrepo.cli.exits import NOTHING_TO_DO
-from tensorrepo.formats.model.describe import describe_model
-from tensorrepo.formats.model.diff import diff_models
+from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.options import (
+    JsonOption,
+    RepoOption,
+    complete_entry,
+    complete_place,
+    complete_ref,
+    model_path,
+    session_of,
+)
+from tensorrepo.formats.model.comparison import diff_models
+from tensorrepo.formats.model.description import describe_model
 from tensorrepo.formats.model.graph.source import model_graph
-from tensorrepo.formats.model.read import open_model
-from tensorrepo.formats.model.verify import verify_model
-from tensorrepo.repo.errors import CorruptError
-from tensorrepo.workspace.models import find_model
+from tensorrepo.formats.model.maintenance.similar_models import similar_models
+from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.verification import verify_model
+from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.errors import CorruptError, NotFoundError
+from tensorrepo.repo.ids import digest_from_bytes
+from tensorrepo.workspace.change import find_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from tensorrepo.formats.model.diff import ModelDiff
+    from tensorrepo.formats.model.comparison import ModelDiff
+    from tensorrepo.formats.model.maintenance.similar_models import Similarity
+    from tensorrepo.formats.model.maintenance.usage import DiskUsage, Reached
     from tensorrepo.repo.ids import Digest
+    from tensorrepo.workspace.session import WorkspaceSession
+
 
 StoredModelArgument = Annotated[
     str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
@@ -201,3 +216,126 @@ def _moved(diff: ModelDiff) -> Iterator[str]:
         yield f"  {layer.layer}: L2 {layer.l2:.3g}{share}"
     if len(layers) > SHOWN_LAYERS:
         yield f"  and {len(layers) - SHOWN_LAYERS} more"
+
+
+AllOption = Annotated[bool, Option("--all", help="Of every branch, tag and run.")]
+
+
+def model_du_command(
+    context: Context,
+    paths: Annotated[
+        list[str] | None,
+        Argument(metavar="[PATH...]", help="Show these alone.", autocompletion=complete_entry),
+    ] = None,
+    ref: Annotated[
+        str | None, Option("--ref", help="A commit.", autocompletion=complete_ref)
+    ] = None,
+    every_ref: AllOption = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what models take on disk: shared with others, and theirs alone, by model and codec.
+
+    Unique bytes are those that no other of the models looked at reaches; the bases of deltas count
+    for whoever reads through them. Files that came along are not counted.
+
+    Examples:
+        tensorrepo model du
+        tensorrepo model du net --all
+        tensorrepo model du --ref v1 --json
+    """
+    session = session_of(context, repo)
+    with output.working("looking at models"):
+        models = _models(session, ref, every_ref=every_ref)
+        wanted = [model_path(path) for path in paths or ()]
+        _check_there(models, wanted)
+        taken = measure_usage(session.repository.objects, models, wanted)
+    if as_json:
+        output.json_value(taken.to_json())
+    elif taken.models:
+        # As `model ls` names them; whose commit is told where several are looked at.
+        rows = [
+            (each.model.text if every_ref else each.model.path, each.usage) for each in taken.models
+        ]
+        output.show([*rows, ("all", taken.total)], _size_columns("model"), as_json=False)
+        output.show(taken.codecs.items(), _size_columns("codec"), as_json=False)
+
+
+def model_similar_command(
+    context: Context,
+    name: Annotated[
+        str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
+    ],
+    every_ref: AllOption = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rank the stored models by how like one they are, and tell what it was encoded against.
+
+    Told are the bits, of 16, that elements of the largest tensors differ by, estimated from samples
+    that are stored with them: no tensor is read. Models that share less than half of the names,
+    types and shapes are left out.
+
+    Examples:
+        tensorrepo model similar net
+        tensorrepo model similar v1:net --all
+        tensorrepo model similar net --json
+    """
+    session = session_of(context, repo)
+    entry = find_model(session, name).model.entry
+    ref, path = split_path(name)
+    with output.working("looking at models"):
+        models = _models(session, ref if path is not None else None, every_ref=every_ref)
+        similarity = similar_models(session.repository.objects, entry, models)
+    if as_json:
+        output.json_value(similarity.to_json())
+        return
+    output.lines(_bases(similarity))
+    columns = {
+        "model": "model.text",
+        ">bits of 16": lambda near: f"{near.bits:.2f}",
+        "architecture": lambda near: "same" if near.same_architecture else "other",
+        "as a base": lambda near: near.base or ("alike" if near.is_alike else ""),
+    }
+    compared, unlike = similarity.ranking, similarity.unlike
+    output.show(compared, columns, as_json=False, empty="")
+    output.line(f"{len(compared)} compared; {unlike} not: other names or shapes, or too small")
+
+
+def _models(session: WorkspaceSession, ref: str | None, *, every_ref: bool) -> tuple[Reached, ...]:
+    """The models of one commit, or of every ref."""
+    if every_ref:
+        return models_at(session.repository, every_tree(session.repository))
+    revision = session.resolve(ref)
+    return models_at(session.repository, {ref or session.default_ref: revision.commit.tree})
+
+
+def _check_there(models: Sequence[Reached], wanted: Sequence[str]) -> None:
+    for path in wanted:
+        if not any(one.is_below([path]) for one in models):
+            raise NotFoundError(
+                f"no model {path} in the commits looked at. `tensorrepo model ls` lists them; "
+                "--all looks at every ref."
+            )
+
+
+def _size_columns(name: str) -> dict[str, Callable[[tuple[str, DiskUsage]], str]]:
+    """Columns of pairs of a name and what goes by it."""
+    return {
+        name: lambda pair: pair[0],
+        ">logical": lambda pair: output.bytes_text(pair[1].logical_bytes),
+        ">stored": lambda pair: output.bytes_text(pair[1].stored_bytes),
+        ">shared": lambda pair: output.bytes_text(pair[1].shared_bytes),
+        ">unique": lambda pair: output.bytes_text(pair[1].unique_bytes),
+    }
+
+
+def _bases(similarity: Similarity) -> Iterator[str]:
+    """What the model was encoded against, for people."""
+    for base in similarity.bases:
+        bits = "" if base.bits is None else f", {base.bits:.2f} bits of 16 apart"
+        digest = digest_from_bytes(base.model)
+        tensors = output.counted(base.tensors, "tensor")
+        yield f"{tensors} encoded against {digest:.12}: {base.why}{bits}"
+    if not similarity.bases:
+        yield "no tensor was encoded against another model's"

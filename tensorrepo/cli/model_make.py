@@ -1,37 +1,44 @@
-"""`model add`, `slice`, `merge`: commands that make models."""
+"""Commands that store models: `model add`, `slice`, `construct`, `merge`, `repack`."""
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Context, Option
+from typer import Argument, Context, Exit, Option
 
+from tensorrepo.catalog.catalog import read_architecture
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, resolve_path, session_of
-from tensorrepo.cli.complete import complete_entry, complete_place
+from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.model import StoredModelArgument
-from tensorrepo.formats.model.combine.make import remake
-from tensorrepo.formats.model.combine.recipe import ADAPTER, METHODS, make_recipe
-from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.verbs.models import merge, slice_out
-from tensorrepo.workspace.add import add
-from tensorrepo.workspace.models import (
-    adapter_base,
-    find_model,
-    make_model,
-    named_in,
-    recipe_named,
+from tensorrepo.cli.options import (
+    JsonOption,
+    RepoOption,
+    complete_entry,
+    complete_place,
+    model_path,
+    resolve_path,
+    session_of,
 )
-from tensorrepo.workspace.request import Mode, Request
+from tensorrepo.formats.model.maintenance.repack import ALPHA, DEPTH, RepackOptions, repack_models
+from tensorrepo.formats.model.merging.new_model import RULES, remake
+from tensorrepo.formats.model.merging.recipe import ADAPTER, METHODS, make_recipe
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.verbs.models import construct, merge, slice_out
+from tensorrepo.workspace.add import AddMode, AddRequest, add
+from tensorrepo.workspace.change import adapter_base, find_model, make_model, named_in, recipe_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from tensorrepo.formats.model.combine.make import Made
+    from tensorrepo.formats.model.maintenance.repack import RepackReport
+    from tensorrepo.formats.model.merging.new_model import NewModel
     from tensorrepo.verbs.stage import Stage
-    from tensorrepo.workspace.models import Staged
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.workspace.change import StagedModel
+    from tensorrepo.workspace.session import WorkspaceSession
+
 
 AsOption = Annotated[str, Option("--as", metavar="NAME", help="Of the new model.")]
 ReplaceOption = Annotated[bool, Option("--replace", help="NAME may be taken.")]
@@ -74,9 +81,9 @@ def model_add_command(
         tensorrepo model add lora-math/ math --adapter-of llm
     """
     session = session_of(context)
-    mode = Mode.REPLACE if replace else Mode.NEW
+    mode = AddMode.REPLACE if replace else AddMode.NEW
     source = resolve_path(context, path)
-    request = Request(
+    request = AddRequest(
         source,
         "models",
         name.removeprefix("models/"),
@@ -115,7 +122,7 @@ def model_slice_command(
     session = session_of(context)
     source = find_model(session, name)
 
-    def verb(stage: Stage, path: str) -> Made:
+    def verb(stage: Stage, path: str) -> NewModel:
         return slice_out(stage, path, source, first, last)
 
     stage_made(session, new, verb, f"slice of {source.path}", replace=replace, as_json=as_json)
@@ -195,7 +202,7 @@ def model_merge_command(
     total = (under if under is not None and adapter else parents[0]).model.size_bytes
     with output.progress(f"merging into {new}", total) as advance:
 
-        def verb(stage: Stage, path: str) -> Made:
+        def verb(stage: Stage, path: str) -> NewModel:
             return merge(
                 stage, path, recipe, parents, under, progress=lambda _, done: advance(done)
             )
@@ -204,7 +211,7 @@ def model_merge_command(
         stage_made(session, new, verb, what, replace=replace, as_json=as_json)
 
 
-def _remake(session: Session, name: str, *, as_json: bool) -> None:
+def _remake(session: WorkspaceSession, name: str, *, as_json: bool) -> None:
     source = find_model(session, name)
     recipe = recipe_named(source)
     with output.working(f"making {name} again"):
@@ -228,9 +235,9 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def stage_made(
-    session: Session,
+    session: WorkspaceSession,
     name: str,
-    verb: Callable[[Stage, str], Made],
+    verb: Callable[[Stage, str], NewModel],
     what: str,
     *,
     replace: bool,
@@ -238,10 +245,147 @@ def stage_made(
 ) -> None:
     """Make a model, stage it, and say so."""
     with session.here.locked():
-        staged: Staged = make_model(session, name, verb, what, replace=replace)
+        staged: StagedModel = make_model(session, name, verb, what, replace=replace)
     for note in staged.notes:
         output.note(f"note: {note}")
     size = output.bytes_text(staged.bytes)
     line = f"staged {staged.path} ({output.counted(staged.tensors, 'tensor')}, {size})"
     text = line if staged.changed else f"{staged.path} is that already"
     output.answer(asdict(staged), text, as_json=as_json)
+
+
+def model_construct_command(
+    context: Context,
+    new: AsOption,
+    target: Annotated[
+        str | None, Argument(metavar="[PATH]", help="JSON: types and shapes, or a graph.")
+    ] = None,
+    like: Annotated[
+        str | None,
+        Option(
+            "--like",
+            metavar="[REF:]NAME",
+            help="The architecture of this model.",
+            autocompletion=complete_place,
+        ),
+    ] = None,
+    donors: Annotated[
+        list[str] | None,
+        Option(
+            "--from",
+            metavar="[REF:]NAME",
+            help="Take tensors from this model; may be repeated.",
+            autocompletion=complete_place,
+        ),
+    ] = None,
+    rule: Annotated[
+        str | None, Option("--init", help=f"For what nobody has: {', '.join(RULES)}; else refuse.")
+    ] = None,
+    seed: Annotated[int, Option("--seed", help="Of rules that draw numbers.")] = 0,
+    replace: ReplaceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Stage a model of a new architecture that shares all tensors with others that fit.
+
+    The architecture is a JSON file, as `model desc NAME --graph --json` prints one, or types and
+    shapes by name; or --like a model. Tensors come from the first model given with --from that has
+    one of that name, type and shape, else at that place of the common prefix of both graphs.
+
+    Examples:
+        tensorrepo model construct wider.json --from bert --init default --as wider
+        tensorrepo model construct --like v2:net --from v1:net --init zeros --as net2
+        tensorrepo model construct net.json --as net3 --init zeros
+    """
+    session = session_of(context)
+    if (target is None) == (like is None):
+        raise InvalidInputError("give the architecture: a JSON file, or --like a model")
+    wanted: Any = (
+        find_model(session, like).model
+        if like is not None
+        else read_architecture(resolve_path(context, target or ""))
+    )
+    sources = [find_model(session, name) for name in donors or ()]
+
+    def verb(stage: Stage, path: str) -> NewModel:
+        return construct(stage, path, wanted, sources, rule=rule, seed=seed)
+
+    with output.working(f"building {new}"):
+        made = (session, new, verb, f"built of {', '.join(one.path for one in sources) or rule}")
+        stage_made(*made, replace=replace, as_json=as_json)
+
+
+def model_repack_command(
+    context: Context,
+    paths: Annotated[
+        list[str] | None,
+        Argument(metavar="[PATH...]", help="These alone.", autocompletion=complete_entry),
+    ] = None,
+    alpha: Annotated[
+        float, Option("--alpha", help="What a read may cost, of what a whole one costs.")
+    ] = ALPHA,
+    depth: Annotated[
+        int, Option("--depth", help="How many bases a read may pass through.")
+    ] = DEPTH,
+    dry_run: Annotated[bool, Option("--dry-run", help="Measure and tell; store nothing.")] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Store models anew in the fewest bytes such that reads stay quick; commits do not change.
+
+    Models of all commits that a ref leads to are looked at. The old packs stay where they are, and
+    become reclaimable where nothing else reaches them.
+
+    Examples:
+        tensorrepo model repack --dry-run
+        tensorrepo model repack
+        tensorrepo model repack net --alpha 3 --depth 4
+    """
+    session = session_of(context, repo)
+    wishes = RepackOptions(
+        session.author(),
+        time.time_ns(),
+        alpha=alpha,
+        depth=depth,
+        paths=tuple(map(model_path, paths or ())),
+        dry_run=dry_run,
+    )
+    with ExitStack() as bars:
+        # Time that this thread works: what runs beside it on the machine changes no plan.
+        done = repack_models(session.repository, wishes, time.thread_time, _bar_each(bars))
+    figures = output.fields(
+        "models", "tensors", "present_bytes", "planned_bytes", "stored_bytes", "superseded",
+        "reclaimable", "reclaimable_bytes",
+    )  # fmt: skip
+    output.answer(
+        figures(done) | {"dry_run": dry_run}, *_repack_lines(done, dry_run=dry_run), as_json=as_json
+    )
+    if not done.changed and not dry_run:
+        raise Exit(NOTHING_TO_DO)
+
+
+def _bar_each(bars: ExitStack) -> Callable[[str, int, int], None]:
+    """A bar for each step, one after the other."""
+    shown: dict[str, Callable[[int], None]] = {}
+
+    def advance(what: str, done: int, size: int) -> None:
+        if what not in shown:
+            bars.close()
+            shown[what] = bars.enter_context(output.progress(f"{what} tensors", size))
+        shown[what](done)
+
+    return advance
+
+
+def _repack_lines(done: RepackReport, *, dry_run: bool) -> Iterator[str]:
+    """What was done, for people."""
+    looked = f"{output.counted(done.models, 'model')}, {output.counted(done.tensors, 'tensor')}"
+    present, planned = (output.bytes_text(one) for one in (done.present_bytes, done.planned_bytes))
+    if dry_run:
+        yield f"{looked}: {present} that nothing else reaches could be about {planned}"
+    elif not done.changed:
+        yield f"{looked}: nothing to save; {present} would be about {planned}"
+    else:
+        yield f"{looked}: {output.bytes_text(done.stored_bytes)} in place of {present}"
+        freed = output.bytes_text(done.reclaimable_bytes)
+        packs = output.counted(len(done.reclaimable), "pack")
+        yield f"{freed} in {packs} are reached by nothing any more"

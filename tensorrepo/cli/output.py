@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from tensorrepo.formats import wording
+from tensorrepo.formats.common import arguments
 from tensorrepo.repo.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tensorrepo.repo.errors import Error
 
 
-bytes_text = wording.bytes_text
-counted = wording.counted
-printable = wording.printable
+bytes_text = arguments.bytes_text
+counted = arguments.counted
+printable = arguments.printable
 
 
 def line(text: str = "") -> None:

@@ -1,4 +1,4 @@
-"""`registry`: models by name, their versions, and aliases that name one of them."""
+"""Model registry: named models, their versions and aliases."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, model_path, pair, session_of
-from tensorrepo.cli.complete import complete_place, complete_registered
-from tensorrepo.cli.handle import handle_of
-from tensorrepo.model import model_at
+from tensorrepo.cli.options import (
+    JsonOption,
+    RepoOption,
+    complete_place,
+    complete_registered,
+    model_path,
+    pair,
+    session_of,
+)
+from tensorrepo.cli.sdk_handle import handle_of
+from tensorrepo.models.model import model_at
+from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
-from tensorrepo.repo.revisions import split_path
 
 if TYPE_CHECKING:
-    from tensorrepo.registry import AliasMove, RegisteredVersion, Registry
+    from tensorrepo.catalog.registry import AliasMove, RegisteredVersion, Registry
 
 ModelArgument = Annotated[
     str,

@@ -1,29 +1,94 @@
-"""`runs`: what trainings read, made and logged."""
+"""Training runs, charts of their metrics, and lineage: `runs ...`, `lineage`."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-from typer import Argument, Context, Option
+import numpy as np
+from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.chart import chart, sparkline
-from tensorrepo.cli.common import JsonOption, RepoOption, json_pair
-from tensorrepo.cli.handle import handle_of
-from tensorrepo.formats.run.document import STATUSES
+from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.options import JsonOption, RepoOption, json_pair, session_of
+from tensorrepo.cli.sdk_handle import handle_of
+from tensorrepo.formats.runs.run_record import STATUSES
+from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.runrecord import STALE
+from tensorrepo.runs.record import STALE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from tensorrepo.runrecord import RunRecord
+    from numpy.typing import NDArray
+
+    from tensorrepo.catalog.lineage import Kinship, Lineage
+    from tensorrepo.repository import Repository
+    from tensorrepo.runs.record import RunRecord
+    from tensorrepo.workspace.session import WorkspaceSession
+
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_NOTHING: Final = "·"  # where no value is finite
+_LABEL: Final = 10
+
+
+def sparkline(values: NDArray[np.float64], width: int = 40) -> str:
+    """One line: means of equally many points, from the smallest to the largest of them."""
+    means = _means(values, width)
+    return "".join(_BARS[level] if level >= 0 else _NOTHING for level in _levels(means, 8))
+
+
+def chart(values: NDArray[np.float64], width: int = 64, height: int = 10) -> Iterator[str]:
+    """Lines of a chart, the largest mean on top, with labels of the smallest and the largest."""
+    means = _means(values, width)
+    levels = _levels(means, height * 8)
+    finite = means[np.isfinite(means)]
+    labels = {height - 1: finite.max(), 0: finite.min()} if len(finite) else {}
+    for row in reversed(range(height)):
+        label = f"{labels[row]:.4g}" if row in labels else ""
+        cells = "".join(_cell(level - row * 8) for level in levels)
+        yield f"{label:>{_LABEL}} ┤{cells}".rstrip()
+
+
+def _cell(level: int) -> str:
+    return " " if level < 0 else _BARS[min(level, 7)]
+
+
+def _means(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """Means of the finite values of at most `width` stretches; NaN where there is none."""
+    count = min(width, len(values))
+    if not count:
+        return np.empty(0)
+    stretch = np.arange(len(values)) * count // len(values)
+    finite = np.isfinite(values)
+    numbers = np.bincount(stretch[finite], minlength=count)
+    # Shares, not sums: what is near the largest float must not become infinite.
+    shares = values[finite] / np.maximum(numbers, 1)[stretch[finite]]
+    sums = np.bincount(stretch[finite], shares, minlength=count)
+    return np.where(numbers > 0, sums, math.nan)
+
+
+def _levels(means: NDArray[np.float64], steps: int) -> list[int]:
+    """From 0 to steps - 1, by how large; -1 for what is not finite."""
+    finite = means[np.isfinite(means)]
+    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+    span: Any = high / 2 - low / 2  # halves: the difference itself may be infinite
+    return [
+        -1 if not math.isfinite(mean) else _level(mean / 2 - low / 2, span, steps)
+        for mean in means.tolist()
+    ]
+
+
+def _level(above: float, span: float, steps: int) -> int:
+    return steps // 2 if not span else min(int(above / span * steps), steps - 1)
+
 
 MetricOption = Annotated[
     list[str] | None, Option("--metric", metavar="NAME", help="Only this one; repeatable.")
@@ -275,3 +340,125 @@ def _run_document(run: RunRecord, metrics: Iterable[str] = ()) -> dict[str, Any]
         for name, one in logged.items()
     }
     return document | ({"points": points} if points else {})
+
+
+def lineage_command(
+    context: Context,
+    path: Annotated[
+        str, Argument(metavar="[REF:]PATH", help="Such as models/net, runs/exp1, or a URL.")
+    ],
+    up: Annotated[bool, Option("--up", help="What it came from (this is the default).")] = False,
+    down: Annotated[bool, Option("--down", help="What came from it.")] = False,
+    depth: Annotated[int | None, Option(min=1, help="So many edges away at most.")] = None,
+    relation: Annotated[
+        list[str] | None,
+        Option("--relation", metavar="WORD", help="Only over these edges; repeatable."),
+    ] = None,
+    all_versions: Annotated[
+        bool, Option("--all-versions", help="Of all that was ever at PATH.")
+    ] = False,
+    dot: Annotated[bool, Option("--dot", help="For Graphviz.")] = False,
+    deleted: Annotated[
+        bool, Option("--deleted", help="Models that saw rows which the dataset has no more.")
+    ] = False,
+    data_since: Annotated[
+        str | None,
+        Option(
+            "--data-since", metavar="[REF:]MODEL", help="What its data differ in from this one's."
+        ),
+    ] = None,
+    reproducible: Annotated[
+        bool, Option("--reproducible", help="Whether it can be made again; exits with 1 if not.")
+    ] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a model, a dataset or a run came from, or what was made of it.
+
+    Edges are noted by runs, imports, merges and the like. `--relation` takes their words:
+    trained-on, fine-tuned-from, merged-from, derived-from, imported-from, made-by and others.
+
+    Examples:
+        tensorrepo lineage models/net
+        tensorrepo lineage v1:datasets/photos --down --relation trained-on
+        tensorrepo lineage models/net --up --down --dot > net.dot
+        tensorrepo lineage datasets/photos --deleted
+        tensorrepo lineage models/net --data-since v1:models/net
+        tensorrepo lineage models/net --reproducible
+    """
+    ask = partial(_lineage_of, session_of(context, repo), handle_of(context, repo))
+    lineage = ask(path, all_versions=all_versions)
+    if deleted:
+        _show_deleted(lineage, as_json=as_json)
+    elif data_since is not None:
+        _show_changes(ask(data_since), lineage, as_json=as_json)
+    elif reproducible:
+        _show_findings(lineage, as_json=as_json)
+    else:
+        kin: dict[str, Kinship] = {}
+        if up or not down:
+            kin["ancestors"] = lineage.ancestors(depth=depth, relations=relation or ())
+        if down:
+            kin["descendants"] = lineage.descendants(depth=depth, relations=relation or ())
+        _show_kin(kin, dot=dot, as_json=as_json)
+
+
+def _lineage_of(
+    session: WorkspaceSession, handle: Repository, text: str, *, all_versions: bool = False
+) -> Lineage:
+    if "://" in text or text.startswith("runs/"):
+        return handle.lineage(text)
+    ref, path = split_path(text) if ":" in text else (session.default_ref, text)
+    commit = session.resolve(ref).digest
+    return handle.lineage(path or "", commit, all_versions=all_versions)
+
+
+def _show_kin(kin: dict[str, Kinship], *, dot: bool, as_json: bool) -> None:
+    if as_json:
+        output.json_value({name: kinship.to_json() for name, kinship in kin.items()})
+        return
+    if dot:
+        one, *others = kin.values()
+        output.line(one.joined(others[0]).dot() if others else one.dot())
+        return
+    for name, kinship in kin.items():
+        if len(kin) > 1:
+            output.line(f"{name}:")
+        output.lines(output.printable(text, keep="\n") for text in kinship.lines())
+
+
+def _show_deleted(lineage: Lineage, *, as_json: bool) -> None:
+    columns = {
+        "model": "model.path",
+        "version": lambda saw: saw.model.key[:12],
+        "trained on": lambda saw: saw.dataset.key[:12],
+        "rows gone": "summary",
+        "saw of it": "seen",
+    }
+    empty = "no model was trained on rows that are gone"
+    records = lineage.saw_deleted()
+    output.show(records, columns, as_json=as_json, document=_summarized, empty=empty)
+
+
+def _show_changes(old: Lineage, new: Lineage, *, as_json: bool) -> None:
+    columns = {
+        "dataset": "path",
+        "old": lambda change: (change.old or "-")[:12],
+        "new": lambda change: (change.new or "-")[:12],
+        "what differs": "summary",
+    }
+    empty = "of neither model is it known what it was trained on"
+    changes = old.data_changes(new)
+    output.show(changes, columns, as_json=as_json, document=_summarized, empty=empty)
+
+
+def _summarized(record: Any) -> dict[str, Any]:
+    return {**msgspec.to_builtins(record), "summary": record.summary}
+
+
+def _show_findings(lineage: Lineage, *, as_json: bool) -> None:
+    findings = lineage.reproducible()
+    columns = {"": lambda one: "yes" if one.ok else "NO", "needed": "what", "why": "why"}
+    output.show(findings, columns, as_json=as_json)
+    if not all(one.ok for one in findings):
+        raise Exit(NOTHING_TO_DO)

@@ -1,33 +1,113 @@
-"""`sql`: questions to datasets and the catalog."""
+"""SQL queries, their prompt, and views, which keep the rows that a query chose."""
 
 from __future__ import annotations
 
 import secrets
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
+from tensorrepo.catalog.sql import RepositoryTables, sql
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, json_pair, resolve_path, session_of
-from tensorrepo.cli.complete import complete_ref
-from tensorrepo.cli.handle import handle_of
-from tensorrepo.cli.sqlprompt import prompt
+from tensorrepo.cli.options import (
+    JsonOption,
+    RepoOption,
+    complete_place,
+    complete_ref,
+    json_pair,
+    resolve_path,
+    session_of,
+)
+from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import parse_size
-from tensorrepo.query.duck import MEMORY, Session, Settings
-from tensorrepo.query.results import as_text
-from tensorrepo.query.sandbox import Limits
-from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.sql import RepositoryTables, sql
+from tensorrepo.formats.views import diff_views, open_view
+from tensorrepo.query.sql.duck import MEMORY, DuckSession, Settings
+from tensorrepo.query.sql.functions import NAMES
+from tensorrepo.query.sql.results import as_text
+from tensorrepo.query.untrusted.sandbox import QueryLimits
+from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.verbs.views import REFRESH_LIMITS
+from tensorrepo.workspace.change import stage_view, staged_view, view_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tensorrepo.query.results import Result
-    from tensorrepo.workspace.session import Session as WorkSession
+    from tensorrepo.connect import Machine
+    from tensorrepo.formats.views import StoredView
+    from tensorrepo.query.sql.results import Result
+    from tensorrepo.workspace.session import WorkspaceSession as WorkSession
+
+
+MARK = "tensorrepo> "
+MORE = "       ...> "
+WORDS = (
+    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "JOIN", "USING", "AS", "AND", "OR",
+    "NOT", "IN", "BETWEEN", "DESCRIBE", "SUMMARIZE", "EXPLAIN", "count(*)", "row_id", "row_number",
+)  # fmt: skip
+
+
+def prompt(
+    ask: Callable[[str], None], tables: Callable[[], Iterable[str]], machine: Machine
+) -> None:
+    """Read queries until the end of input; each ends with a semicolon.
+
+    Args:
+        ask: answers one.
+        tables: names of tables, for completion.
+        machine: whose home keeps the history.
+
+    Raises:
+        UnsupportedError: prompt_toolkit is not installed.
+    """
+    try:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.history import FileHistory
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "the prompt needs prompt_toolkit: `pip install tensorrepo[sql]`; or give a query"
+        ) from error
+    words = [*WORDS, *sorted(NAMES), *sorted(tables())]
+    lines: Any = PromptSession(
+        history=FileHistory(str(_history(machine))),
+        completer=WordCompleter(words, ignore_case=True),
+    )
+    converse(lines.prompt, ask)
+
+
+def converse(read: Callable[[str], str], ask: Callable[[str], None]) -> None:
+    """`ask` each query that `read` gives, line by line; Ctrl-C leaves one, Ctrl-D all."""
+    waiting: list[str] = []
+    while True:
+        try:
+            line = read(MORE if waiting else MARK)
+            if not waiting and line.strip() in ("quit", "exit", "\\q"):
+                return
+            waiting.append(line)
+            if line.rstrip().endswith(";"):
+                query, waiting = "\n".join(waiting), []
+                ask(query)
+        except KeyboardInterrupt:
+            waiting = []
+        except EOFError:
+            return
+        except Error as error:
+            output.failure(error)
+
+
+def _history(machine: Machine) -> Path:
+    state = machine.environment.get("XDG_STATE_HOME")
+    base = machine.cwd / state if state else machine.home / ".local" / "state"
+    folder = base / "tensorrepo"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "sql_history"
+
 
 FORMATS = ("table", "csv", "json", "parquet", "arrow")
 _SUFFIXES = {
@@ -90,12 +170,12 @@ def sql_command(
             raise InvalidInputError("--untrusted answers one query: give it, or - to read it")
         if path is not None:
             raise InvalidInputError("-o keeps the rows of one query: give it, or - to read it")
-        connection = Session(tables, Settings(memory=f"{size}B"))
+        connection = DuckSession(tables, Settings(memory=f"{size}B"))
         ask = partial(_ask, connection, params, chosen)
         prompt(ask, tables.known, session.machine)
         return
     text = sys.stdin.read() if query in (None, "-") else query
-    limits = Limits(seconds=seconds, memory_bytes=size) if untrusted else None
+    limits = QueryLimits(seconds=seconds, memory_bytes=size) if untrusted else None
     result = sql(
         handle.context, str(text), ref=at, params=params, memory=f"{size}B", untrusted=limits
     )
@@ -114,7 +194,7 @@ def _commit(session: WorkSession, ref: str | None) -> str:
     return "main" if tip is None else tip
 
 
-def _ask(connection: Session, params: dict[str, Any] | None, form: str, text: str) -> None:
+def _ask(connection: DuckSession, params: dict[str, Any] | None, form: str, text: str) -> None:
     """Answer one query of the prompt: with the parameters that it names, for it need not all."""
     named = connection.parameters(text) if params else frozenset()
     used = {name: value for name, value in (params or {}).items() if name in named}
@@ -218,3 +298,118 @@ _TEXTS: dict[str, Callable[[Any, Callable[[bytes], Any]], None]] = {
     "json": _json_rows,
     "table": _table,
 }
+
+
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Of the view.")]
+
+
+def view_create_command(
+    context: Context,
+    name: NameArgument,
+    query: Annotated[str, Argument(help="SQL whose column row_id says which rows.")],
+    replace: Annotated[bool, Option("--replace", help="The name may be taken.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose rows of a dataset of HEAD by a query, and stage which they are.
+
+    A view is read, streamed, exported and queried as a dataset is. It keeps its rows when the
+    dataset changes; `view refresh` asks again.
+
+    Examples:
+        tensorrepo view create rare "SELECT row_id FROM fashion WHERE label = 3"
+    """
+    session, handle = session_of(context), handle_of(context)
+    made = stage_view(session, handle.context, name, query, replace=replace)
+    text = f"{view_path(name)}: {made.rows:,} rows of {made.path}, staged"
+    output.answer(_document(view_path(name), made), text, as_json=as_json)
+
+
+def view_refresh_command(
+    context: Context,
+    name: NameArgument,
+    seconds: Annotated[
+        float, Option(min=0.01, help="Stop the query after so long.")
+    ] = REFRESH_LIMITS.seconds,
+    memory: Annotated[str, Option(help="Bytes that the query may take.")] = MEMORY,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the query of a view again, of what HEAD has now, and stage the answer.
+
+    Somebody else may have written it, so a process that can reach nothing answers it. A query that
+    needs more, or temporary files, is asked by `view create --replace`.
+
+    Examples:
+        tensorrepo view refresh rare
+        tensorrepo view refresh rare --seconds 3600
+    """
+    size = parse_size(memory, "--memory", 1)
+    limits = replace(REFRESH_LIMITS, seconds=seconds, memory_bytes=size)
+    session, handle = session_of(context), handle_of(context)
+    before = staged_view(session, name)
+    after = stage_view(session, handle.context, name, before.sql, replace=True, limits=limits)
+    diff = diff_views(before, after)
+    counts = {"added": len(diff.added), "removed": len(diff.removed)}
+    text = f"{view_path(name)}: {after.rows:,} rows ({diff.summary}), staged"
+    output.answer(_document(view_path(name), after) | counts, text, as_json=as_json)
+
+
+def view_ls_command(
+    context: Context,
+    ref: Annotated[str | None, Argument(help="Commit; HEAD if none is given.")] = None,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the views of a commit.
+
+    Examples:
+        tensorrepo view ls
+        tensorrepo view ls v1
+    """
+    session = session_of(context, repo)
+    tree, objects = session.resolve(ref).commit.tree, session.repository.objects
+    views = [
+        (path, open_view(objects, entry.digest))
+        for path, entry in session.repository.entries(tree, "views/")
+        if entry.kind is Kind.VIEW
+    ]
+    columns = {
+        "view": lambda named: named[0],
+        ">rows": lambda named: f"{named[1].rows:,}",
+        "of": lambda named: named[1].path,
+        "query": lambda named: named[1].sql,
+    }
+    output.show(views, columns, as_json=as_json, document=lambda named: _document(*named))
+
+
+def view_show_command(
+    context: Context,
+    name: Annotated[
+        str, Argument(metavar="[REF:]NAME", help="A view.", autocompletion=complete_place)
+    ],
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a view is of: its query, dataset and commit.
+
+    Examples:
+        tensorrepo view show rare
+        tensorrepo view show v1:rare --json
+    """
+    session = session_of(context, repo)
+    _, path, entry = session.find(name)
+    if entry.kind is not Kind.VIEW:
+        raise InvalidInputError(f"{path} is a {entry.kind.label}, not a view")
+    view = open_view(session.repository.objects, entry.digest)
+    query = output.printable(view.sql, keep="\n")
+    output.answer(
+        _document(path, view),
+        f"{path}  {view.rows:,} rows in {len(view.runs):,} runs",
+        f"of      {output.printable(view.path)} ({view.dataset:.12}) at commit {view.commit:.12}",
+        f"query   {query}",
+        as_json=as_json,
+    )
+
+
+def _document(path: str, view: StoredView) -> dict[str, Any]:
+    queried = output.fields("dataset_path=path", "dataset", "commit", "sql")
+    return {"path": path, "rows": view.rows, "runs": len(view.runs)} | queried(view)

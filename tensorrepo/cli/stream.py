@@ -1,4 +1,4 @@
-"""`stream`."""
+"""Streaming of a dataset at the terminal: speed, plan and profile of a training loop."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.common import JsonOption, RepoOption, session_of
-from tensorrepo.cli.complete import complete_place
+from tensorrepo.cli.options import JsonOption, RepoOption, complete_place, session_of
 from tensorrepo.connect import parse_size, world
-from tensorrepo.formats.dataset.profile import SECONDS, Profile, profile
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.stream import Stream, stream
-from tensorrepo.formats.dataset.streaming.batching.decode import Decode
+from tensorrepo.datasets.profile_plot import draw
+from tensorrepo.datasets.sql_edit import row_selection
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.streaming.collate.decode import Decode
 from tensorrepo.formats.dataset.streaming.options import Sampling
-from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
-from tensorrepo.formats.view import live_numbers, open_view
+from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
+from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
+from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
+from tensorrepo.formats.views import live_numbers, open_view
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.objects import Kind
-from tensorrepo.sqledit import row_selection
-from tensorrepo.stallpicture import draw
+from tensorrepo.repo.objects.envelope import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorrepo.repo.trees import Entry
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.workspace.session import WorkspaceSession
 
 ORDERS: dict[str, Shuffle] = {
     "pages": "pages", "global": "global", "buffer": "buffer", "no": False,
@@ -132,7 +131,7 @@ def stream_command(
         _run(reader, path, epochs, as_json=as_json)
 
 
-def _rows_at(session: Session, entry: Entry) -> tuple[Dataset, Any]:
+def _rows_at(session: WorkspaceSession, entry: Entry) -> tuple[StoredDataset, Any]:
     """A dataset, and which of its rows are meant: a view's; None: all."""
     objects = session.repository.objects
     if entry.kind is Kind.DATASET:
@@ -142,7 +141,7 @@ def _rows_at(session: Session, entry: Entry) -> tuple[Dataset, Any]:
     return dataset, live_numbers(dataset, view)
 
 
-def _run(reader: Stream, path: str, epochs: int, *, as_json: bool) -> None:
+def _run(reader: BatchStream, path: str, epochs: int, *, as_json: bool) -> None:
     rows = 0
     begun = time.perf_counter()
     with output.working(f"streaming {path}"):
@@ -164,8 +163,8 @@ def _run(reader: Stream, path: str, epochs: int, *, as_json: bool) -> None:
 
 
 def _profile(
-    dataset: Dataset,
-    opened: Callable[[Dataset], Stream],
+    dataset: StoredDataset,
+    opened: Callable[[StoredDataset], BatchStream],
     path: str,
     step_seconds: float,
     seconds: float,

@@ -1,1 +1,1 @@
-"""Verbs of the SDK and the command line, each written once."""
+"""Verbs of the SDK and the command line, each written once against a stage."""

@@ -7,29 +7,32 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.jsonvalues import as_plain
-from tensorrepo.formats.lineage import ADAPTER_OF
-from tensorrepo.formats.model.bases import Against
-from tensorrepo.formats.model.combine.adapter import adapter_of
-from tensorrepo.formats.model.combine.adapternames import declare
-from tensorrepo.formats.model.combine.construct import construct_model
-from tensorrepo.formats.model.combine.make import Placed, merge_models, slice_model
+from tensorrepo.checks import mapping
+from tensorrepo.formats.common.json import as_plain
+from tensorrepo.formats.common.provenance import ADAPTER_OF
+from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
-from tensorrepo.formats.model.source import ModelSource, source_of
-from tensorrepo.formats.model.write import store_model
-from tensorrepo.given import mapping
-from tensorrepo.model import Model, model_at
+from tensorrepo.formats.model.merging.adapters import adapter_of, declare
+from tensorrepo.formats.model.merging.new_model import (
+    ModelRef,
+    construct_model,
+    merge_models,
+    slice_model,
+)
+from tensorrepo.formats.model.write.model_source import ModelSource, source_of
+from tensorrepo.formats.model.write.model_writer import store_model
+from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tensorrepo.formats.lineage import Edge
-    from tensorrepo.formats.model.combine.make import Made
-    from tensorrepo.formats.model.combine.recipe import Recipe
-    from tensorrepo.formats.model.report import Written
-    from tensorrepo.formats.model.write import Progress
-    from tensorrepo.repo.trees import Entry
+    from tensorrepo.formats.common.provenance import ProvenanceEdge
+    from tensorrepo.formats.model.merging.new_model import NewModel
+    from tensorrepo.formats.model.merging.recipe import Recipe
+    from tensorrepo.formats.model.write.model_writer import WriteProgress
+    from tensorrepo.formats.model.write.tensor_writer import WrittenModel
+    from tensorrepo.repo.history.trees import Entry
     from tensorrepo.verbs.stage import Stage
 
 
@@ -87,12 +90,12 @@ def save(
     *,
     base: Entry | None,
     known: Iterable[Entry],
-    lineage: Iterable[Edge],
+    lineage: Iterable[ProvenanceEdge],
     files: Mapping[str, Any] | None = None,
     metadata: Any = None,
     metrics: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> Written:
+    progress: WriteProgress | None = None,
+) -> WrittenModel:
     """Store a model at a path of a stage; see `Transaction.save_model`.
 
     Args:
@@ -115,7 +118,7 @@ def save(
         metrics=checked_metrics(metrics),
         lineage=lineage,
         known=known,
-        against=Against(base),
+        against=DeltaOptions(base),
         progress=progress,
     )
     # A base may be of a commit that no ref leads to: its packs may have been condemned before.
@@ -127,19 +130,19 @@ def merge(
     stage: Stage,
     path: str,
     recipe: Recipe,
-    parents: Sequence[Placed],
-    base: Placed | None,
+    parents: Sequence[ModelRef],
+    base: ModelRef | None,
     *,
     metrics: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> Made:
+    progress: WriteProgress | None = None,
+) -> NewModel:
     """Blend models as a recipe says; see `Transaction.merge_models`."""
     checked = checked_metrics(metrics)
     made = merge_models(stage.objects, recipe, parents, base, metrics=checked, progress=progress)
     return _staged(stage, path, made)
 
 
-def slice_out(stage: Stage, path: str, source: Placed, first: str, last: str) -> Made:
+def slice_out(stage: Stage, path: str, source: ModelRef, first: str, last: str) -> NewModel:
     """Cut a sub-network out; see `Transaction.slice_model`."""
     return _staged(stage, path, slice_model(stage.objects, source, first, last))
 
@@ -148,18 +151,18 @@ def construct(
     stage: Stage,
     path: str,
     target: Any,
-    donors: Sequence[Placed],
+    donors: Sequence[ModelRef],
     *,
     tensors: Mapping[str, Any] | None = None,
     rule: str | None = None,
     seed: int = 0,
-) -> Made:
+) -> NewModel:
     """Build an architecture out of donors; see `Transaction.construct_model`."""
     made = construct_model(stage.objects, target, donors, tensors=tensors, rule=rule, seed=seed)
     return _staged(stage, path, made)
 
 
-def _staged(stage: Stage, path: str, made: Made) -> Made:
+def _staged(stage: Stage, path: str, made: NewModel) -> NewModel:
     # Its tensors may be of a commit that no ref leads to.
     stage.stage(path, made.entry, since=0)
     return made
@@ -190,7 +193,7 @@ def adapter_edge(
     tensors: Any,
     files: Mapping[str, Any] | None,
     metadata: Mapping[str, Any] | None,
-) -> Edge:
+) -> ProvenanceEdge:
     """The edge from an adapter that is to be stored to its base."""
     weights = tensors if isinstance(tensors, ModelSource) else source_of(tensors)
     source = replace(
@@ -201,7 +204,7 @@ def adapter_edge(
     return placed(base).edge(ADAPTER_OF, **declare(base.stored, source).to_json())
 
 
-def placed(model: Model) -> Placed:
+def placed(model: Model) -> ModelRef:
     """A model of the SDK, for those who store.
 
     Raises:
@@ -212,4 +215,4 @@ def placed(model: Model) -> Placed:
             f"expected a model of a repository, as `repo.model(...)` gives it, "
             f"got {type(model).__name__}"
         )
-    return Placed(model.stored, model.path, model.commit)
+    return ModelRef(model.stored, model.path, model.commit)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.trees import Entry
-    from tensorrepo.repo.writer import ObjectWriter
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.repo.objects.writer import ObjectWriter
 
 
 class Stage(Protocol):

@@ -1,4 +1,4 @@
-"""Views: which rows of a dataset a query chooses, stored as an entry."""
+"""Views on a stage: which rows of a dataset a query chooses."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tensorrepo.formats.dataset.editing.where import rows_of_ids
-from tensorrepo.formats.dataset.tree.rowruns import ROW_ID
-from tensorrepo.formats.view import make_view, write_view
-from tensorrepo.given import text
-from tensorrepo.query.duck import Session, Settings
-from tensorrepo.query.sandbox import Limits, query_sandboxed
+from tensorrepo.catalog.sql import RepositoryTables
+from tensorrepo.checks import text
+from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
+from tensorrepo.formats.dataset.selecting.select_rows import rows_of_ids
+from tensorrepo.formats.views import make_view, write_view
+from tensorrepo.query.sql.duck import DuckSession, Settings
+from tensorrepo.query.untrusted.sandbox import QueryLimits, query_sandboxed
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
-from tensorrepo.sql import RepositoryTables
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
+    from tensorrepo.catalog.sql import Used
     from tensorrepo.context import Context
-    from tensorrepo.query.results import Result
+    from tensorrepo.query.sql.results import Result
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects import Link, ObjectSink
-    from tensorrepo.sql import Used
+    from tensorrepo.repo.objects.envelope import Link, ObjectSink
     from tensorrepo.verbs.stage import Stage
 
 ID_DIGITS = 16
 KEPT_IDS = 1 << 20  # so many of them are not looked at before there are more
-REFRESH_LIMITS = Limits(seconds=600.0, memory_bytes=1 << 30, rows=1 << 40, bytes=1 << 40)
+REFRESH_LIMITS = QueryLimits(seconds=600.0, memory_bytes=1 << 30, rows=1 << 40, bytes=1 << 40)
 
 
 def create_view(
@@ -42,7 +42,7 @@ def create_view(
     path: str,
     commit: Digest,
     query: str,
-    limits: Limits | None = None,
+    limits: QueryLimits | None = None,
 ) -> Link:
     """Ask for rows of a commit, and stage which they are; see `store_view`.
 
@@ -67,7 +67,7 @@ def store_view(
     objects: ObjectSink,
     commit: Digest,
     query: str,
-    limits: Limits | None = None,
+    limits: QueryLimits | None = None,
 ) -> Link:
     """Ask for rows, and store which they are.
 
@@ -90,7 +90,7 @@ def store_view(
     if limits is not None:
         ids = _ids_of(query_sandboxed(tables, query, limits), tables)
     else:
-        session = Session(tables, Settings(external=False))
+        session = DuckSession(tables, Settings(external=False))
         try:
             ids = _ids_of(session.select(query), tables)
         finally:

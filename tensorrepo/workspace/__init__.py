@@ -1,1 +1,1 @@
-"""What the working commands do: one module for each verb of a workspace."""
+"""Workspace: a folder on a repository, what is staged in it, and its commands."""

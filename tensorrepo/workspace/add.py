@@ -1,61 +1,308 @@
-"""How does a file or a folder become a staged entry?
+"""Adding of files and folders: stored as a dataset, a model or plain files, then staged.
 
-Reads what lies at a path, stores it as a dataset, a model or plain files, and stages the name.
-Nothing is staged, and nothing of a workspace changes, before all of it is stored.
+Nothing is staged, and nothing of a workspace changes, before all of it is stored. Of a long `add`
+of a dataset what is stored so far is made durable after every stretch, kept by the lease of the
+staging area and noted in the workspace. The same command on the same files goes on behind it.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+import mmap
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.codecs.choice import parse_codec
-from tensorrepo.formats.dataset.columns.lenient import Misfits
-from tensorrepo.formats.dataset.evolve import set_properties
-from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
+from tensorrepo.formats.common.arguments import counted
+from tensorrepo.formats.common.buffer_codecs import parse_codec
+from tensorrepo.formats.common.provenance import ADAPTER_OF, imported_from
+from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
+from tensorrepo.formats.dataset.ingest import CHECKPOINT_BYTES, ingest
+from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
+from tensorrepo.formats.dataset.schema.lenient import Misfits
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.exchange import registry
+from tensorrepo.formats.exchange.base import Ignore, read_ignore
 from tensorrepo.formats.exchange.checkpoints.models import read_model
-from tensorrepo.formats.lineage import ADAPTER_OF, imported_from
-from tensorrepo.formats.model.combine.adapternames import declare
-from tensorrepo.formats.wording import counted
-from tensorrepo.origins import file_facts
-from tensorrepo.repo.attempt import entry_digests, tree_of
+from tensorrepo.formats.model.merging.adapters import declare
+from tensorrepo.repo.changes.transaction import entry_digests, tree_of
 from tensorrepo.repo.errors import (
     ConflictError,
     InvalidInputError,
     NotFoundError,
+    PermissionDenied,
+    StorageError,
 )
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.names import check_path
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
-from tensorrepo.repo.workspace import Tracked, changed_files, describe_files
-from tensorrepo.repo.writer import ObjectWriter
-from tensorrepo.verbs.adopt import Wish, adopt
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.verbs.exchange import AdoptionRequest, adopt
 from tensorrepo.verbs.models import save
-from tensorrepo.workspace.add_files import add_files
-from tensorrepo.workspace.ingest import forget_unfinished, ingest_dataset
-from tensorrepo.workspace.models import find_model
-from tensorrepo.workspace.request import Added, Mode, Request, existing_entry
-from tensorrepo.workspace.session import entry_at
-from tensorrepo.workspace.stage import WorkspaceStage, begin_stage
-from tensorrepo.workspace.staging import held
+from tensorrepo.verbs.provenance import edge_of_reading, file_facts
+from tensorrepo.workspace.change import find_model
+from tensorrepo.workspace.session import RESERVED, entry_at
+from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
+from tensorrepo.workspace.state import Tracked, Unfinished, changed_files, describe_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from tensorrepo.formats.exchange.base import Reading
-    from tensorrepo.formats.lineage import Edge
-    from tensorrepo.formats.model.report import WriteReport
-    from tensorrepo.formats.model.source import ModelSource
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.formats.common.provenance import ProvenanceEdge
+    from tensorrepo.formats.dataset.schema.lenient import Misfit, OnMisfit
+    from tensorrepo.formats.exchange.base import OpenedSource
+    from tensorrepo.formats.model.write.model_source import ModelSource
+    from tensorrepo.formats.model.write.tensor_writer import WriteReport
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.verbs.stage import Stage
+    from tensorrepo.workspace.session import WorkspaceSession
+
+
+class AddMode(Enum):
+    """What to do with a name that exists."""
+
+    NEW = "new"
+    APPEND = "append"
+    SYNC = "sync"
+    REPLACE = "replace"
+    UPSERT = "upsert"
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequest:
+    """What is to be added. `space` is the top folder of the tree: datasets, models or files."""
+
+    source: Path
+    space: str
+    name: str
+    mode: AddMode = AddMode.NEW
+    format: str | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    on_error: OnMisfit = "raise"
+    codec: str = "none"
+    key: tuple[str, ...] = ()  # of Mode.UPSERT
+    base: str | None = None  # of a model: REF:models/NAME to store the difference from
+    adapter_of: str | None = None  # of a model: it is an adapter to REF:NAME
+    adapter_scale: float | None = None  # of its products, where no config of it says so
+
+    @property
+    def path(self) -> str:
+        return f"{self.space}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """One entry that was staged; `changed` False: the name held exactly that already."""
+
+    path: str
+    rows: int
+    bytes: int
+    changed: bool
+    notes: tuple[str, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+
+
+def existing_entry(stage: Stage, request: AddRequest) -> Entry | None:
+    """The entry that the request is about, when there is one.
+
+    Raises:
+        ConflictError: there is one, and the request does not say what to do with it.
+    """
+    existing = stage.entry(request.path)
+    if existing is not None and request.mode is AddMode.NEW:
+        raise ConflictError(f"{request.path} exists. {_ways_on(request)}")
+    if request.mode in {AddMode.APPEND, AddMode.UPSERT} and request.space != "datasets":
+        raise InvalidInputError(
+            f"--{request.mode.value} adds rows to datasets; use --sync or --replace here"
+        )
+    return existing
+
+
+def _ways_on(request: AddRequest) -> str:
+    """What can be said of an entry that exists; rows are added to datasets alone."""
+    if request.space != "datasets":
+        return "Choose another name, or give --replace."
+    return (
+        "Say what you mean: --append adds rows to it, --upsert KEY updates those whose key it has, "
+        "--sync makes it what the path is now, --replace starts it anew."
+    )
+
+
+SMALL_FILE_BYTES = 1 << 20
+
+
+def add_files(stage: WorkspaceStage, request: AddRequest) -> list[Added]:
+    """Store a file, or each file of a folder, as it is."""
+    if request.options or request.format:
+        raise InvalidInputError("--file stores files as they are: it takes no format, no options")
+    parts = _files_of(request)
+    requests = [AddRequest(place, "files", name, request.mode) for name, place in parts.items()]
+    for one in requests:
+        existing_entry(stage, one)
+    added = []
+    for one in requests:
+        size = one.source.stat().st_size
+        stage.stage(one.path, Entry(Kind.BLOB, _put_file(stage.objects, one.source)))
+        stage.describe(one.path, size_bytes=size, source=str(one.source))
+        added.append(Added(one.path, 0, size, stage.drop_if_unchanged(one.path)))
+    return added
+
+
+def _files_of(request: AddRequest) -> dict[str, Path]:
+    """The files to add, by name; `.tensorrepoignore` leaves some out of a folder."""
+    source = request.source
+    if not source.is_dir():
+        return {request.name: source}
+    ignore = read_ignore(source)
+    parts = {
+        f"{request.name}/{name}": source / name
+        for name in sorted(describe_files(source))
+        if not _is_left_out(ignore, name)
+    }
+    if not parts:
+        raise InvalidInputError(f"{source} is an empty folder: there is nothing to add")
+    return parts
+
+
+def _is_left_out(ignore: Ignore, name: str) -> bool:
+    folders = [parent.as_posix() for parent in PurePosixPath(name).parents][:-1]
+    return ignore.leaves_out(name, is_folder=False) or any(
+        folder in RESERVED or ignore.leaves_out(folder, is_folder=True) for folder in folders
+    )
+
+
+def _put_file(writer: ObjectWriter, path: Path) -> Digest:
+    """Store a file as one blob; a large one is mapped, so that memory stays small."""
+    try:
+        size = path.stat().st_size
+        if size <= SMALL_FILE_BYTES:
+            return writer.put(Kind.BLOB, path.read_bytes()).digest
+        with path.open("rb") as file:
+            # Not closed by hand: the writer looks at the map until `flush`, then it goes by itself.
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        link = writer.put(Kind.BLOB, memoryview(mapped))
+        writer.flush()
+    except PermissionError as error:
+        raise PermissionDenied(f"{path}: permission denied. Check who may read it.") from error
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from error
+    return link.digest
+
+
+def ingest_dataset(
+    session: WorkspaceSession,
+    request: AddRequest,
+    reading: OpenedSource,
+    writer: ObjectWriter,
+    base: StoredDataset | None,
+    misfits: Misfits,
+    progress: Callable[[int], None],
+    since: int,
+) -> tuple[Link, int, int]:
+    """Store what was opened, behind `base` if there is one.
+
+    Returns:
+        The root, how many rows an earlier run had stored, and where the log stood before any of it
+        was: `since`, where this run did all.
+    """
+    source = _fingerprint(request) if reading.bytes >= CHECKPOINT_BYTES else ""
+    known = _gone_on(session, request, source, base)
+    if known is not None and known.generation is not None:
+        since = min(since, known.generation)
+
+    def checkpoint(link: Link, rows: int) -> None:
+        if source:
+            writer.flush()
+            told = rows, misfits.skipped, misfits.nulled, since
+            _note(session, request, Unfinished(source, _digest(base), link.digest, *told))
+
+    if known:
+        misfits.skipped, misfits.nulled = known.skipped, known.nulled
+    link = ingest(
+        writer,
+        reading.schema if base is None else _schema_to_append(base, reading.schema),
+        reading.batches,
+        checkpoint,
+        base=open_dataset(writer, known.root) if known else base,
+        skip_rows=known.rows if known else 0,
+        checkpoint_bytes=CHECKPOINT_BYTES,
+        misfits=misfits,
+        progress=lambda _, done: progress(done),
+        codec=parse_codec(request.codec),
+    )
+    edge = edge_of_reading(reading)
+    link = add_lineage(writer, open_dataset(writer, link.digest), [edge])
+    return link, known.rows if known else 0, since
+
+
+def forget_unfinished(session: WorkspaceSession, path: str) -> None:
+    """An entry is staged: what was stored on the way to it is in it."""
+    unfinished = session.here.unfinished()
+    if unfinished.pop(path, None) is not None:
+        session.here.write_unfinished(unfinished)
+
+
+def _gone_on(
+    session: WorkspaceSession, request: AddRequest, source: str, base: StoredDataset | None
+) -> Unfinished | None:
+    """What an earlier run of the same `add` had stored, if it is still kept."""
+    known = session.here.unfinished().get(request.path)
+    if known is None or (known.source, known.base) != (source, _digest(base)):
+        return None
+    # Without its generation nobody knows which condemnations it may have missed.
+    return known if known.generation is not None and known.root in held(session) else None
+
+
+def _note(session: WorkspaceSession, request: AddRequest, unfinished: Unfinished) -> None:
+    """Keep first, then note: what was noted before is kept until then."""
+    entries = [staged.entry for staged in session.here.staging().entries.values()]
+    keep_alive(session, entries, unfinished.root)
+    here = session.here
+    here.write_unfinished({**here.unfinished(), request.path: unfinished})
+
+
+def _schema_to_append(base: StoredDataset, found: Schema) -> Schema:
+    """The columns of `base`, into which what was read is coerced value by value.
+
+    Numbers of classes mean something only with their names, so these must agree.
+    """
+    columns = []
+    for column in base.schema.visible.without_ids().columns:
+        read = next((each for each in found.columns if each.name == column.name), column)
+        columns.append(read if isinstance(read.type, ClassLabel) else column)
+    return Schema(tuple(columns))
+
+
+def _digest(dataset: StoredDataset | None) -> Digest | None:
+    return None if dataset is None else dataset.digest
+
+
+def _fingerprint(request: AddRequest) -> str:
+    """What is read and how: files by size and time, as git does."""
+    told = {
+        "path": str(request.source.resolve()),
+        "format": request.format,
+        "options": {name: str(value) for name, value in sorted(request.options.items())},
+        "on_error": request.on_error,
+        "codec": request.codec,
+        "files": sorted(describe_files(request.source).items()),
+    }
+    text = json.dumps(told, sort_keys=True)
+    return content_tag(text.encode()).hex()
+
 
 SHOWN_MISFITS = 5
 
 
-def add(session: Session, request: Request, progress: Callable[[int], None]) -> list[Added]:
+def add(
+    session: WorkspaceSession, request: AddRequest, progress: Callable[[int], None]
+) -> list[Added]:
     """Store what lies at a path, and stage it.
 
     Args:
@@ -90,7 +337,11 @@ def add(session: Session, request: Request, progress: Callable[[int], None]) -> 
 
 
 def adopt_and_stage(
-    session: Session, name: str, mode: Mode, wish: Wish, progress: Callable[[int], None]
+    session: WorkspaceSession,
+    name: str,
+    mode: AddMode,
+    wish: AdoptionRequest,
+    progress: Callable[[int], None],
 ) -> Added:
     """Stage a dataset whose rows stay in files.
 
@@ -105,11 +356,11 @@ def adopt_and_stage(
         ConflictError: the name exists and no mode was given, or is no dataset.
         InvalidInputError, UnsupportedError: a file cannot be adopted; nothing was staged.
     """
-    request = Request(Path(wish.paths[0]), "datasets", name, mode)
+    request = AddRequest(Path(wish.paths[0]), "datasets", name, mode)
     path = check_path(request.path)
     with begin_stage(session) as stage:
         _check_dataset(path, existing_entry(stage, request))
-        append = mode is Mode.APPEND
+        append = mode is AddMode.APPEND
         made = adopt(stage, path, wish, session.machine, append=append, progress=progress)
         stage.describe(path, rows=made.rows, size_bytes=made.bytes, source=wish.paths[0])
     return Added(path, made.rows, made.bytes, changed=True, notes=made.notes)
@@ -120,7 +371,7 @@ def _check_dataset(path: str, existing: Entry | None) -> None:
         raise ConflictError(f"{path} is a {existing.kind.label}, not a dataset")
 
 
-def tracked_request(session: Session, source: Path) -> Request:
+def tracked_request(session: WorkspaceSession, source: Path) -> AddRequest:
     """The request for a path that `checkout` wrote: it knows its name, and means sync.
 
     Raises:
@@ -131,7 +382,7 @@ def tracked_request(session: Session, source: Path) -> Request:
     for path, tracked in session.here.tracked().items():
         if (root / path).resolve() == place:
             space, _, name = tracked.entry.partition("/")
-            return Request(source, space, name, Mode.SYNC, tracked.format)
+            return AddRequest(source, space, name, AddMode.SYNC, tracked.format)
     raise InvalidInputError(
         f"what is {source} to be? Give --dataset NAME, --model NAME or --file NAME. (Only what "
         "`tensorrepo checkout` wrote knows its name.)"
@@ -140,19 +391,19 @@ def tracked_request(session: Session, source: Path) -> Request:
 
 def _add_dataset(
     stage: WorkspaceStage,
-    request: Request,
+    request: AddRequest,
     existing: Entry | None,
     progress: Callable[[int], None],
 ) -> tuple[Entry, Added]:
     """The entry, and what the user is told of it."""
     _check_dataset(request.path, existing)
     session, writer = stage.session, stage.objects
-    if existing is not None and request.mode is Mode.SYNC and _is_unchanged(session, request):
+    if existing is not None and request.mode is AddMode.SYNC and _is_unchanged(session, request):
         return existing, Added(request.path, 0, 0, changed=False)
     reading = registry.read(request.source, request.format, **_options(request))
-    if request.mode is Mode.UPSERT and existing is not None:
+    if request.mode is AddMode.UPSERT and existing is not None:
         return _upsert(request, existing, reading, writer, progress)
-    appends = request.mode is Mode.APPEND and existing is not None
+    appends = request.mode is AddMode.APPEND and existing is not None
     base = open_dataset(writer, existing.digest) if appends and existing else None
     misfits = Misfits(request.on_error)
     link, known_rows, stage.since = ingest_dataset(
@@ -173,7 +424,7 @@ def _add_dataset(
     return Entry(Kind.DATASET, link.digest), told
 
 
-def _options(request: Request) -> dict[str, object]:
+def _options(request: AddRequest) -> dict[str, object]:
     """Those of the format. Who skips rows that do not fit skips damaged records, too."""
     given = dict(request.options)
     if request.on_error == "raise" or "damaged" in given:
@@ -183,9 +434,9 @@ def _options(request: Request) -> dict[str, object]:
 
 
 def _upsert(
-    request: Request,
+    request: AddRequest,
     existing: Entry,
-    reading: Reading,
+    reading: OpenedSource,
     writer: ObjectWriter,
     progress: Callable[[int], None],
 ) -> tuple[Entry, Added]:
@@ -220,7 +471,7 @@ def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
             yield "more of them with --json"
 
 
-def same_content(old: Dataset, new: Dataset) -> bool:
+def same_content(old: StoredDataset, new: StoredDataset) -> bool:
     """Whether two datasets have the same columns and, page by page, the same bytes."""
     if old.root.deleted or new.root.deleted:
         return False
@@ -239,7 +490,7 @@ def same_content(old: Dataset, new: Dataset) -> bool:
 
 def _add_model(
     stage: WorkspaceStage,
-    request: Request,
+    request: AddRequest,
     existing: Entry | None,
     progress: Callable[[int], None],
 ) -> tuple[Entry, Added]:
@@ -263,7 +514,9 @@ def _add_model(
     return written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes)
 
 
-def _lineage(session: Session, request: Request, source: ModelSource) -> tuple[Edge, ...]:
+def _lineage(
+    session: WorkspaceSession, request: AddRequest, source: ModelSource
+) -> tuple[ProvenanceEdge, ...]:
     """From which file it comes; of which committed model an adapter is, and what it changes."""
     facts = file_facts(request.source)
     read = imported_from(str(request.source), format=request.format, sha256=facts.get("sha256"))
@@ -284,7 +537,7 @@ def _told(report: WriteReport) -> Iterator[str]:
     yield from report.notes
 
 
-def _base_model(session: Session, base: str | None) -> Entry | None:
+def _base_model(session: WorkspaceSession, base: str | None) -> Entry | None:
     """The model that a user named as the base, staged or committed."""
     if base is None:
         return None
@@ -297,7 +550,7 @@ def _base_model(session: Session, base: str | None) -> Entry | None:
 
 
 def known_models(
-    session: Session, objects: ObjectWriter, existing: Entry | None
+    session: WorkspaceSession, objects: ObjectWriter, existing: Entry | None
 ) -> tuple[Entry, ...]:
     """Models that are staged or in the commit to build on, the one that is replaced first."""
     tree = tree_of(objects, session.base())
@@ -309,7 +562,7 @@ def known_models(
     return tuple(sorted(models, key=lambda one: one.digest != replaced))
 
 
-def _staged(session: Session) -> list[Entry]:
+def _staged(session: WorkspaceSession) -> list[Entry]:
     """What is staged and held by the lease, which is a root as a commit is.
 
     So what it consists of is there now, and the commit's fence looks at all of it.
@@ -323,7 +576,7 @@ def _staged(session: Session) -> list[Entry]:
     ]
 
 
-def _is_unchanged(session: Session, request: Request) -> bool:
+def _is_unchanged(session: WorkspaceSession, request: AddRequest) -> bool:
     """Whether a tracked path still looks as it was written out."""
     tracked = _tracked_at(session, request)
     if tracked is None:
@@ -334,7 +587,7 @@ def _is_unchanged(session: Session, request: Request) -> bool:
     return same and not changed_files(session.here.root, path, written)
 
 
-def _tracked_at(session: Session, request: Request) -> tuple[str, Tracked] | None:
+def _tracked_at(session: WorkspaceSession, request: AddRequest) -> tuple[str, Tracked] | None:
     place = request.source.resolve()
     for path, tracked in session.here.tracked().items():
         if tracked.entry == request.path and (session.here.root / path).resolve() == place:
@@ -342,7 +595,7 @@ def _tracked_at(session: Session, request: Request) -> tuple[str, Tracked] | Non
     return None
 
 
-def _track(session: Session, request: Request, entry: Entry) -> None:
+def _track(session: WorkspaceSession, request: AddRequest, entry: Entry) -> None:
     """A tracked path that was added is what the staged entry is now."""
     found = _tracked_at(session, request)
     if found is None:

@@ -1,7 +1,7 @@
-"""How does a change of a dataset's rows or columns become a staged entry?
+"""Staged changes of entries: datasets that change, models and views that are made.
 
-The new version is stored first and staged then, as `add` does it: nothing of a workspace changes
-before all of it is stored.
+The new version is stored first and staged then: nothing of a workspace changes before all of it is
+stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.columns.schema import (
+from tensorrepo.datasets.sql_edit import row_selection
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Image,
     Json,
@@ -23,32 +25,51 @@ from tensorrepo.formats.dataset.columns.schema import (
     Timestamp,
     type_from_json,
 )
-from tensorrepo.formats.dataset.columns.types import Link as LinkType
-from tensorrepo.formats.dataset.editing.where import count_rows, matching_rows, predicate_of
-from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema.types import Link as LinkType
+from tensorrepo.formats.dataset.selecting.select_rows import count_rows, matching_rows, predicate_of
 from tensorrepo.formats.exchange import registry
-from tensorrepo.repo.attempt import tree_of
-from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
-from tensorrepo.sqledit import row_selection
-from tensorrepo.workspace.session import entry_at, full_path
-from tensorrepo.workspace.stage import begin_stage
+from tensorrepo.formats.model.merging.adapters import adapter_of
+from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
+from tensorrepo.formats.model.merging.recipe import recipe_of
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.views import open_view
+from tensorrepo.repo.changes.transaction import tree_of
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import parse_digest
+from tensorrepo.repo.names import check_path
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.verbs.views import create_view
+from tensorrepo.workspace.session import entry_at, find_staged, full_path
+from tensorrepo.workspace.staging import begin_stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tensorrepo.context import Context
+    from tensorrepo.formats.model.merging.recipe import Recipe
+    from tensorrepo.formats.views import StoredView
+    from tensorrepo.query.untrusted.sandbox import QueryLimits
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.objects.envelope import ObjectSource
+    from tensorrepo.verbs.stage import Stage
+    from tensorrepo.workspace.session import WorkspaceSession
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tensorrepo.formats.dataset.columns.schema import Column
-    from tensorrepo.formats.dataset.columns.types import ColumnType
-    from tensorrepo.formats.dataset.editing.where import Where
-    from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.repo.objects import Link
-    from tensorrepo.repo.writer import ObjectWriter
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.schema.schema import Column
+    from tensorrepo.formats.dataset.schema.types import ColumnType
+    from tensorrepo.formats.dataset.selecting.select_rows import Where
+    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.writer import ObjectWriter
+    from tensorrepo.workspace.session import WorkspaceSession
 
     Progress = Callable[[int, int], None]  # rows done so far, and rows in all
-    Verb = Callable[[ObjectWriter, Dataset, Where | None, Progress], Link]
+    Verb = Callable[[ObjectWriter, StoredDataset, Where | None, Progress], Link]
 
 _PLAIN_TYPES: dict[str, ColumnType] = {
     "text": Text(), "json": Json(), "bytes": Bytes(), "image": Image(), "link": LinkType(),
@@ -75,7 +96,7 @@ class Changed:
 
 
 def change_dataset(
-    session: Session,
+    session: WorkspaceSession,
     name: str,
     verb: Verb,
     what: str,
@@ -112,7 +133,7 @@ def change_dataset(
     return Changed(path, len(before), len(after), changed, chosen)
 
 
-def _dataset_at(session: Session, name: str) -> tuple[str, Entry]:
+def _dataset_at(session: WorkspaceSession, name: str) -> tuple[str, Entry]:
     path = name if name.startswith("datasets/") else f"datasets/{name}"
     entry = entry_at(session, path)
     if entry is None:
@@ -210,3 +231,186 @@ def values_of_file(source: Path, name: str) -> tuple[ColumnType, bool, Iterator[
             yield columns[found]
 
     return column.type, column.nullable, values()
+
+
+@dataclass(frozen=True, slots=True)
+class StagedModel:
+    """A model that was made and staged; `changed` False: the name held exactly that already."""
+
+    path: str
+    digest: str
+    tensors: int
+    bytes: int
+    changed: bool
+    notes: tuple[str, ...]
+
+
+def find_model(
+    session: WorkspaceSession,
+    text: str,
+    objects: ObjectSource | None = None,
+    *,
+    staged: bool = False,
+) -> ModelRef:
+    """The model that ``[REF:]NAME`` names, with where it is.
+
+    Args:
+        session: of the command.
+        text: what was typed.
+        objects: reads it; None: the repository's.
+        staged: as it is staged.
+
+    Raises:
+        NotFoundError: no such commit, or no such entry in it.
+        InvalidInputError: the entry is no model.
+    """
+    if staged:
+        commit, (path, entry) = None, find_staged(session, text)
+    else:
+        revision, path, entry = session.find(text)
+        commit = revision.digest
+    if entry.kind is not Kind.MODEL:
+        raise InvalidInputError(f"{path} is a {entry.kind.label}, not a model")
+    return ModelRef(open_model(objects or session.repository.objects, entry), path, commit)
+
+
+def make_model(
+    session: WorkspaceSession,
+    name: str,
+    verb: Callable[[Stage, str], NewModel],
+    what: str,
+    *,
+    replace: bool,
+) -> StagedModel:
+    """Make a model and stage it.
+
+    Args:
+        session: of the command.
+        name: of the new model.
+        verb: makes it at a path of a stage.
+        what: is shown beside it by `status`.
+        replace: the name may be taken.
+
+    Raises:
+        ConflictError: the name is taken. Nothing was staged.
+    """
+    path = check_path(name if name.startswith("models/") else f"models/{name}")
+    with begin_stage(session) as stage:
+        if stage.entry(path) is not None and not replace:
+            raise ConflictError(f"{path} exists: choose another name, or give --replace")
+        made = verb(stage, path)
+        model = open_model(stage.objects, made.entry)
+        stage.describe(path, size_bytes=model.size_bytes, source=what)
+        changed = stage.drop_if_unchanged(path)
+    return StagedModel(path, made.entry.digest, len(model), model.size_bytes, changed, made.notes)
+
+
+def named_in(
+    session: WorkspaceSession, recipe: Recipe, source: ModelRef
+) -> tuple[list[ModelRef], ModelRef | None]:
+    """The models that a recipe names: parents in its order, and the base.
+
+    Each is looked for where the lineage of `source` says, then at all paths of HEAD.
+
+    Raises:
+        NotFoundError: one is in neither.
+    """
+    digests = [*recipe.parents, *([recipe.base] if recipe.base is not None else [])]
+    found = [_by_digest(session, digest, source) for digest in digests]
+    return found[: len(recipe.parents)], found[-1] if recipe.base is not None else None
+
+
+def adapter_base(session: WorkspaceSession, adapter: ModelRef) -> ModelRef:
+    """The model that an adapter was declared to be of, found as `named_in` does.
+
+    Raises:
+        InvalidInputError: it is no adapter.
+        NotFoundError: its base is nowhere.
+    """
+    found = adapter_of(adapter.model.lineage)
+    if found is None:
+        raise InvalidInputError(
+            f"{adapter.path} is no adapter, or was added without its base: "
+            "`tensorrepo model add PATH NAME --adapter-of BASE`"
+        )
+    return _by_digest(session, found[0].digest, adapter)
+
+
+def recipe_named(source: ModelRef) -> Recipe:
+    """The recipe of a model. Raises InvalidInputError for one that was not blended."""
+    recipe = recipe_of(source.model.manifest)
+    if recipe is None:
+        raise InvalidInputError(f"{source.path} was not made by `model merge`: it has no recipe")
+    return recipe
+
+
+def _by_digest(session: WorkspaceSession, digest: str, source: ModelRef) -> ModelRef:
+    objects = session.repository.objects
+    for path, entry, commit in _places(session, digest, source):
+        if entry is not None and entry.digest == digest:
+            return ModelRef(open_model(objects, entry), path, commit)
+    raise NotFoundError(
+        f"model {digest:.12}, of which {source.path} was made, is in no commit that its lineage "
+        "names, nor in HEAD"
+    )
+
+
+def _places(
+    session: WorkspaceSession, digest: str, source: ModelRef
+) -> Iterable[tuple[str, Entry | None, Digest | None]]:
+    """Where a model may be, the likeliest first."""
+    repository = session.repository
+    for edge in source.model.lineage:
+        if edge.digest == digest and edge.commit is not None:
+            try:
+                tree = session.resolve(edge.commit).commit.tree
+            except NotFoundError:
+                continue
+            yield edge.path, repository.entry(tree, edge.path), parse_digest(edge.commit)
+    revision = session.resolve(None)
+    for path, entry in repository.entries(revision.commit.tree, "models/"):
+        yield path, entry, revision.digest
+
+
+def view_path(name: str) -> str:
+    """The path of a view."""
+    return check_path(name if name.startswith("views/") else f"views/{name}")
+
+
+def stage_view(
+    session: WorkspaceSession,
+    context: Context,
+    name: str,
+    sql: str,
+    *,
+    replace: bool,
+    limits: QueryLimits | None = None,
+) -> StoredView:
+    """Ask for rows of what HEAD has, and stage which they are; `limits` as for `store_view`.
+
+    Raises:
+        ConflictError: the name is taken, and not `replace`. Nothing was staged.
+        InvalidInputError: there is no commit yet, or the query chooses no rows of one dataset.
+    """
+    with begin_stage(session) as stage:
+        path, tip = view_path(name), session.tip()
+        if tip is None:
+            raise InvalidInputError(
+                "there is no commit yet to choose rows from: `tensorrepo commit`"
+            )
+        if stage.entry(path) is not None and not replace:
+            raise ConflictError(f"{path} exists: `tensorrepo view refresh {name}` asks it again")
+        link = create_view(stage, context, path, tip, sql, limits)
+        stage.describe(path, size_bytes=link.bytes, source=sql)
+        return open_view(stage.objects, link.digest)
+
+
+def staged_view(session: WorkspaceSession, name: str) -> StoredView:
+    """A view of HEAD, or staged on it. Raises NotFoundError."""
+    path = view_path(name)
+    entry = entry_at(session, path)
+    if entry is None:
+        raise NotFoundError(f"no {path} in HEAD, and none is staged: `tensorrepo view ls`")
+    if entry.kind is not Kind.VIEW:
+        raise NotFoundError(f"{path} is a {entry.kind.label}, not a view")
+    return open_view(session.repository.objects, entry.digest)

@@ -1,8 +1,4 @@
-"""How do entries become ordinary files, and how does the workspace change its branch?
-
-Files are written beside their place and moved there when they are whole. A file that somebody
-changed is never overwritten without being told to.
-"""
+"""Checkout: entries written as ordinary files, and the switch to another branch."""
 
 from __future__ import annotations
 
@@ -18,34 +14,34 @@ from tensorrepo.formats.exchange.checkpoints.models import (
     usual_format,
 )
 from tensorrepo.formats.exchange.output import new_file
-from tensorrepo.formats.model.read import open_model
-from tensorrepo.formats.view import open_rows, open_view
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.views import open_rows, open_view
+from tensorrepo.repo.changes.refs import BRANCHES, create_branch, refuse_taken
+from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.errors import (
     ConflictError,
     InvalidInputError,
     PermissionDenied,
 )
 from tensorrepo.repo.names import check_ref
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.refs import BRANCHES, create_branch, refuse_taken
-from tensorrepo.repo.revisions import Head
-from tensorrepo.repo.workspace import Tracked, changed_files, describe_files
+from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.workspace.session import RESERVED, full_path
 from tensorrepo.workspace.staging import carry_staging
+from tensorrepo.workspace.state import Tracked, changed_files, describe_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from tensorrepo.formats.dataset.elsewhere.outside import Outside
-    from tensorrepo.formats.dataset.read import Dataset
-    from tensorrepo.repo.objects import ObjectSource
-    from tensorrepo.repo.trees import Entry
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.formats.dataset.external.outside import Outside
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.repo.objects.envelope import ObjectSource
+    from tensorrepo.workspace.session import WorkspaceSession
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFiles:
     """One entry that was written out."""
 
     entry: str
@@ -56,7 +52,12 @@ class Written:
 
 
 def switch(
-    session: Session, name: str, *, create: bool = False, detach: bool = False, keep: bool = False
+    session: WorkspaceSession,
+    name: str,
+    *,
+    create: bool = False,
+    detach: bool = False,
+    keep: bool = False,
 ) -> Head:
     """Put the workspace on a branch, or detached at a commit. No data is written.
 
@@ -83,7 +84,7 @@ def switch(
     return head
 
 
-def _create_branch(session: Session, name: str) -> None:
+def _create_branch(session: WorkspaceSession, name: str) -> None:
     """A branch at HEAD; where HEAD has no commit yet, the first commit will make it."""
     tip = session.tip()
     if tip is not None:
@@ -92,7 +93,7 @@ def _create_branch(session: Session, name: str) -> None:
         refuse_taken(session.repository.log.refresh(), check_ref(BRANCHES + name))
 
 
-def _target(session: Session, name: str, *, detach: bool) -> Head:
+def _target(session: WorkspaceSession, name: str, *, detach: bool) -> Head:
     revision = session.resolve(name)
     if detach or revision.ref is None or not revision.ref.startswith(BRANCHES):
         if not detach and revision.ref is None:
@@ -104,13 +105,13 @@ def _target(session: Session, name: str, *, detach: bool) -> Head:
 
 
 def checkout_paths(
-    session: Session,
+    session: WorkspaceSession,
     ref: str,
     names: Iterable[str],
     *,
     to: Path | None = None,
     force: bool = False,
-) -> list[Written]:
+) -> list[WrittenFiles]:
     """Write entries of a commit as ordinary files, and track them.
 
     Args:
@@ -140,7 +141,7 @@ def checkout_paths(
     return written
 
 
-def update_tracked(session: Session) -> tuple[list[Written], list[str]]:
+def update_tracked(session: WorkspaceSession) -> tuple[list[WrittenFiles], list[str]]:
     """Write clean tracked paths anew as HEAD has them; gives those written, and those skipped."""
     workspace = session.here
     written, skipped = [], []
@@ -191,12 +192,12 @@ def write_entry(
 
 
 def _write(
-    session: Session,
+    session: WorkspaceSession,
     path: str,
     entry: Entry,
     target: Path,
     format_name: str,
-) -> Written:
+) -> WrittenFiles:
     _refuse_links(session.here.root, target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -211,12 +212,14 @@ def _write(
     return _written(path, target, format_name)
 
 
-def _written(path: str, target: Path, format_name: str) -> Written:
+def _written(path: str, target: Path, format_name: str) -> WrittenFiles:
     files = describe_files(target)
-    return Written(path, target, format_name, len(files), sum(size for size, _ in files.values()))
+    return WrittenFiles(
+        path, target, format_name, len(files), sum(size for size, _ in files.values())
+    )
 
 
-def _entries(session: Session, root: bytes, name: str) -> list[str]:
+def _entries(session: WorkspaceSession, root: bytes, name: str) -> list[str]:
     wanted = name.strip("/")
     if wanted in ("", "."):
         return [path for path, _ in session.repository.entries(root)]
@@ -224,7 +227,7 @@ def _entries(session: Session, root: bytes, name: str) -> list[str]:
     return below or [full_path(session.repository, root, wanted)]
 
 
-def _rows(objects: ObjectSource, entry: Entry, outside: Outside | None) -> Dataset:
+def _rows(objects: ObjectSource, entry: Entry, outside: Outside | None) -> StoredDataset:
     """A dataset, or the rows of a view."""
     if entry.kind is Kind.DATASET:
         return open_dataset(objects, entry.digest, outside)
@@ -242,7 +245,7 @@ def _place(objects: ObjectSource, entry: Entry, place: Path) -> tuple[Path, str]
     return place, "file"
 
 
-def _refuse_changed(session: Session, target: Path, *, force: bool) -> None:
+def _refuse_changed(session: WorkspaceSession, target: Path, *, force: bool) -> None:
     if force or not (target.exists() or target.is_symlink()):
         return
     path = target.relative_to(session.here.root).as_posix()
@@ -275,7 +278,9 @@ def _refuse_links(root: Path, target: Path) -> None:
             raise ConflictError(f"{place} is a link: nothing is written through links. Remove it.")
 
 
-def _remember(session: Session, path: str, entry: Entry, target: Path, format_name: str) -> None:
+def _remember(
+    session: WorkspaceSession, path: str, entry: Entry, target: Path, format_name: str
+) -> None:
     workspace = session.here
     key = target.relative_to(workspace.root).as_posix()
     tracked = Tracked(path, entry.digest, format_name, describe_files(target))
@@ -283,7 +288,7 @@ def _remember(session: Session, path: str, entry: Entry, target: Path, format_na
 
 
 def export(
-    session: Session,
+    session: WorkspaceSession,
     name: str,
     target: Path,
     format_name: str | None,
@@ -291,7 +296,7 @@ def export(
     force: bool = False,
     options: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda _: None,
-) -> Written:
+) -> WrittenFiles:
     """Write ``NAME[@REF]`` in a foreign format, untracked.
 
     `format_name` None: told by the target's suffix.

@@ -1,35 +1,93 @@
-"""What works here, what does not, and what to do about it?"""
+"""Diagnosis of machine, store and workspace: what works, what does not, what to do about it."""
 
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tensorrepo.formats.dataset.external.foreign_read import ForeignVersion, foreign_files
 from tensorrepo.formats.native.extensions import why_not_native
 from tensorrepo.formats.native.rows import NATIVE
 from tensorrepo.repo.backends.base import Guarantee
-from tensorrepo.repo.backends.mounts import mount_of
-from tensorrepo.repo.backends.probe import probe
-from tensorrepo.repo.checkpoints import HINT_INTERVAL, decode_hint
-from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
-from tensorrepo.repo.fence import closure
-from tensorrepo.repo.mend import rewrite_checkpoint, rewrite_hint
-from tensorrepo.repo.slots import HINT_KEY, checkpoint_key
-from tensorrepo.workspace.outside import files_in_place, look_at
+from tensorrepo.repo.backends.local import mount_of
+from tensorrepo.repo.backends.registry import probe
+from tensorrepo.repo.changes.gc_fence import closure
+from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, UnsupportedError
+from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, decode_hint
+from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key
+from tensorrepo.repo.log.repair import rewrite_checkpoint, rewrite_hint
+from tensorrepo.repo.objects.envelope import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from tensorrepo.repo.backends.mounts import Mount
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.formats.dataset.external.outside import Outside
+    from tensorrepo.repo.backends.local import Mount
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.repo.objects.envelope import ObjectSource
+    from tensorrepo.workspace.session import WorkspaceSession
+
+
+ASKING_THREADS = 16
+SHOWN_FILES = 8
+
+
+def files_in_place(objects: ObjectSource, entries: Iterable[Entry]) -> list[ForeignVersion]:
+    """The files outside the repository that datasets among `entries` need, by their URLs."""
+    found = {
+        file
+        for entry in entries
+        if entry.kind is Kind.DATASET
+        for file in foreign_files(objects, entry.digest)
+    }
+    return sorted(found, key=lambda file: (file.url, file.size))
+
+
+def files_text(files: list[ForeignVersion]) -> Iterator[str]:
+    """Lines for people that name files in place; none without any."""
+    if not files:
+        return
+    noun = "file" if len(files) == 1 else "files"
+    size = sum(file.size for file in files)
+    yield f"{len(files):,} {noun} in place of {size:,} bytes, which the repository does not hold:"
+    for file in files[:SHOWN_FILES]:
+        yield f"  {file.url} ({file.format}, {file.size:,} bytes)"
+    if len(files) > SHOWN_FILES:
+        yield f"  and {len(files) - SHOWN_FILES:,} more"
+
+
+def look_at(outside: Outside, files: list[ForeignVersion]) -> tuple[list[str], int]:
+    """What is wrong with files in place, and how many nobody here is allowed to look at.
+
+    Only sizes and versions are compared: a file with other times may still have its hash.
+    """
+
+    def look(file: ForeignVersion) -> str | None:
+        try:
+            found = outside.stat(file.url)
+        except PermissionDenied:
+            return None
+        except Error as error:
+            return str(error)
+        if found.size != file.size:
+            return f"{file.url}: expected {file.size} bytes, found {found.size}"
+        if found.etag != file.etag and not file.hashed:
+            return f"{file.url}: expected version {file.etag}, found {found.etag}"
+        return ""
+
+    with ThreadPoolExecutor(ASKING_THREADS, "outside") as threads:
+        told = list(threads.map(look, files))
+    return [text for text in told if text], told.count(None)
+
 
 LOW_SPACE_BYTES = 1 << 30
 SAFE_LOOKUPS = frozenset({"lookupcache=positive", "lookupcache=none"})
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at. `level` is "ok", "warning" or "error"."""
 
     what: str
@@ -38,9 +96,9 @@ class Finding:
     advice: str = ""
 
 
-def examine(session: Session) -> Iterator[Finding]:
+def examine(session: WorkspaceSession) -> Iterator[Diagnosis]:
     """Look at everything, one finding after the other; an error of one check stops none."""
-    checks: tuple[tuple[str, Callable[[Session], Finding]], ...] = (
+    checks: tuple[tuple[str, Callable[[WorkspaceSession], Diagnosis]], ...] = (
         ("repository", _repository),
         ("store", _store),
         ("mount", _mount),
@@ -57,15 +115,15 @@ def examine(session: Session) -> Iterator[Finding]:
         try:
             yield check(session)
         except InvalidInputError as error:
-            yield Finding(what, "warning", str(error))
+            yield Diagnosis(what, "warning", str(error))
         except Error as error:
-            yield Finding(what, "error", str(error))
+            yield Diagnosis(what, "error", str(error))
 
 
-def _kernel(_: Session) -> Finding:
+def _kernel(_: WorkspaceSession) -> Diagnosis:
     if NATIVE is not None:
-        return Finding("kernel", "ok", "batches are gathered by code in C")
-    return Finding(
+        return Diagnosis("kernel", "ok", "batches are gathered by code in C")
+    return Diagnosis(
         "kernel",
         "ok",
         f"batches are gathered by numpy: {why_not_native}",
@@ -73,19 +131,19 @@ def _kernel(_: Session) -> Finding:
     )
 
 
-def _repository(session: Session) -> Finding:
+def _repository(session: WorkspaceSession) -> Diagnosis:
     repository = session.repository
-    return Finding("repository", "ok", f"{repository.url}, id {repository.id:.12}")
+    return Diagnosis("repository", "ok", f"{repository.url}, id {repository.id:.12}")
 
 
-def _store(session: Session) -> Finding:
+def _store(session: WorkspaceSession) -> Diagnosis:
     backend = session.repository.backend
     if backend.guarantee is Guarantee.READ_ONLY:
-        return Finding("store", "ok", "read-only")
+        return Diagnosis("store", "ok", "read-only")
     guarantee = probe(backend)
     if guarantee is Guarantee.ATOMIC:
-        return Finding("store", "ok", "creates are atomic: any number of writers is safe")
-    return Finding(
+        return Diagnosis("store", "ok", "creates are atomic: any number of writers is safe")
+    return Diagnosis(
         "store",
         "warning",
         "creates are not atomic here: one process may write at a time",
@@ -93,38 +151,40 @@ def _store(session: Session) -> Finding:
     )
 
 
-def _mount(session: Session) -> Finding:
+def _mount(session: WorkspaceSession) -> Diagnosis:
     root = session.repository.backend.local_root
-    return Finding("mount", "ok", "not on this machine") if root is None else judge(mount_of(root))
+    return (
+        Diagnosis("mount", "ok", "not on this machine") if root is None else judge(mount_of(root))
+    )
 
 
-def judge(mount: Mount) -> Finding:
+def judge(mount: Mount) -> Diagnosis:
     """What a mount is worth to a repository. An NFS client may remember that a slot is absent."""
     found = f"{mount.point} is {mount.type}"
     if mount.type.startswith("nfs") and not mount.options & {
         "lookupcache=positive",
         "lookupcache=none",
     }:
-        return Finding(
+        return Diagnosis(
             "mount",
             "warning",
             f"{found}, whose client may overlook what others just wrote",
             "Mount it with the option lookupcache=positive.",
         )
-    return Finding("mount", "ok", found)
+    return Diagnosis("mount", "ok", found)
 
 
-def _space(session: Session) -> Finding:
+def _space(session: WorkspaceSession) -> Diagnosis:
     root = session.repository.backend.local_root
     if root is None:
-        return Finding("space", "ok", "not on this machine")
+        return Diagnosis("space", "ok", "not on this machine")
     free = shutil.disk_usage(root).free
     level = "ok" if free > LOW_SPACE_BYTES else "warning"
     advice = "" if level == "ok" else "A commit needs room for what it adds: free some."
-    return Finding("space", level, f"{free / 2**30:.1f} GiB free", advice)
+    return Diagnosis("space", level, f"{free / 2**30:.1f} GiB free", advice)
 
 
-def _log(session: Session) -> Finding:
+def _log(session: WorkspaceSession) -> Diagnosis:
     log = session.repository.log
     view = log.refresh()
     void = 0
@@ -132,18 +192,18 @@ def _log(session: Session) -> Finding:
         void += sum(not verdict.applied for verdict in verdicts)
     reason = view.state.read_only_reason
     if reason:
-        return Finding("log", "warning", f"{view.generation} records; {reason}")
+        return Diagnosis("log", "warning", f"{view.generation} records; {reason}")
     note = f", {void} entries without effect (`tensorrepo log --void`)" if void else ""
-    return Finding("log", "ok", f"{view.generation} records, their chain is whole{note}")
+    return Diagnosis("log", "ok", f"{view.generation} records, their chain is whole{note}")
 
 
-def _caches(session: Session) -> Finding:
+def _caches(session: WorkspaceSession) -> Diagnosis:
     """What makes opening the log fast, and may be lost or wrong: only time is lost with it."""
     log = session.repository.log
     tip = log.refresh_tip()
     newest, due = tip.view.generation, tip.checkpoint
     if tip.view.state.read_only_reason is not None:
-        return Finding("caches", "ok", "not looked at: a newer tensorrepo writes them")
+        return Diagnosis("caches", "ok", "not looked at: a newer tensorrepo writes them")
     hint = decode_hint(log.slots.read(HINT_KEY))
     bad = []
     if newest >= HINT_INTERVAL and (hint is None or hint.generation > newest):
@@ -151,8 +211,8 @@ def _caches(session: Session) -> Finding:
     if due and log.slots.read(checkpoint_key(due)) != log.encoded(log.view_at(due - 1).state).data:
         bad.append(f"checkpoint {due} is missing or wrong")
     if not bad:
-        return Finding("caches", "ok", "what makes opening the log fast is in order")
-    return Finding(
+        return Diagnosis("caches", "ok", "what makes opening the log fast is in order")
+    return Diagnosis(
         "caches",
         "warning",
         f"{' and '.join(bad)}: opening is slow, nothing is lost",
@@ -160,7 +220,7 @@ def _caches(session: Session) -> Finding:
     )
 
 
-def repair(session: Session) -> tuple[int, int | None]:
+def repair(session: WorkspaceSession) -> tuple[int, int | None]:
     """Write the log's hint and its newest checkpoint anew; gives the generations of both.
 
     Nothing else is touched: both are made from the records, which are the truth.
@@ -175,7 +235,7 @@ def repair(session: Session) -> tuple[int, int | None]:
     return rewrite_hint(log).generation, rewrite_checkpoint(log)
 
 
-def _objects(session: Session) -> Finding:
+def _objects(session: WorkspaceSession) -> Diagnosis:
     """Every object that a ref leads to is there; all but chunks and packs are read and verified."""
     state = session.repository.log.refresh().state
     store = session.repository.objects
@@ -183,20 +243,20 @@ def _objects(session: Session) -> Finding:
     for digest in closure(store, sorted(set(state.refs.values())), state.supersedes):
         store.describe(digest)
         count += 1
-    return Finding("objects", "ok", f"{count:,} reachable, all there")
+    return Diagnosis("objects", "ok", f"{count:,} reachable, all there")
 
 
-def _outside(session: Session) -> Finding:
+def _outside(session: WorkspaceSession) -> Diagnosis:
     """Files that datasets were adopted from, of the commit that HEAD or `main` names."""
     if not session.repository.log.refresh().state.refs:
-        return Finding("outside", "ok", "no commits yet")
+        return Diagnosis("outside", "ok", "no commits yet")
     tree = session.resolve().commit.tree
     entries = (entry for _, entry in session.repository.entries(tree, "datasets/"))
     files = files_in_place(session.repository.objects, entries)
     wrong, hidden = look_at(session.outside, files)
     note = f", {hidden} of them not looked at" if hidden else ""
     if wrong:
-        return Finding(
+        return Diagnosis(
             "outside",
             "error",
             f"{len(wrong)} of {len(files)} files in place are not as they were: {wrong[0]}",
@@ -204,24 +264,24 @@ def _outside(session: Session) -> Finding:
         )
     advice = "Allow to read them: `tensorrepo --allow-outside PREFIX doctor`." if hidden else ""
     level = "warning" if hidden else "ok"
-    return Finding("outside", level, f"{len(files)} files in place are needed{note}", advice)
+    return Diagnosis("outside", level, f"{len(files)} files in place are needed{note}", advice)
 
 
-def _author(session: Session) -> Finding:
-    return Finding("author", "ok", session.author())
+def _author(session: WorkspaceSession) -> Diagnosis:
+    return Diagnosis("author", "ok", session.author())
 
 
-def _workspace(session: Session) -> Finding:
+def _workspace(session: WorkspaceSession) -> Diagnosis:
     if session.workspace is None:
-        return Finding("workspace", "ok", "none: the repository was named by its URL")
+        return Diagnosis("workspace", "ok", "none: the repository was named by its URL")
     pending = session.repository.log.pending
     unresolved = pending.unresolved() if pending else ()
     if unresolved:
-        return Finding(
+        return Diagnosis(
             "workspace",
             "warning",
             f"{len(unresolved)} commits whose outcome is unknown",
             "Run `tensorrepo resolve`.",
         )
     staged = len(session.workspace.staging().entries)
-    return Finding("workspace", "ok", f"{session.workspace.root}, {staged} changes staged")
+    return Diagnosis("workspace", "ok", f"{session.workspace.root}, {staged} changes staged")

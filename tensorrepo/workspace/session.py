@@ -1,36 +1,44 @@
-"""What does a command work on: which folder, which repository, which commit?"""
+"""Session of a command: folder, repository and commit that it works on."""
 
 from __future__ import annotations
 
 import difflib
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorrepo.connect import Machine, allowed_outside, author, connect, is_url
-from tensorrepo.repo.attempt import tree_of
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.revisions import Head, Revision, resolve, split_path
-from tensorrepo.repo.trees import Entry, iterate, lookup
-from tensorrepo.repo.workspace import FOLDER, Workspace, find_workspace
+from tensorrepo.connect import Machine, allowed_outside, author, connect, create, is_url
+from tensorrepo.repo.changes.revisions import Head, Revision, resolve, split_path
+from tensorrepo.repo.changes.transaction import tree_of
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError, PermissionDenied
+from tensorrepo.repo.history.trees import Entry, iterate, lookup
+from tensorrepo.workspace.state import (
+    FOLDER,
+    StagingArea,
+    Workspace,
+    create_workspace,
+    find_workspace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from tensorrepo.formats.dataset.elsewhere.outsideread import AllowedOutside
+    from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
+    from tensorrepo.repo.changes.repository import RepositoryCore
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.repository import Repository
+
 
 RESERVED = (FOLDER, ".git")  # folders that version control keeps for itself
 SPACES = ("datasets", "models", "files", "views")
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class WorkspaceSession:
     """A repository, and the workspace on it when there is one. `warn` tells the user something."""
 
     machine: Machine
-    repository: Repository
+    repository: RepositoryCore
     workspace: Workspace | None
     warn: Callable[[str], None] = lambda _: None
 
@@ -125,7 +133,7 @@ class Session:
 
 def open_session(
     machine: Machine, url: str | None = None, *, warn: Callable[[str], None] = lambda _: None
-) -> Session:
+) -> WorkspaceSession:
     """The session of a command.
 
     Args:
@@ -138,14 +146,14 @@ def open_session(
         NotFoundError: no workspace here, or no repository at its URL.
     """
     if url is not None:
-        return Session(machine, connect(url, None, machine), None, warn)
+        return WorkspaceSession(machine, connect(url, None, machine), None, warn)
     start = machine.cwd / machine.environment.get("TENSORREPO_DIR", "")
     workspace = find_workspace(start.resolve())
     if workspace is None:
         raise no_workspace(start)
     pending = workspace.folder / "pending"
     repository = connect(store_url(workspace), None, machine, pending=pending)
-    return Session(machine, repository, workspace, warn)
+    return WorkspaceSession(machine, repository, workspace, warn)
 
 
 def store_url(workspace: Workspace) -> str:
@@ -161,7 +169,7 @@ def no_workspace(start: Path) -> NotFoundError:
     )
 
 
-def full_path(repository: Repository, root: bytes, name: str, *, where: str = "there") -> str:
+def full_path(repository: RepositoryCore, root: bytes, name: str, *, where: str = "there") -> str:
     """The path of the entry that `name` means in one tree, which messages call `where`.
 
     Raises:
@@ -178,7 +186,7 @@ def full_path(repository: Repository, root: bytes, name: str, *, where: str = "t
     return found[0]
 
 
-def _near(repository: Repository, root: bytes, wanted: str) -> str:
+def _near(repository: RepositoryCore, root: bytes, wanted: str) -> str:
     """What may have been meant instead, else what there is."""
     paths = [path for path, _ in iterate(repository.objects, root)]
     by_name = {path.partition("/")[2]: path for path in paths} | {path: path for path in paths}
@@ -189,14 +197,14 @@ def _near(repository: Repository, root: bytes, wanted: str) -> str:
     return f" There are: {', '.join(paths[:8])}{more}." if paths else " The commit is empty."
 
 
-def _exists(repository: Repository, root: bytes, path: str) -> bool:
+def _exists(repository: RepositoryCore, root: bytes, path: str) -> bool:
     try:
         return lookup(repository.objects, root, path) is not None
     except InvalidInputError:
         return False
 
 
-def entry_at(session: Session, path: str) -> Entry | None:
+def entry_at(session: WorkspaceSession, path: str) -> Entry | None:
     """The entry at `path` as staged, else as the commit that staging builds on has it."""
     staging = session.here.staging()
     if path in staging.entries:
@@ -204,7 +212,7 @@ def entry_at(session: Session, path: str) -> Entry | None:
     return base_entry(session, path)
 
 
-def find_staged(session: Session, name: str) -> tuple[str, Entry]:
+def find_staged(session: WorkspaceSession, name: str) -> tuple[str, Entry]:
     """The path and entry that are staged under a name. `datasets/`, `models/` may be left out.
 
     Raises:
@@ -219,7 +227,74 @@ def find_staged(session: Session, name: str) -> tuple[str, Entry]:
     raise NotFoundError(f"{name} is not staged; staged is {', '.join(staged) or 'nothing'}")
 
 
-def base_entry(session: Session, path: str) -> Entry | None:
+def base_entry(session: WorkspaceSession, path: str) -> Entry | None:
     """The entry at `path` in the commit that staging builds on."""
     objects = session.repository.objects
     return session.repository.entry(tree_of(objects, session.base()), path)
+
+
+DEFAULT_URL = f"{FOLDER}/store"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What `init` made. `created` False: the repository was there, and was joined."""
+
+    repository: RepositoryCore
+    workspace: Workspace
+    created: bool
+
+
+def start_workspace(machine: Machine, url: str | None, *, force: bool = False) -> Started:
+    """Make a repository at `url`, or join the one that is there, and a workspace here.
+
+    Raises:
+        ConflictError: this folder lies in a workspace already.
+        StorageError, PermissionDenied, InvalidInputError: the URL cannot be used.
+    """
+    root = machine.cwd.resolve()
+    outer = find_workspace(root)
+    if outer is not None and not force:
+        raise ConflictError(_in_the_way(root, outer))
+    stored = url or DEFAULT_URL
+    place = stored if is_url(stored) else str(root / stored)
+    pending = root / FOLDER / "pending"
+    made = _make_folder(root)
+    try:
+        repository, created = _create_or_join(place, machine, pending)
+    except BaseException:
+        if made:  # leave no half of a workspace behind
+            shutil.rmtree(root / FOLDER, ignore_errors=True)
+        raise
+    workspace = create_workspace(root, stored, Head(branch="main"), force=force)
+    workspace.write_staging(StagingArea())
+    return Started(repository, workspace, created)
+
+
+def _in_the_way(root: Path, outer: Workspace) -> str:
+    if outer.root == root:
+        return (
+            f"{root} is a workspace already, on {outer.state().url}. --force sets it up anew: what "
+            "is staged is forgotten, the repository stays."
+        )
+    return f"{root} lies in the workspace {outer.root}. --force makes a workspace inside of it."
+
+
+def _make_folder(root: Path) -> bool:
+    """Make the workspace's folder before anything else; gives whether it was missing."""
+    try:
+        (root / FOLDER).mkdir()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise PermissionDenied(
+            f"cannot make a workspace in {root}: {error.strerror}. Choose another folder."
+        ) from error
+    return True
+
+
+def _create_or_join(place: str, machine: Machine, pending: Path) -> tuple[RepositoryCore, bool]:
+    try:
+        return create(place, None, machine, pending=pending), True
+    except ConflictError:
+        return connect(place, None, machine, pending=pending), False

@@ -1,4 +1,4 @@
-"""How does a change get into the staging area, and out of it?
+"""Staging area of a workspace: leases, the stage of a command, and the commit of what is staged.
 
 Objects are stored first, then a lease in the log keeps them from collection, and only then does
 the staging area name them: a crash in between leaves garbage, never a name without its bytes. A
@@ -10,42 +10,56 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tensorrepo.repo.append import append
-from tensorrepo.repo.attempt import entry_digests, tree_of
-from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
-from tensorrepo.repo.history import is_ancestor
+from tensorrepo.formats.model.merging.recipe import METHODS
+from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.changes.transaction import begin, entry_digests, tree_of
+from tensorrepo.repo.errors import (
+    CommitOutcomeUnknown,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+)
+from tensorrepo.repo.history.commits import is_ancestor, walk
+from tensorrepo.repo.history.merge_trees import pick_sides
+from tensorrepo.repo.history.trees import lookup
+from tensorrepo.repo.log.append import append, resolve
+from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.names import check_path
-from tensorrepo.repo.records import LogEntry
-from tensorrepo.repo.revisions import split_path
-from tensorrepo.repo.trees import lookup
-from tensorrepo.repo.workspace import Staged, Staging
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace.session import SPACES, base_entry, entry_at, full_path
+from tensorrepo.workspace.state import StagedEntry, StagingArea
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from tensorrepo.repo.changes.transaction import LandedCommit
+    from tensorrepo.repo.history.trees import Entry
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log import View
-    from tensorrepo.repo.records import Json
-    from tensorrepo.repo.trees import Entry
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.repo.log.reader import LogView
+    from tensorrepo.repo.log.records import CanonicalValue, LogRecord
+    from tensorrepo.workspace.session import WorkspaceSession
+
 
 LEASE_SECONDS = 14 * 24 * 3600
 RENEW_SECONDS = 24 * 3600  # a lease younger than this is not renewed
 
 
-def change(entry: Entry | None, *, rows: int = 0, size_bytes: int = 0, source: str = "") -> Staged:
+def change(
+    entry: Entry | None, *, rows: int = 0, size_bytes: int = 0, source: str = ""
+) -> StagedEntry:
     """A staged change to `entry` (None removes), with what `status` shows beside it."""
     if entry is None:
-        return Staged(source=source)
-    return Staged(entry.kind.name, entry.digest, entry.storage, rows, size_bytes, source)
+        return StagedEntry(source=source)
+    return StagedEntry(entry.kind.name, entry.digest, entry.storage, rows, size_bytes, source)
 
 
-def stage(session: Session, changes: Mapping[str, Staged], since: int) -> None:
+def stage(session: WorkspaceSession, changes: Mapping[str, StagedEntry], since: int) -> None:
     """Put changes into the staging area.
 
     Args:
@@ -63,20 +77,20 @@ def stage(session: Session, changes: Mapping[str, Staged], since: int) -> None:
     )
 
 
-def _begin_staging(session: Session, since: int) -> Staging:
+def _begin_staging(session: WorkspaceSession, since: int) -> StagingArea:
     """The staging area, pinned to where HEAD stands when it is empty, and the log by then."""
     staging = session.here.staging()
     if not staging.entries:
-        return Staging(session.tip(), since)
+        return StagingArea(session.tip(), since)
     return msgspec.structs.replace(staging, generation=min(staging.generation, since))
 
 
-def generation(session: Session) -> int:
+def generation(session: WorkspaceSession) -> int:
     """Where the log stands."""
     return session.repository.log.refresh().generation
 
 
-def carry_staging(session: Session, base: Digest | None) -> Staging:
+def carry_staging(session: WorkspaceSession, base: Digest | None) -> StagingArea:
     """What is staged, for a commit on `base`: changes go along, history that it lacks does not.
 
     An undo, a reset or a switch may have left the commit that staging was begun on.
@@ -97,12 +111,12 @@ def carry_staging(session: Session, base: Digest | None) -> Staging:
                 f"{base or 'a branch without commits':.24}. Unstage it with `tensorrepo restore "
                 f"--staged {path}` and add it again there. Nothing changed."
             )
-    moved = Staging(base, staging.generation, staging.entries)
+    moved = StagingArea(base, staging.generation, staging.entries)
     session.here.write_staging(moved)
     return moved
 
 
-def unstage(session: Session, name: str | None) -> list[str]:
+def unstage(session: WorkspaceSession, name: str | None) -> list[str]:
     """Forget what is staged at `name`, or all of it; gives the paths."""
     staging = session.here.staging()
     if name is None:
@@ -115,18 +129,18 @@ def unstage(session: Session, name: str | None) -> list[str]:
         if not gone:
             raise NotFoundError(f"nothing is staged at {name!r}. `tensorrepo status` lists it.")
     left = {path: staged for path, staged in staging.entries.items() if path not in gone}
-    clear_staging(session, Staging(staging.base, staging.generation, left))
+    clear_staging(session, StagingArea(staging.base, staging.generation, left))
     return gone
 
 
-def clear_staging(session: Session, left: Staging) -> None:
+def clear_staging(session: WorkspaceSession, left: StagingArea) -> None:
     """Replace the staging area, and give its lease back when nothing is left."""
     if not left.entries:
         release(session)
-    session.here.write_staging(left if left.entries else Staging())
+    session.here.write_staging(left if left.entries else StagingArea())
 
 
-def remove(session: Session, names: Iterable[str]) -> list[str]:
+def remove(session: WorkspaceSession, names: Iterable[str]) -> list[str]:
     """Stage the removal of entries; gives their paths. All of them, or none."""
     since = generation(session)
     paths = [_present(session, name) for name in names]
@@ -134,7 +148,7 @@ def remove(session: Session, names: Iterable[str]) -> list[str]:
     return paths
 
 
-def move(session: Session, old: str, new: str) -> tuple[str, str]:
+def move(session: WorkspaceSession, old: str, new: str) -> tuple[str, str]:
     """Stage another path for an entry. Nothing is copied: a digest moves."""
     since = generation(session)
     source = _present(session, old)
@@ -148,7 +162,7 @@ def move(session: Session, old: str, new: str) -> tuple[str, str]:
     return source, target
 
 
-def restore(session: Session, name: str, source: str | None) -> tuple[str, str, bool]:
+def restore(session: WorkspaceSession, name: str, source: str | None) -> tuple[str, str, bool]:
     """Make an entry in the next commit what it is in another one.
 
     Args:
@@ -179,7 +193,9 @@ def restore(session: Session, name: str, source: str | None) -> tuple[str, str, 
     return full, given, True
 
 
-def keep_alive(session: Session, entries: list[Entry | None], root: Digest | None = None) -> None:
+def keep_alive(
+    session: WorkspaceSession, entries: list[Entry | None], root: Digest | None = None
+) -> None:
     """Hold one lease on all that is staged: collection keeps it until the commit, or a release.
 
     What a long `add` had stored stays in it as well; `root` is that of the one at work.
@@ -195,11 +211,11 @@ def keep_alive(session: Session, entries: list[Entry | None], root: Digest | Non
     renews = now_ns / 10**9 - state.lease_seconds > RENEW_SECONDS
     txn, actor = secrets.token_hex(16), _holder(session)
 
-    def decide(view: View) -> tuple[LogEntry, ...]:
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
         known = view.state.leases.get(lease)
         if known is not None and sorted(known.keep) == digests and not renews:
             return ()
-        data: dict[str, Json] = {
+        data: dict[str, CanonicalValue] = {
             "id": lease,
             "keep": tuple(digests),
             "expires": now_ns + LEASE_SECONDS * 10**9,
@@ -214,21 +230,21 @@ def keep_alive(session: Session, entries: list[Entry | None], root: Digest | Non
         workspace.write_state(msgspec.structs.replace(state, lease=lease, lease_seconds=seconds))
 
 
-def held(session: Session) -> set[Digest]:
+def held(session: WorkspaceSession) -> set[Digest]:
     """What the lease of the staging area keeps now."""
     state = session.repository.log.refresh().state
     lease = state.leases.get(session.here.state().lease or "")
     return set(lease.keep) if lease is not None else set()
 
 
-def release(session: Session) -> None:
+def release(session: WorkspaceSession) -> None:
     """Give the lease back; a lease that is gone already is fine."""
     state = session.here.state()
     lease, txn, actor = state.lease, secrets.token_hex(16), _holder(session)
     if lease is None:
         return
 
-    def decide(view: View) -> tuple[LogEntry, ...]:
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
         if lease not in view.state.leases:
             return ()
         return (LogEntry(txn, "lease-close", actor, time.time_ns(), data={"id": lease}),)
@@ -237,23 +253,276 @@ def release(session: Session) -> None:
     forget_lease(session)
 
 
-def forget_lease(session: Session) -> None:
+def forget_lease(session: WorkspaceSession) -> None:
     """The lease went with a commit."""
     state = session.here.state()
     session.here.write_state(msgspec.structs.replace(state, lease=None, lease_seconds=0.0))
 
 
-def _holder(session: Session) -> str:
+def _holder(session: WorkspaceSession) -> str:
     try:
         return session.author()
     except InvalidInputError:
         return "somebody"  # staging needs no name; the commit will
 
 
-def _present(session: Session, name: str) -> str:
+def _present(session: WorkspaceSession, name: str) -> str:
     staging = session.here.staging()
     for path in (name, *(f"{space}/{name}" for space in SPACES)):
         if path in staging.entries and staging.entries[path].kind is not None:
             return path
     objects = session.repository.objects
     return full_path(session.repository, tree_of(objects, session.base()), name)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What `commit_staged` did: `made` is new; `earlier` was made by a command that was cut off.
+
+    Both None: nothing is staged, or what is staged changes nothing.
+    """
+
+    made: LandedCommit | None = None
+    earlier: Digest | None = None
+
+
+def commit_staged(session: WorkspaceSession, message: str) -> CommitResult:
+    """Commit what is staged to the workspace's branch, merging when the branch moved.
+
+    Raises:
+        ConflictError: others changed the same, or HEAD is detached. Staging is kept.
+        CommitOutcomeUnknown: of this commit, or of an earlier one that cannot be settled.
+    """
+    workspace = session.here
+    settle_pending(session)
+    earlier = forget_committed(session)
+    staging, head = workspace.staging(), workspace.state().head
+    if not staging.entries:
+        return CommitResult(earlier=earlier)
+    if head.branch is None:
+        raise ConflictError(
+            f"HEAD is detached at {head.commit:.12}. Run `tensorrepo switch -c NAME --keep` "
+            "to make a branch here, then commit."
+        )
+    if not message.strip():
+        raise InvalidInputError("a commit needs a message: `tensorrepo commit -m MESSAGE`")
+    made = _commit(session, carry_staging(session, session.tip()), head.branch, message)
+    if made is not None:
+        workspace.write_staging(StagingArea())
+        forget_lease(session)
+    return CommitResult(made=made)
+
+
+def forget_committed(session: WorkspaceSession) -> Digest | None:
+    """Empty a staging area that is committed already; gives that commit, None when it is not."""
+    commit = find_committed(session)
+    if commit is not None:
+        session.here.write_staging(StagingArea())
+        forget_lease(session)
+    return commit
+
+
+def find_committed(session: WorkspaceSession) -> Digest | None:
+    """The commit that holds what is staged; None when there is none yet."""
+    staging, lease = session.here.staging(), session.here.state().lease
+    log = session.repository.log
+    view = log.refresh()
+    if not staging.entries or lease is None or lease in view.state.leases:
+        return None
+    return _closing(log.records(staging.generation + 1, view.generation + 1), lease)
+
+
+def _closing(records: Iterable[LogRecord], lease: str) -> Digest | None:
+    """The newest commit whose record closes `lease`."""
+    found = None
+    for record in records:
+        for closed in record.entries:
+            if closed.kind == "lease-close" and closed.data.get("id") == lease:
+                made = [e for e in record.entries if e.kind == "commit" and e.txn == closed.txn]
+                found = made[0].updates[0].new if made else None
+    return found
+
+
+def settle_pending(session: WorkspaceSession) -> None:
+    """Make sure what became of every earlier append of this workspace, before another one."""
+    log = session.repository.log
+    for one in log.pending.unresolved() if log.pending else ():
+        if resolve(log, one.txn, one.generation, settle=True) == "unknown":
+            raise CommitOutcomeUnknown(
+                f"whether an earlier commit is in log record {one.generation} is still not known. "
+                f"Nothing new was tried: run `tensorrepo resolve {one.txn} --settle` first.",
+                txn=one.txn,
+                generation=one.generation,
+            )
+
+
+def _commit(
+    session: WorkspaceSession, staging: StagingArea, branch: str, message: str
+) -> LandedCommit | None:
+    lease = session.here.state().lease
+    if lease is None or lease not in session.repository.log.refresh().state.leases:
+        keep_alive(session, [staged.entry for staged in staging.entries.values()])
+        lease = session.here.state().lease
+    pin = session.repository.log.view_at(staging.generation)
+    with begin(session.repository, branch, pin=pin, base=staging.base) as transaction:
+        transaction.base = staging.base  # None, too: an undo may have left the branch without one
+        for path, change in staging.entries.items():
+            if change.entry is None:
+                transaction.remove(path)
+            else:
+                transaction.stage(path, change.entry, since=staging.generation)
+        return transaction.commit(message, author=session.author(), closes_lease=lease)
+
+
+STRATEGIES = ("fail", "ours", "theirs")
+MERGE_STRATEGIES = (*STRATEGIES, *METHODS)  # blends of models: no revert makes them
+
+
+def check_strategy(strategy: str) -> None:
+    """Raise InvalidInputError that names the strategies for conflicts."""
+    if strategy not in STRATEGIES:
+        raise InvalidInputError(f"no strategy {strategy!r}: there are {', '.join(STRATEGIES)}")
+
+
+def merge_strategies(
+    session: WorkspaceSession, given: Iterable[str], other: str
+) -> tuple[str, dict[str, str]]:
+    """What ``--strategy`` said: the strategy of all paths, and those of single ones.
+
+    Args:
+        session: of the command.
+        given: each ``STRATEGY`` or ``PATH=STRATEGY``.
+        other: the ref that is merged.
+
+    Raises:
+        InvalidInputError: no such strategy.
+        NotFoundError: a path that neither side has.
+    """
+    general, by_path = "fail", {}
+    for text in given:
+        name, _, strategy = text.rpartition("=")
+        if strategy not in MERGE_STRATEGIES:
+            known = ", ".join(MERGE_STRATEGIES)
+            raise InvalidInputError(f"no strategy {strategy!r}: there are {known}")
+        if name:
+            by_path[_path_of(session, name, other)] = strategy
+        else:
+            general = strategy
+    return general, by_path
+
+
+def _path_of(session: WorkspaceSession, name: str, other: str) -> str:
+    try:
+        return session.find(name)[1]
+    except NotFoundError:
+        return session.find(f"{other}:{name}")[1]
+
+
+def refuse_staged(session: WorkspaceSession) -> None:
+    """Raise ConflictError when something is staged: a merge or pick would mix with it."""
+    if session.here.staging().entries:
+        raise ConflictError(
+            "changes are staged: `tensorrepo commit` them first, or forget them with "
+            "`tensorrepo restore --staged`"
+        )
+
+
+def prepare(
+    session: WorkspaceSession, commits: Iterable[Digest], *, revert: bool, mainline: int | None
+) -> None:
+    """Make sure that every one of `commits` can be tried, before the first of them is.
+
+    Raises:
+        ConflictError: something is staged.
+        InvalidInputError: a merge without `mainline`, or no such parent.
+        CommitOutcomeUnknown: of an earlier commit. It may be what is to be picked now.
+    """
+    refuse_staged(session)
+    settle_pending(session)
+    for commit in commits:
+        pick_sides(session.repository.objects, commit, revert=revert, mainline=mainline)
+
+
+def commits_meant(session: WorkspaceSession, words: Iterable[str]) -> list[Digest]:
+    """The commits that `words` name, in their order; ``A..B`` is its commits, the oldest first.
+
+    Raises:
+        InvalidInputError: a range without a commit, or one commit named twice.
+    """
+    found: list[Digest] = []
+    for word in words:
+        old, dots, new = word.partition("..")
+        if dots:
+            found += _between(session, word, old or "HEAD", new or "HEAD")
+        else:
+            found.append(session.resolve(word).digest)
+    twice = next((digest for digest in found if found.count(digest) > 1), None)
+    if twice is not None:
+        raise InvalidInputError(f"commit {twice:.12} is named twice: a change is picked once")
+    return found
+
+
+def _between(session: WorkspaceSession, word: str, old: str, new: str) -> list[Digest]:
+    tips, hidden = [session.resolve(new).digest], [session.resolve(old).digest]
+    newest_first = walk(session.repository.objects, tips, hidden=hidden)
+    found = [digest for digest, _ in newest_first][::-1]
+    if not found:
+        raise InvalidInputError(f"{word}: {old} has all commits of {new}")
+    return found
+
+
+@dataclass(slots=True)
+class WorkspaceStage:
+    """What one command adds to the staging area.
+
+    Attributes:
+        session: workspace and repository of the command.
+        objects: stores what the command makes.
+        since: log generation before the first of these objects was stored.
+        changes: staged entries by path.
+    """
+
+    session: WorkspaceSession
+    objects: ObjectWriter
+    since: int
+    changes: dict[str, StagedEntry] = field(default_factory=dict)
+
+    def entry(self, path: str) -> Entry | None:
+        return self.changes[path].entry if path in self.changes else entry_at(self.session, path)
+
+    def stage(self, path: str, entry: Entry, *, since: int | None = None) -> None:
+        # One generation holds for all that is staged. With 0, objects that were collected and
+        # stored anew before would count as condemned: what `add` stored yesterday would expire.
+        if since:
+            self.since = min(self.since, since)
+        self.changes[path] = change(entry)
+
+    def describe(self, path: str, *, rows: int = 0, size_bytes: int = 0, source: str = "") -> None:
+        """What `status` shows beside a staged entry."""
+        entry = self.changes[path].entry
+        self.changes[path] = change(entry, rows=rows, size_bytes=size_bytes, source=source)
+
+    def drop_if_unchanged(self, path: str) -> bool:
+        """Forget an entry that is what was there before. True when it differs, and stays."""
+        before, after = entry_at(self.session, path), self.changes[path].entry
+        if before is None or after is None or before.digest != after.digest:
+            return True
+        del self.changes[path]
+        return False
+
+
+@contextmanager
+def begin_stage(session: WorkspaceSession) -> Iterator[WorkspaceStage]:
+    """The stage of one command, in effect when its ``with`` ends; nothing changes on an error."""
+    forget_committed(session)  # what a command that was cut off had committed
+    view = session.repository.log.refresh()
+    writer = ObjectWriter(session.repository.objects, view.state.graves)
+    made = WorkspaceStage(session, writer, view.generation)
+    try:
+        yield made
+        writer.flush()
+    except BaseException:
+        writer.abort()
+        raise
+    if made.changes:
+        stage(session, made.changes, made.since)

@@ -1,4 +1,4 @@
-"""Where does this workspace stand, and what would the next commit hold?"""
+"""Status of a workspace: branch, staged changes, changed files, unfinished work."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorrepo.repo.history import ahead_behind, walk
-from tensorrepo.repo.pending import Pending
-from tensorrepo.repo.workspace import changed_files
-from tensorrepo.workspace.commit import find_committed
+from tensorrepo.repo.history.commits import ahead_behind, walk
+from tensorrepo.repo.log.rewind_guard import Pending
 from tensorrepo.workspace.session import base_entry, entry_at
-from tensorrepo.workspace.staging import LEASE_SECONDS
+from tensorrepo.workspace.staging import LEASE_SECONDS, find_committed
+from tensorrepo.workspace.state import changed_files
 
 if TYPE_CHECKING:
+    from tensorrepo.repo.changes.revisions import Head
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.pending import Unresolved
-    from tensorrepo.repo.revisions import Head
-    from tensorrepo.repo.workspace import Staged
-    from tensorrepo.workspace.session import Session
+    from tensorrepo.repo.log.rewind_guard import Unresolved
+    from tensorrepo.workspace.session import WorkspaceSession
+    from tensorrepo.workspace.state import StagedEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class StagedChange:
 
     path: str
     what: str
-    staged: Staged
+    staged: StagedEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class TrackedChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class WorkspaceStatus:
     """What `tensorrepo status` tells.
 
     Attributes:
@@ -76,14 +75,14 @@ class Status:
         return self.lease_age_seconds is not None and self.lease_age_seconds > LEASE_SECONDS
 
 
-def status(session: Session) -> Status:
+def status(session: WorkspaceSession) -> WorkspaceStatus:
     """Look at the workspace and at its branch."""
     workspace = session.here
     state, staging, tip = workspace.state(), workspace.staging(), session.tip()
     moved = 0
     if staging.entries and tip is not None and tip != staging.base:
         moved = _behind(session, staging.base, tip)
-    return Status(
+    return WorkspaceStatus(
         url=session.repository.url,
         head=state.head,
         tip=tip,
@@ -97,21 +96,21 @@ def status(session: Session) -> Status:
     )
 
 
-def _behind(session: Session, base: Digest | None, tip: Digest) -> int:
+def _behind(session: WorkspaceSession, base: Digest | None, tip: Digest) -> int:
     objects = session.repository.objects
     if base is None:
         return sum(1 for _ in walk(objects, [tip]))
     return ahead_behind(objects, base, tip)[1]
 
 
-def _staged(session: Session, path: str, staged: Staged) -> StagedChange:
+def _staged(session: WorkspaceSession, path: str, staged: StagedEntry) -> StagedChange:
     if staged.entry is None:
         return StagedChange(path, "deleted", staged)
     before = base_entry(session, path)
     return StagedChange(path, "new" if before is None else "modified", staged)
 
 
-def _changed(session: Session) -> list[TrackedChange]:
+def _changed(session: WorkspaceSession) -> list[TrackedChange]:
     workspace = session.here
     found = []
     for path, tracked in workspace.tracked().items():
@@ -121,7 +120,7 @@ def _changed(session: Session) -> list[TrackedChange]:
     return found
 
 
-def _outdated(session: Session) -> list[str]:
+def _outdated(session: WorkspaceSession) -> list[str]:
     found = []
     for path, tracked in session.here.tracked().items():
         entry = entry_at(session, tracked.entry)

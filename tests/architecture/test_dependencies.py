@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.sources import ROOT, imports, project, sources
+from tests.support.architecture.sources import ROOT, imports, project, sources
 
 # Where a package is imported by another name than it is installed by.
 INSTALLED_AS = {

@@ -23,21 +23,25 @@ ENGINES = {
     "PIL", "alembic", "cv2", "duckdb", "fastapi", "fsspec", "jax", "lance", "pandas", "psycopg",
     "pyarrow.dataset", "sklearn", "sqlalchemy", "torch",
 }  # fmt: skip
-HANDLES = {"tensorrepo.sdk", "tensorrepo.repository", "tensorrepo.dataset", "tensorrepo.model"}
+HANDLES = {
+    "tensorrepo.sdk",
+    "tensorrepo.repository",
+    "tensorrepo.datasets.dataset",
+    "tensorrepo.models.model",
+}
 FACE = {
     "tensorrepo",
     "tensorrepo._version",
     "tensorrepo.connect",
     "tensorrepo.context",
     "tensorrepo.formats",
-    "tensorrepo.formats.arguments",
+    "tensorrepo.formats.common.arguments",
     "tensorrepo.formats.dataset",
     "tensorrepo.formats.dataset.elsewhere",
-    "tensorrepo.formats.dataset.elsewhere.outside",
-    "tensorrepo.given",
-    "tensorrepo.history",
-    "tensorrepo.lazy",
+    "tensorrepo.formats.dataset.external.outside",
+    "tensorrepo.checks",
     "tensorrepo.repository",
+    "tensorrepo.lazy",
     "tensorrepo.sdk",
 }
 OPENED = """
@@ -84,6 +88,6 @@ def test_status_loads_no_engine(tmp_path: Path) -> None:
         [sys.executable, "-c", COMMANDS], check=True, capture_output=True, text=True, cwd=tmp_path
     )
     loaded = set(json.loads(done.stdout))
-    assert "tensorrepo.cli.look" in loaded
+    assert "tensorrepo.cli.entries" in loaded
     assert ENGINES & loaded == set()
     assert HANDLES & loaded == set()  # of the SDK: they bring as much again

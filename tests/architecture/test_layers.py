@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import rules
-from tests.support.sources import LAYERS, ROOT, Source, project, sources
+from tests.support.architecture import rules
+from tests.support.architecture.sources import LAYERS, ROOT, Source, project, sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,10 +52,10 @@ BREAKS = [
     (rules.code_from_data, "formats/x.py", "np.load(file, allow_pickle=True)"),
     (
         rules.storage_in_pure_modules,
-        "formats/dataset/streaming/ordering/plan.py",
-        "from tensorrepo.repo.objects import ObjectSource",
+        "formats/dataset/streaming/plan/pages.py",
+        "from tensorrepo.repo.objects.envelope import ObjectSource",
     ),
-    (rules.storage_in_pure_modules, "formats/dataset/streaming/ordering/plan.py", "open('x')"),
+    (rules.storage_in_pure_modules, "formats/dataset/streaming/plan/pages.py", "open('x')"),
     (rules.too_long, "repo/x.py", "a = 1\n" * 801),
     (rules.code_in_init, "repo/__init__.py", '"""Doc."""\nimport os'),
     (rules.code_in_init, "repo/__init__.py", ""),
@@ -85,13 +85,13 @@ def test_the_rule_finds_what_breaks_it(
         (rules.prints, "tensorrepo/cli/output.py", "print(1)"),
         (
             rules.code_from_data,
-            "formats/exchange/numeric/npy.py",
+            "formats/exchange/arrays/npy.py",
             "np.load(file, allow_pickle=False)",
         ),
         (
             rules.storage_in_pure_modules,
             "formats/dataset/read.py",
-            "from tensorrepo.repo.objects import ObjectSource",
+            "from tensorrepo.repo.objects.envelope import ObjectSource",
         ),
     ],
 )

@@ -9,9 +9,9 @@ import re
 import pytest
 
 from tensorrepo.api.errors import HTTP_STATUSES
-from tensorrepo.cli.exits import EXIT_CODES, exit_code
+from tensorrepo.cli.main import EXIT_CODES, exit_code
 from tensorrepo.repo.errors import NotFoundError, error_classes
-from tests.support.sources import ROOT, Source, dotted, sources
+from tests.support.architecture.sources import ROOT, Source, dotted, sources
 
 ROW = re.compile(r"^\| `(?P<name>\w+)` \| `(?P<kind>[\w-]+)` \| (?P<exit>\d+) \| (?P<http>\d+) \|")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.pages import headings, pages, text_files
-from tests.support.sources import ROOT, sources
+from tests.support.architecture.pages import headings, pages, text_files
+from tests.support.architecture.sources import ROOT, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

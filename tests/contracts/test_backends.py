@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorrepo.repo.backends.base import Guarantee
-from tensorrepo.repo.backends.fsspec_backend import FsspecBackend
-from tensorrepo.repo.backends.probe import probe
-from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.backends.fsspec import FsspecBackend
+from tensorrepo.repo.backends.registry import open_backend, probe
 from tensorrepo.repo.errors import (
     InvalidInputError,
     NotFoundError,
@@ -24,8 +23,8 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-from tests.support.races import race_processes, race_threads, value
-from tests.support.servers import (
+from tests.support.faults.races import race_processes, race_threads, value
+from tests.support.servers.object_stores import (
     SECRET,
     azure_on_ours,
     gcs_on_ours,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tensorrepo.repo.backends.base import Backend
-    from tests.support.servers import Bucket
+    from tests.support.servers.object_stores import Bucket
 
 KEY = "objects/ab/cdef"
 VALUE = bytes(range(256)) * 40

@@ -12,16 +12,16 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.codecs.bitpack import MAX_CONSTANT_BYTES
-from tensorrepo.formats.codecs.buffers import (
+from tensorrepo.formats.common.buffer_codecs import (
     LARGE_BYTES,
+    MAX_CONSTANT_BYTES,
     Codec,
     decode_buffer,
     encode_buffer,
     most_raw_bytes,
 )
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
-from tests.support.damage import unrefused
+from tests.support.faults.damage import unrefused
 
 ITEMS = (1, 2, 4, 8, 16)
 RNG = np.random.default_rng(3)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import (
+from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
@@ -21,8 +21,8 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.columns.types import Scalar
-from tensorrepo.formats.exchange.catalogue import FORMATS
+from tensorrepo.formats.dataset.schema.types import Scalar
+from tensorrepo.formats.exchange.formats import FORMATS
 from tensorrepo.formats.exchange.registry import export, read, recognise
 from tensorrepo.repo.errors import (
     CorruptError,
@@ -31,16 +31,16 @@ from tensorrepo.repo.errors import (
     PermissionDenied,
     UnsupportedError,
 )
-from tests.support.damage import unrefused
+from tests.support.builders.foreign import dataset_of, forbidden, png, rows_of, store
 from tests.support.effort import sampled, soaking
-from tests.support.foreign import dataset_of, forbidden, png, rows_of, store
+from tests.support.faults.damage import unrefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.read import StoredDataset
 
 ROWS = 60
 RNG = np.random.default_rng(3)
@@ -62,7 +62,7 @@ class Case:
     repeats: bool = True
     needs: str = ""
 
-    def dataset(self, rows: int = ROWS) -> Dataset:
+    def dataset(self, rows: int = ROWS) -> StoredDataset:
         if self.needs:
             pytest.importorskip(self.needs)
         batch = {name: values[:rows] for name, values in self.rows.items()}
@@ -91,7 +91,7 @@ class Case:
 class Failing:
     """A dataset whose second page turns out damaged."""
 
-    dataset: Dataset
+    dataset: StoredDataset
 
     @property
     def schema(self) -> Schema:
@@ -432,7 +432,7 @@ def test_nulls_are_kept_or_refused_with_the_column_named(case: Case, tmp_path: P
     assert _kept_or_named(dataset, tmp_path / case.target, case) in ("kept", "named")
 
 
-def _kept_or_named(dataset: Dataset, path: Path, case: Case) -> str:
+def _kept_or_named(dataset: StoredDataset, path: Path, case: Case) -> str:
     try:
         export(dataset, path, case.format)
     except InvalidInputError as problem:

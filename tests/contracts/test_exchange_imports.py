@@ -26,9 +26,9 @@ from tensorrepo.repo.errors import (
     PermissionDenied,
     UnsupportedError,
 )
-from tests.support.foreign import dataset_of, forbidden, png, rows_of, store
-from tests.support.objects import MemoryObjects
-from tests.support.sources import ROOT
+from tests.support.architecture.sources import ROOT
+from tests.support.builders.foreign import dataset_of, forbidden, png, rows_of, store
+from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,7 +258,7 @@ READ_ALONE = """
 import json, resource, sys
 from tensorrepo.formats.exchange.registry import read
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-from tests.support.foreign import store
+from tests.support.builders.foreign import store
 path, name, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

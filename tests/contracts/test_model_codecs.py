@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.model.bases import Against
-from tensorrepo.formats.model.codecs.registry import CODECS
-from tensorrepo.formats.model.placement import decode_placement
-from tensorrepo.formats.model.read import Model, open_model
-from tensorrepo.formats.model.source import ModelSource
-from tensorrepo.formats.model.write import store_model
-from tensorrepo.formats.tensors import TYPES, ArrayTensor
+from tensorrepo.formats.common.tensors import TYPES, ArrayTensor
+from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.model.delta.registry import CODECS
+from tensorrepo.formats.model.layout.placement import decode_placement
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.model_source import ModelSource
+from tensorrepo.formats.model.write.model_writer import store_model
 from tensorrepo.repo.errors import Error, InvalidInputError
-from tensorrepo.repo.objects import Kind
-from tests.support.damage import unrefused
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.models import MappedObjects, copy_of, flip, payload_start, stored
+from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import sampled
-from tests.support.models import MappedObjects, copy_of, flip, payload_start, stored
-from tests.support.objects import MemoryObjects
+from tests.support.faults.damage import unrefused
 
 if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
@@ -56,14 +56,16 @@ def pair(name: str, blocks: int, *, few: bool) -> tuple[ArrayTensor, ArrayTensor
 
 def written(
     objects: MemoryObjects, codec: str, old: Any, new: Any, **options: Any
-) -> tuple[Model, str]:
+) -> tuple[StoredModel, str]:
     """A model that is stored by `codec`, as far as that can, and the codec that it was."""
-    base = stored(ModelSource({"x": old}), objects, against=Against(codecs=frozenset()), **options)
+    base = stored(
+        ModelSource({"x": old}), objects, against=DeltaOptions(codecs=frozenset()), **options
+    )
     wanted = frozenset({codec} - {"raw"})
     made = store_model(
         objects,
         ModelSource({"x": new}),
-        against=Against(base.entry, codecs=wanted),
+        against=DeltaOptions(base.entry, codecs=wanted),
         **options,
     )
     (used,) = made.report.codecs
@@ -124,7 +126,7 @@ def test_every_slice_is_the_slice_of_the_whole(codec: str, data: Any) -> None:
     assert np.array_equal(model.slice("x", index), whole[index])
 
 
-MODELS: dict[str, tuple[Model, str]] = {}
+MODELS: dict[str, tuple[StoredModel, str]] = {}
 
 
 @pytest.mark.parametrize("planes", [1, 2, 3])
@@ -186,4 +188,4 @@ def test_planes_of_other_bytes_are_an_error_and_nothing_else(codec: str, at: int
 
 def test_a_codec_that_is_not_there_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="'quantum'"):
-        Against(codecs=frozenset({"quantum"}))
+        DeltaOptions(codecs=frozenset({"quantum"}))

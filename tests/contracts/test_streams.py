@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import Schema, Tensor, Text
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Schema, Tensor, Text
+from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
-from tensorrepo.repo.pagecache import PageCache
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.writer import ObjectWriter
-from tests.support.servers import Bucket, gcs_on_ours, s3_on_moto, s3_on_ours
-from tests.support.streams import stream_threads
+from tensorrepo.repo.objects.cache import PageDiskCache
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tests.support.builders.streams import stream_threads
+from tests.support.servers.object_stores import Bucket, gcs_on_ours, s3_on_moto, s3_on_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def stored(backend: Backend) -> str:
     return link.digest
 
 
-def opened(name: str, buckets: dict[str, Bucket], path: Path) -> Dataset:
+def opened(name: str, buckets: dict[str, Bucket], path: Path) -> StoredDataset:
     """The dataset in a store of that kind, as a process sees it that has just begun."""
     fresh = f"streams-{next(NUMBERS)}"
     if name in ("local", "memory"):
@@ -72,7 +72,7 @@ def opened(name: str, buckets: dict[str, Bucket], path: Path) -> Dataset:
     return open_dataset(ObjectStore(backend), digest)
 
 
-def epoch(found: Stream) -> tuple[list[int], np.ndarray, list[str]]:
+def epoch(found: BatchStream) -> tuple[list[int], np.ndarray, list[str]]:
     batches = list(found)
     return (
         [row for batch in batches for row in batch.rows.tolist()],
@@ -81,7 +81,7 @@ def epoch(found: Stream) -> tuple[list[int], np.ndarray, list[str]]:
     )
 
 
-def check(found: Stream) -> None:
+def check(found: BatchStream) -> None:
     rows, x, texts = epoch(found)
     assert sorted(rows) == list(range(ROWS))
     np.testing.assert_array_equal(x[:, 0], np.array(rows, np.float32) * 64)
@@ -100,7 +100,7 @@ def test_every_store_gives_the_same_rows(
 def test_a_cache_on_disk_gives_them_too(
     name: str, buckets: dict[str, Bucket], tmp_path: Path
 ) -> None:
-    cache = PageCache(tmp_path / "pages", 1 << 20, spare=0)
+    cache = PageDiskCache(tmp_path / "pages", 1 << 20, spare=0)
     found = stream(
         opened(name, buckets, tmp_path), batch_size=32, window_bytes=200_000, page_cache=cache
     )

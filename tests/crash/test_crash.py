@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorrepo.repo.append import resolve
+from tensorrepo.repo.changes.repository import open_repository
 from tensorrepo.repo.errors import CommitOutcomeUnknown
-from tensorrepo.repo.repository import open_repository
-from tests.support.faults import Crash, CrashBackend, WrappedBackend
-from tests.support.histories import CHANGES, Harm, copied, snapshot, to_disk, verify, warm
-from tests.support.repositories import BOB, commit_files
+from tensorrepo.repo.log.append import resolve
+from tests.support.builders.histories import CHANGES, Harm, copied, snapshot, to_disk, verify, warm
+from tests.support.builders.repositories import BOB, commit_files
+from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,40 +7,40 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorrepo.repo import combine, refs
-from tensorrepo.repo.append import append
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.checkpoints import HINT_INTERVAL
+from tensorrepo.repo.changes import merge_branches, refs
+from tensorrepo.repo.changes.repository import open_repository
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.graves import parse_object_key
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.records import STATE_INTERVAL, LogEntry, Update, encode_ref_updates
-from tensorrepo.repo.repository import open_repository
-from tensorrepo.repo.slots import HINT_KEY, checkpoint_key, slot_key
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.writer import ObjectWriter
-from tests.support.collector import condemn, delete
-from tests.support.damage import FLIPS, flipped, places
+from tensorrepo.repo.log.append import append
+from tensorrepo.repo.log.checkpoints import HINT_INTERVAL
+from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key, slot_key
+from tensorrepo.repo.log.records import STATE_INTERVAL, LogEntry, Update, encode_ref_updates
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.incarnations import parse_object_key
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tests.support.builders.histories import copied, verify
+from tests.support.builders.repositories import ADA, commit_files, files_at, new_repository, tip_of
 from tests.support.effort import sampled
-from tests.support.histories import copied, verify
-from tests.support.repositories import ADA, commit_files, files_at, new_repository, tip_of
+from tests.support.faults.damage import FLIPS, flipped, places
+from tests.support.reference.collector import condemn, delete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.changes.repository import RepositoryCore
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.repository import Repository
 
 HEAD = STATE_INTERVAL + 2
 
 
-def noop(repository: Repository) -> None:
+def noop(repository: RepositoryCore) -> None:
     txn = f"noop-{repository.log.refresh().generation}"
     append(repository.log, lambda _: (LogEntry(txn, "noop", ADA, 0),))
 
 
-def name_many(repository: Repository) -> None:
+def name_many(repository: RepositoryCore) -> None:
     """Many refs at once, by way of a ref-updates object."""
     tip = tip_of(repository)
     updates = [Update(f"runs/r{at}/1", None, tip) for at in range(6)]
@@ -60,7 +60,7 @@ def build(backend: Backend) -> None:
     commit_files(repository, {"files/000": b"changed", "models/m": b"model"})
     other = tip_of(repository, "dev")
     assert other is not None
-    combine.merge(repository, "main", other, author=ADA, message="merge")
+    merge_branches.merge(repository, "main", other, author=ADA, message="merge")
     refs.create_tag(repository, "v1", first.digest, actor=ADA, note="the first")
     name_many(repository)
     commit_files(repository, {"files/dead": b"dead"}, branch="dead")

@@ -8,31 +8,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import Bytes, Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import add_column
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.changes.repository import (
+    LocalState,
+    RepositoryCore,
+    create_repository,
+    open_repository,
+)
+from tensorrepo.repo.changes.transaction import begin, tree_of
 from tensorrepo.repo.errors import CommitOutcomeUnknown
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.repository import LocalState, Repository, create_repository, open_repository
-from tensorrepo.repo.transaction import begin
-from tensorrepo.repo.trees import Entry, lookup
-from tests.support.datasets import same_rows
+from tensorrepo.repo.history.trees import Entry, lookup
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.datasets import same_rows
+from tests.support.builders.histories import copied, verify
+from tests.support.builders.repositories import ADA
 from tests.support.effort import sampled
-from tests.support.faults import Crash, CrashBackend, WrappedBackend
-from tests.support.histories import copied, verify
-from tests.support.repositories import ADA
+from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.objects.envelope import Link
 
 PATH = "datasets/d"
 DRIVERS: Any = {Kind.DATASET: DatasetMergeDriver()}
@@ -40,18 +44,20 @@ SCHEMA = Schema.of({"n": "int32", "x": Tensor("uint8", (400,)), "b": Bytes()})
 ROWS = [{"n": at, "x": np.full(400, at, np.uint8), "b": bytes([at]) * 900} for at in range(40)]
 
 
-def opened(backend: Backend) -> Repository:
+def opened(backend: Backend) -> RepositoryCore:
     return open_repository(backend, drivers=DRIVERS)
 
 
-def dataset_at(repository: Repository, branch: str = "main") -> Dataset:
+def dataset_at(repository: RepositoryCore, branch: str = "main") -> StoredDataset:
     commit = repository.log.refresh().state.refs[f"heads/{branch}"]
     entry = lookup(repository.objects, tree_of(repository.objects, commit), PATH)
     assert entry is not None
     return open_dataset(repository.objects, entry.digest)
 
 
-def change_dataset(repository: Repository, change: Callable[[Any, Dataset], Link]) -> None:
+def change_dataset(
+    repository: RepositoryCore, change: Callable[[Any, StoredDataset], Link]
+) -> None:
     """One commit that changes the dataset."""
     transaction = begin(repository, "main")
     link = change(transaction.objects, dataset_at(repository))
@@ -76,7 +82,7 @@ def built() -> MemoryBackend:
 
 
 # Each of these is one change of the dataset.
-CHANGES: dict[str, Callable[[Any, Dataset], Link]] = {
+CHANGES: dict[str, Callable[[Any, StoredDataset], Link]] = {
     "append": lambda objects, dataset: write_dataset(
         objects, SCHEMA, [ROWS[:5]], base=dataset, rng=random.Random(7)
     ),
@@ -94,7 +100,7 @@ BACKEND = built()
 BEFORE = list(dataset_at(opened(BACKEND)))
 
 
-def _whole(change: str) -> tuple[list[tuple[str, str]], Dataset]:
+def _whole(change: str) -> tuple[list[tuple[str, str]], StoredDataset]:
     """What a change does when nobody dies, and the dataset that comes of it."""
     backend = WrappedBackend(copied(BACKEND))
     repository = opened(backend)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError
-from tensorrepo.repo.objects import Envelope, Kind, decode_object
-from tests.support.by_spec import ids_of
-from tests.support.columns import MappedObjects
-from tests.support.damage import flipped
-from tests.support.datasets import same_rows
+from tensorrepo.repo.objects.envelope import Envelope, Kind, decode_object
+from tests.support.builders.columns import MappedObjects
+from tests.support.builders.datasets import same_rows
+from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import soaking
-from tests.support.golden_dataset import CASES, Case
-from tests.support.objects import MemoryObjects
+from tests.support.faults.damage import flipped
+from tests.support.golden.dataset import CASES, Case
+from tests.support.second_readers.comparison import ids_of
 
 if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
@@ -41,7 +41,7 @@ def _case(name: str) -> Case:
     return CASES[name]()
 
 
-def _copy(dataset: Dataset, kind: type[MemoryObjects]) -> MemoryObjects:
+def _copy(dataset: StoredDataset, kind: type[MemoryObjects]) -> MemoryObjects:
     objects = dataset.objects
     assert isinstance(objects, MemoryObjects)
     copy = kind()
@@ -49,7 +49,7 @@ def _copy(dataset: Dataset, kind: type[MemoryObjects]) -> MemoryObjects:
     return copy
 
 
-def _reached(dataset: Dataset) -> list[Digest]:
+def _reached(dataset: StoredDataset) -> list[Digest]:
     """The objects that a dataset is made of, its root first."""
     objects = dataset.objects
     found = [dataset.digest]
@@ -58,7 +58,7 @@ def _reached(dataset: Dataset) -> list[Digest]:
     return found
 
 
-def _places(dataset: Dataset, kinds: set[Kind] | None) -> list[tuple[Digest, int, int]]:
+def _places(dataset: StoredDataset, kinds: set[Kind] | None) -> list[tuple[Digest, int, int]]:
     """Objects, bytes in them and masks: as many of each kind."""
     objects = dataset.objects
     assert isinstance(objects, MemoryObjects)
@@ -80,7 +80,7 @@ def _read(objects: MemoryObjects, digest: Digest) -> tuple[list[Any], list[Any]]
     return list(dataset), ids_of(dataset)
 
 
-def _is_right(objects: MemoryObjects, dataset: Dataset) -> bool:
+def _is_right(objects: MemoryObjects, dataset: StoredDataset) -> bool:
     """Whether everything is as it was, or said to be damaged."""
     try:
         rows, ids = _read(objects, dataset.digest)

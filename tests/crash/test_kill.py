@@ -11,20 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorrepo.repo.append import resolve
-from tensorrepo.repo.backends.disk import TEMPORARY, Disk
-from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.history import walk
-from tensorrepo.repo.pending import Pending
-from tensorrepo.repo.repository import open_repository
+from tensorrepo.repo.backends.local import TEMPORARY, Disk, LocalBackend
+from tensorrepo.repo.changes.repository import open_repository
+from tensorrepo.repo.history.commits import walk
+from tensorrepo.repo.log.append import resolve
+from tensorrepo.repo.log.rewind_guard import Pending
+from tests.support.builders.histories import verify
+from tests.support.builders.repositories import commit_files, files_at, new_repository, tip_of
 from tests.support.effort import soaking
-from tests.support.histories import verify
-from tests.support.repositories import commit_files, files_at, new_repository, tip_of
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.commits import Commit
+    from tensorrepo.repo.changes.repository import RepositoryCore
+    from tensorrepo.repo.history.commits import Commit
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.repository import Repository
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 200 if soaking() else 12
@@ -35,7 +34,7 @@ class Aftermath:
     """What is there when all writers are dead, and what each of them called done."""
 
     folder: Path
-    repository: Repository
+    repository: RepositoryCore
     history: dict[Digest, Commit]
     told: list[list[Digest]]
 
@@ -49,7 +48,14 @@ class Aftermath:
 def kill_writers(folder: Path, rounds: int) -> Aftermath:
     backend = LocalBackend(folder / "store")
     commit_files(new_repository(backend), {"files/first": b"first"})
-    command = [sys.executable, "-m", "tests.support.killed_writers", str(folder), str(rounds), "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.faults.killed_writers",
+        str(folder),
+        str(rounds),
+        "1",
+    ]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     repository = open_repository(backend, drivers={})
     tip = tip_of(repository)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorrepo.repo.append import resolve
+from tensorrepo.repo.changes.repository import open_repository
+from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import CommitOutcomeUnknown, Error, StorageError
-from tensorrepo.repo.repository import open_repository
-from tensorrepo.repo.transaction import begin
-from tests.support.faults import LostReplyBackend, WrappedBackend
-from tests.support.histories import CHANGES, Harm, copied, snapshot, to_disk, verify, warm
-from tests.support.repositories import ADA, stage_files
+from tensorrepo.repo.log.append import resolve
+from tests.support.builders.histories import CHANGES, Harm, copied, snapshot, to_disk, verify, warm
+from tests.support.builders.repositories import ADA, stage_files
+from tests.support.faults.backends import LostReplyBackend, WrappedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.backends.local import LocalBackend
-    from tensorrepo.repo.repository import Repository
-    from tests.support.faults import Loss
+    from tensorrepo.repo.changes.repository import RepositoryCore
+    from tests.support.faults.backends import Loss
 
 HARM = Harm()
 HEAD = open_repository(HARM.backend, drivers={}).log.refresh().generation
@@ -36,7 +36,9 @@ def records(backend: Backend) -> int:
     return sum(any(entry.kind != "noop" for entry in record.entries) for record in found)
 
 
-def attempt(act: Callable[[Repository], None], failing: LostReplyBackend, at: int) -> Error | None:
+def attempt(
+    act: Callable[[RepositoryCore], None], failing: LostReplyBackend, at: int
+) -> Error | None:
     """What the client is told when reply `at` is lost."""
     repository = warm(failing)
     failing.at = at
@@ -104,7 +106,7 @@ def test_a_transaction_that_is_committed_again_is_whole_or_refused(
     backend = copied(HARM.backend)
     failing = LostReplyBackend(backend, 10**9, loss, late=late)
 
-    def act(repository: Repository) -> None:
+    def act(repository: RepositoryCore) -> None:
         transaction = begin(repository, "main")
         for _ in range(2):
             try:

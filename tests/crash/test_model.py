@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model.bases import Against
-from tensorrepo.formats.model.merge import ModelMergeDriver
-from tensorrepo.formats.model.read import Model, open_model
-from tensorrepo.formats.model.write import store_model
-from tensorrepo.repo.attempt import tree_of
+from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.model_writer import store_model
 from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.changes.repository import (
+    LocalState,
+    RepositoryCore,
+    create_repository,
+    open_repository,
+)
+from tensorrepo.repo.changes.transaction import begin, tree_of
 from tensorrepo.repo.errors import CommitOutcomeUnknown
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.repository import LocalState, Repository, create_repository, open_repository
-from tensorrepo.repo.transaction import begin
-from tensorrepo.repo.trees import lookup
+from tensorrepo.repo.history.trees import lookup
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.histories import copied, verify
+from tests.support.builders.repositories import ADA
 from tests.support.effort import sampled
-from tests.support.faults import Crash, CrashBackend, WrappedBackend
-from tests.support.histories import copied, verify
-from tests.support.repositories import ADA
+from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
 
 if TYPE_CHECKING:
     from tensorrepo.repo.backends.base import Backend
@@ -38,24 +42,24 @@ NEW = {
 }
 
 
-def opened(backend: Backend) -> Repository:
+def opened(backend: Backend) -> RepositoryCore:
     return open_repository(backend, drivers=DRIVERS)
 
 
-def model_at(repository: Repository) -> Model:
+def model_at(repository: RepositoryCore) -> StoredModel:
     commit = repository.log.refresh().state.refs["heads/main"]
     entry = lookup(repository.objects, tree_of(repository.objects, commit), PATH)
     assert entry is not None
     return open_model(repository.objects, entry)
 
 
-def save(repository: Repository, tensors: Any) -> None:
+def save(repository: RepositoryCore, tensors: Any) -> None:
     """One commit that stores a model as the difference from the one before, if there is one."""
     transaction = begin(repository, "main")
     before = transaction.entry(PATH)
     known = [] if before is None else [before]
     written = store_model(
-        transaction.objects, tensors, known=known, against=Against(before, codecs=None)
+        transaction.objects, tensors, known=known, against=DeltaOptions(before, codecs=None)
     )
     transaction.stage(PATH, written.entry)
     assert transaction.commit("save", author=ADA) is not None

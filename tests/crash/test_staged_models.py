@@ -10,22 +10,21 @@ import pytest
 from safetensors.numpy import save_file
 
 from tensorrepo.connect import Machine
-from tensorrepo.formats.model.read import open_model
-from tensorrepo.repo.attempt import tree_of
+from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.changes.repository import LocalState, create_repository, open_repository
+from tensorrepo.repo.changes.revisions import Head
+from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import CommitOutcomeUnknown
-from tensorrepo.repo.repository import LocalState, create_repository, open_repository
-from tensorrepo.repo.revisions import Head
-from tensorrepo.repo.workspace import Workspace, create_workspace
-from tensorrepo.workspace.add import add
-from tensorrepo.workspace.commit import commit_staged
-from tensorrepo.workspace.request import Mode, Request
-from tensorrepo.workspace.session import Session
-from tests.support.collector import condemn, delete
+from tensorrepo.workspace.add import AddMode, AddRequest, add
+from tensorrepo.workspace.session import WorkspaceSession
+from tensorrepo.workspace.staging import commit_staged
+from tensorrepo.workspace.state import Workspace, create_workspace
+from tests.support.builders.histories import copied, verify
+from tests.support.builders.repositories import ADA
 from tests.support.effort import sampled
-from tests.support.faults import Crash, CrashBackend, WrappedBackend
-from tests.support.histories import copied, verify
-from tests.support.repositories import ADA
+from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
+from tests.support.reference.collector import condemn, delete
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,20 +37,20 @@ ONE = np.random.default_rng(1).normal(0, 0.02, (200, 400)).astype("f4")
 MODELS = {"one": {"w": ONE}, "two": {"w": ONE + np.float32(1e-6)}}
 
 
-def session(backend: Backend, root: Path) -> Session:
+def session(backend: Backend, root: Path) -> WorkspaceSession:
     machine = Machine({"TENSORREPO_AUTHOR": ADA}, root, root)
     repository = open_repository(
         backend, drivers={}, local=LocalState(pending=root / ".tensorrepo/pending")
     )
-    return Session(machine, repository, Workspace(root))
+    return WorkspaceSession(machine, repository, Workspace(root))
 
 
-def add_model(at: Session, name: str) -> None:
+def add_model(at: WorkspaceSession, name: str) -> None:
     path = at.here.root / f"{name}.safetensors"
-    add(at, Request(path, "models", name, Mode.REPLACE), lambda _: None)
+    add(at, AddRequest(path, "models", name, AddMode.REPLACE), lambda _: None)
 
 
-def add_two_and_commit(at: Session) -> None:
+def add_two_and_commit(at: WorkspaceSession) -> None:
     add_model(at, "two")
     commit_staged(at, "Both")
 

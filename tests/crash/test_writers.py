@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.history import walk
-from tests.support.histories import verify
-from tests.support.repositories import again, commit_files, files_at, new_repository, tip_of
+from tensorrepo.repo.history.commits import walk
+from tests.support.builders.histories import verify
+from tests.support.builders.repositories import (
+    again,
+    commit_files,
+    files_at,
+    new_repository,
+    tip_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +31,7 @@ COMMITS = 24
 
 def race(folder: Path, writers: int) -> list[list[int]]:
     """Let so many processes commit at once; for each, how often it tried each commit."""
-    command = [sys.executable, "-m", "tests.support.racing_writers", str(folder)]
+    command = [sys.executable, "-m", "tests.support.faults.racing_writers", str(folder)]
     with ExitStack() as stack:
         running = [
             stack.enter_context(

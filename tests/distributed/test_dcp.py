@@ -26,7 +26,7 @@ def repository(tmp_path: Path) -> tr.Repository:
 def test_four_ranks_save_two_load_and_save_three_load(
     repository: tr.Repository, tmp_path: Path
 ) -> None:
-    from tests.support.shardedranks import run_ranks, whole
+    from tests.support.processes.sharded_ranks import run_ranks, whole
 
     run_ranks(tmp_path, repository.url, 4, "save", 1)
     run_ranks(tmp_path, repository.url, 2, "load", 1)

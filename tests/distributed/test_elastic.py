@@ -10,7 +10,7 @@ import pytest
 
 import tensorrepo as tr
 from tests.support.effort import soaking
-from tests.support.ranks import notes, run_job
+from tests.support.processes.ranks import notes, run_job
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import tensorrepo
-from tensorrepo.formats.exchange.catalogue import FORMATS
-from tests.support.pages import blocks, headings, pages, sections
-from tests.support.sources import ROOT, sources
+from tensorrepo.formats.exchange.formats import FORMATS
+from tests.support.architecture.pages import blocks, headings, pages, sections
+from tests.support.architecture.sources import ROOT, sources
 
 TUTORIAL = ROOT / "docs/tutorial.md"
 CLI_PAGE = ROOT / "docs/reference/cli.md"

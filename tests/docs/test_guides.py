@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.pages import blocks
-from tests.support.prepared import prepared_commands
-from tests.support.sources import ROOT
+from tests.support.architecture.pages import blocks
+from tests.support.architecture.sources import ROOT
+from tests.support.processes.prepared import prepared_commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

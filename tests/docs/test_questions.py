@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.answers import answered, unchanging
-from tests.support.pages import headings
-from tests.support.sources import ROOT
+from tests.support.architecture.answers import answered, unchanging
+from tests.support.architecture.pages import headings
+from tests.support.architecture.sources import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

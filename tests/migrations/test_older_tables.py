@@ -17,13 +17,13 @@ from sqlalchemy import text
 
 import tensorrepo as tr
 from tensorrepo.migrations import revisions
-from tensorrepo.query.catalog import Catalog, connect
-from tests.support.catalogs import rows_of
+from tensorrepo.query.catalog.database import CatalogDatabase, connect
+from tests.support.servers.catalogs import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 LATER = '''"""A column that is filled from others, and a table of what was counted.
 
@@ -82,7 +82,7 @@ def repo(catalog_url: str) -> Iterator[tr.Repository]:
 
 
 def rows(url: str) -> dict[str, list[tuple[object, ...]]]:
-    catalog = Catalog(connect(url))
+    catalog = CatalogDatabase(connect(url))
     try:
         return rows_of(catalog)
     finally:
@@ -127,7 +127,7 @@ def test_it_can_go_down_again(
     before, today = rows(catalog_url), revisions.newest()
     monkeypatch.setattr(revisions, "SCRIPTS", later)
     repo.catalog.upgrade()
-    catalog = Catalog(connect(catalog_url))
+    catalog = CatalogDatabase(connect(catalog_url))
     with catalog.writing() as connection:
         revisions.downgrade(connection, today)
     catalog.dispose()
@@ -155,7 +155,7 @@ def test_tables_from_before_the_first_release_are_told_to_be_rebuilt(
     repo: tr.Repository, catalog_url: str
 ) -> None:
     before = rows(catalog_url)
-    catalog = Catalog(connect(catalog_url))
+    catalog = CatalogDatabase(connect(catalog_url))
     with catalog.writing() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     catalog.dispose()

@@ -8,25 +8,25 @@ import pytest
 from sqlalchemy import inspect, select
 
 from tensorrepo.migrations import revisions
-from tensorrepo.migrations.revisions import Fit
-from tensorrepo.query import tables
-from tensorrepo.query.catalog import Catalog, connect
-from tensorrepo.query.sync.catchup import catch_up
-from tests.support.catalogs import fresh_rows, rows_of
-from tests.support.repositories import commit_files, new_repository
+from tensorrepo.migrations.revisions import SchemaFit
+from tensorrepo.query.catalog import tables
+from tensorrepo.query.catalog.database import CatalogDatabase, connect
+from tensorrepo.query.sync.catch_up import catch_up
+from tests.support.builders.repositories import commit_files, new_repository
+from tests.support.servers.catalogs import fresh_rows, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture
-def empty(catalog_url: str) -> Iterator[Catalog]:
-    catalog = Catalog(connect(catalog_url))
+def empty(catalog_url: str) -> Iterator[CatalogDatabase]:
+    catalog = CatalogDatabase(connect(catalog_url))
     yield catalog
     catalog.dispose()
 
 
-def described(catalog: Catalog) -> dict[str, Any]:
+def described(catalog: CatalogDatabase) -> dict[str, Any]:
     """All that the database knows of our tables."""
     seen = inspect(catalog.engine)
     return {
@@ -40,18 +40,18 @@ def described(catalog: Catalog) -> dict[str, Any]:
     }
 
 
-def break_off(catalog: Catalog) -> None:
+def break_off(catalog: CatalogDatabase) -> None:
     with catalog.writing() as connection:
         revisions.upgrade(connection)
         raise ZeroDivisionError
 
 
-def fit(catalog: Catalog) -> Fit:
+def fit(catalog: CatalogDatabase) -> SchemaFit:
     with catalog.reading() as connection:
         return revisions.standing(connection).fit
 
 
-def test_the_revisions_make_exactly_the_tables_of_the_code(empty: Catalog) -> None:
+def test_the_revisions_make_exactly_the_tables_of_the_code(empty: CatalogDatabase) -> None:
     tables.METADATA.create_all(empty.engine)
     wanted = described(empty)
     tables.METADATA.drop_all(empty.engine)
@@ -61,14 +61,16 @@ def test_the_revisions_make_exactly_the_tables_of_the_code(empty: Catalog) -> No
     assert set(wanted) == set(tables.METADATA.tables)
 
 
-def test_an_upgrade_taken_back_leaves_nothing_and_can_be_made_again(catalog: Catalog) -> None:
+def test_an_upgrade_taken_back_leaves_nothing_and_can_be_made_again(
+    catalog: CatalogDatabase,
+) -> None:
     repository = new_repository()
     commit_files(repository, {"files/a": b"a"})
     catch_up(repository, catalog)
-    assert fit(catalog) is Fit.CURRENT
+    assert fit(catalog) is SchemaFit.CURRENT
     with catalog.writing() as connection:
         revisions.downgrade(connection)
-    assert fit(catalog) is Fit.EMPTY
+    assert fit(catalog) is SchemaFit.EMPTY
     assert described(catalog) == {}
     with catalog.writing() as connection:
         revisions.upgrade(connection)
@@ -76,14 +78,16 @@ def test_an_upgrade_taken_back_leaves_nothing_and_can_be_made_again(catalog: Cat
     assert rows_of(catalog) == fresh_rows(repository)
 
 
-def test_an_upgrade_that_fails_halfway_leaves_the_tables_as_they_were(empty: Catalog) -> None:
+def test_an_upgrade_that_fails_halfway_leaves_the_tables_as_they_were(
+    empty: CatalogDatabase,
+) -> None:
     with pytest.raises(ZeroDivisionError):
         break_off(empty)
-    assert fit(empty) is Fit.EMPTY
+    assert fit(empty) is SchemaFit.EMPTY
     assert described(empty) == {}
 
 
-def test_an_upgrade_keeps_the_rows_that_are_there(catalog: Catalog) -> None:
+def test_an_upgrade_keeps_the_rows_that_are_there(catalog: CatalogDatabase) -> None:
     repository = new_repository()
     commit_files(repository, {"files/a": b"a"})
     catch_up(repository, catalog)
@@ -93,7 +97,9 @@ def test_an_upgrade_keeps_the_rows_that_are_there(catalog: Catalog) -> None:
     assert rows_of(catalog) == before
 
 
-def test_text_is_ordered_by_code_points_and_reals_and_flags_come_back(catalog: Catalog) -> None:
+def test_text_is_ordered_by_code_points_and_reals_and_flags_come_back(
+    catalog: CatalogDatabase,
+) -> None:
     names = ["a", "B", "_", "é", "ß", "\0x", "𝄞"]
     with catalog.writing() as connection:
         rows = [

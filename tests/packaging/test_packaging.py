@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.native import why_nothing_is_compiled
-from tests.support.shared import made_once
-from tests.support.sources import LAYERS, ROOT, project, sources
+from tests.support.architecture.sources import LAYERS, ROOT, project, sources
+from tests.support.builders.native import why_nothing_is_compiled
+from tests.support.processes.shared import made_once
 
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 BUILT = shutil.ignore_patterns("__pycache__", "*.so")

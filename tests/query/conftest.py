@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import catalogs
+from tests.support.servers import catalogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tensorrepo.query.catalog import Catalog
+    from tensorrepo.query.catalog.database import CatalogDatabase
 
 
 @pytest.fixture(params=catalogs.DATABASES)
@@ -23,7 +23,7 @@ def catalog_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]
 
 
 @pytest.fixture
-def catalog(catalog_url: str) -> Iterator[Catalog]:
+def catalog(catalog_url: str) -> Iterator[CatalogDatabase]:
     """An empty catalog, its tables made."""
     with catalogs.catalog_at(catalog_url) as made:
         yield made

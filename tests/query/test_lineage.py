@@ -9,16 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensorrepo.query import tables
+from tensorrepo.query.catalog import tables
 from tensorrepo.query.lineage import ancestors, descendants, trained_on
-from tensorrepo.query.sync.edges import edge_row
+from tensorrepo.query.sync.contents import edge_row
 from tensorrepo.query.sync.loader import insert
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from tensorrepo.query.catalog import Catalog
+    from tensorrepo.query.catalog.database import CatalogDatabase
 
 URL = "https://example.org/a.csv"
 Edges = list[tuple[int, int, str]]
@@ -75,7 +75,7 @@ def by_hand(
     up=st.booleans(),
 )
 def test_what_is_found_is_what_a_search_by_hand_finds(
-    catalog: Catalog, edges: Edges, depth: int | None, words: set[str], up: bool
+    catalog: CatalogDatabase, edges: Edges, depth: int | None, words: set[str], up: bool
 ) -> None:
     ask = ancestors if up else descendants
     with catalog.writing() as connection:
@@ -94,7 +94,7 @@ def row(place: int, subject: str, relation: str, origin_path: str, origin: str |
     return edge(place, told)
 
 
-def test_what_was_made_of_a_url_is_found_and_what_came_of_that(catalog: Catalog) -> None:
+def test_what_was_made_of_a_url_is_found_and_what_came_of_that(catalog: CatalogDatabase) -> None:
     rows = [
         row(1, key(1), "imported-from", URL, None),
         row(2, key(2), "trained-on", "datasets/a", key(1)),
@@ -113,7 +113,7 @@ def test_what_was_made_of_a_url_is_found_and_what_came_of_that(catalog: Catalog)
     assert (trained.subject.key, trained.details) == (key(2), {"seed": 7})
 
 
-def test_earlier_words_of_relations_are_understood(catalog: Catalog) -> None:
+def test_earlier_words_of_relations_are_understood(catalog: CatalogDatabase) -> None:
     with catalog.writing() as connection:
         insert(
             connection,
@@ -123,12 +123,12 @@ def test_earlier_words_of_relations_are_understood(catalog: Catalog) -> None:
         assert len(ancestors(connection, [key(2)], relations=["trained_on"])) == 1
 
 
-def test_a_depth_of_nothing_is_refused(catalog: Catalog) -> None:
+def test_a_depth_of_nothing_is_refused(catalog: CatalogDatabase) -> None:
     with catalog.reading() as connection, pytest.raises(InvalidInputError, match="1 or more"):
         ancestors(connection, [key(1)], depth=0)
 
 
-def test_names_that_look_like_sql_are_names(catalog: Catalog) -> None:
+def test_names_that_look_like_sql_are_names(catalog: CatalogDatabase) -> None:
     evil = "x'); DROP TABLE lineage_edge; --"
     with catalog.writing() as connection:
         assert ancestors(connection, [evil], relations=[evil]) == []
@@ -136,7 +136,7 @@ def test_names_that_look_like_sql_are_names(catalog: Catalog) -> None:
         assert trained_on(connection, evil) == []
 
 
-def test_what_shares_a_hash_is_another_thing(catalog: Catalog) -> None:
+def test_what_shares_a_hash_is_another_thing(catalog: CatalogDatabase) -> None:
     """Edges of another thing come with those asked for: their names tell them apart."""
     asked = row(1, key(1), "derived-from", "datasets/a", key(2))
     other = row(2, key(8), "derived-from", "datasets/b", key(9))

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from tensorrepo.repo.append import Appended, resolve
 from tensorrepo.repo.errors import CommitOutcomeUnknown
-from tests.support.append_model import (
+from tensorrepo.repo.log.append import Appended, resolve
+from tests.support.builders.log import Crash, landed_txns, open_log
+from tests.support.effort import sampled
+from tests.support.reference.append import (
     FIXED,
     SEEKING,
     TOLD_OK,
@@ -14,9 +16,7 @@ from tests.support.append_model import (
     explore,
     is_final,
 )
-from tests.support.append_replay import Replay
-from tests.support.effort import sampled
-from tests.support.log import Crash, landed_txns, open_log
+from tests.support.reference.append_replay import Replay
 
 WAYS = explore()[1]
 FINAL = [world for world in WAYS if is_final(world)]

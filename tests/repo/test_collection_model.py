@@ -9,10 +9,10 @@ import random
 
 import pytest
 
-from tests.support import model_collection, model_repack
-from tests.support.collection_replay import Replay
 from tests.support.effort import sampled
-from tests.support.model_collection import Event, Setting, World, beginning, events
+from tests.support.reference import collection, repack
+from tests.support.reference.collection import Event, Setting, World, beginning, events
+from tests.support.reference.collection_replay import Replay
 
 SETTINGS = {
     "as it is": Setting(),
@@ -25,7 +25,7 @@ LONGEST = 40
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_with_all_rules_nothing_is_lost_and_everyone_can_finish(setting: Setting) -> None:
-    explored = model_collection.explore(setting)
+    explored = collection.explore(setting)
     assert (explored.problem, explored.way) == (None, [])
     assert explored.worlds > 10_000
 
@@ -33,36 +33,36 @@ def test_with_all_rules_nothing_is_lost_and_everyone_can_finish(setting: Setting
 @pytest.mark.soak
 @pytest.mark.parametrize("writers", ["SDS", "SDD"])
 def test_with_three_writers_nothing_is_lost_either(writers: str) -> None:
-    assert model_collection.explore(Setting(writers, drops=1)).problem is None
+    assert collection.explore(Setting(writers, drops=1)).problem is None
 
 
-@pytest.mark.parametrize("rule", sorted(model_collection.RULES))
+@pytest.mark.parametrize("rule", sorted(collection.RULES))
 @pytest.mark.parametrize("live", [True, False])
 def test_without_any_one_of_the_rules_something_is_lost(rule: str, *, live: bool) -> None:
-    explored = model_collection.explore(Setting(begins_live=live), model_collection.RULES - {rule})
+    explored = collection.explore(Setting(begins_live=live), collection.RULES - {rule})
     assert explored.problem == "lost"
     assert [event.kind for event in explored.way][-1] == "delete"
 
 
 def test_looking_at_roots_alone_is_not_enough_where_listings_miss_nothing() -> None:
     setting = Setting(misses=False)
-    explored = model_collection.explore(setting, model_collection.RULES - {"closure"})
+    explored = collection.explore(setting, collection.RULES - {"closure"})
     assert explored.problem == "lost"
 
 
 @pytest.mark.parametrize("writers", ["AR", "BR", "AB"])
 def test_a_repack_beside_writers_loses_nothing(writers: str) -> None:
-    lost, way, worlds = model_repack.explore(model_repack.Setting(writers))
+    lost, way, worlds = repack.explore(repack.Setting(writers))
     assert (lost, way) == (frozenset(), [])
     assert worlds > 4000
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "setting", [model_repack.Setting("ABR"), model_repack.Setting("AR", drops=2, rounds=2)]
+    "setting", [repack.Setting("ABR"), repack.Setting("AR", drops=2, rounds=2)]
 )
-def test_so_it_is_with_more_of_everything(setting: model_repack.Setting) -> None:
-    assert model_repack.explore(setting)[0] == frozenset()
+def test_so_it_is_with_more_of_everything(setting: repack.Setting) -> None:
+    assert repack.explore(setting)[0] == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_so_it_is_with_more_of_everything(setting: model_repack.Setting) -> None
 def test_without_any_one_of_the_rules_a_repack_loses_something(
     rule: str, writers: str, lost: str
 ) -> None:
-    found, _, _ = model_repack.explore(model_repack.Setting(writers), model_repack.RULES - {rule})
+    found, _, _ = repack.explore(repack.Setting(writers), repack.RULES - {rule})
     assert found == {lost}
 
 
@@ -81,7 +81,7 @@ def walk(setting: Setting, chance: random.Random) -> list[Event]:
     world: World = beginning(setting)
     way: list[Event] = []
     while len(way) < LONGEST:
-        choices = list(events(world, setting, model_collection.RULES))
+        choices = list(events(world, setting, collection.RULES))
         if not choices:
             break
         event, world = chance.choice(choices)

@@ -4,17 +4,16 @@ import pytest
 
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.records import (
+from tensorrepo.repo.log.records import (
     decode_record,
     decode_ref_updates,
     encode_record,
     encode_ref_updates,
 )
-from tensorrepo.repo.refpages import Paging
-from tensorrepo.repo.segments import decode_segment, encode_segment
-from tensorrepo.repo.state import decode_state, encode_state, encode_with_pages
-from tests.support.golden_log import GOLDEN, golden_files
-from tests.support.log import Bulks, digest, open_log
+from tensorrepo.repo.log.segments import decode_segment, encode_segment
+from tensorrepo.repo.log.state import Paging, decode_state, encode_state, encode_with_pages
+from tests.support.builders.log import Bulks, digest, open_log
+from tests.support.golden.log import GOLDEN, golden_files
 
 WRITTEN = golden_files()
 STORED = {

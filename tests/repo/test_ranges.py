@@ -8,27 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.cache import DiskCache
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import content_tag
-from tensorrepo.repo.objects import Kind, Span, read_spans
+from tensorrepo.repo.objects.cache import DiskCache
+from tensorrepo.repo.objects.envelope import CheckedSpan, Kind, read_spans
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.ranges import join_ranges, split_range
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.writer import ObjectWriter
-from tests.support.objects import MemoryObjects
+from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.objects.envelope import Link
 
 RANGES = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 300)), max_size=30)
 DATA = np.random.default_rng(1).integers(0, 256, 300_000, "u1").tobytes()
 SPANS = st.lists(st.tuples(st.integers(0, 300_000), st.integers(0, 90_000)), max_size=12)
 
 
-def span(start: int, stop: int) -> Span:
-    return Span(start, stop, content_tag(DATA[start:stop]))
+def span(start: int, stop: int) -> CheckedSpan:
+    return CheckedSpan(start, stop, content_tag(DATA[start:stop]))
 
 
 class CountingStore(ObjectStore):
@@ -123,7 +123,7 @@ def test_each_span_is_cached_by_itself(tmp_path: Path) -> None:
 def test_a_span_of_other_bytes_is_damage() -> None:
     store, link = a_store()
     with pytest.raises(CorruptError, match="1000 to 2000"):
-        store.read_spans(link, [span(0, 1000), Span(1000, 2000, bytes(16))])
+        store.read_spans(link, [span(0, 1000), CheckedSpan(1000, 2000, bytes(16))])
 
 
 def test_a_source_that_cannot_join_is_asked_for_each() -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorrepo.repo.history.tree_pages import HEADER, Entry
+from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, TreeChanges, differences, update
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.treepages import HEADER, Entry
-from tensorrepo.repo.trees import EMPTY_TREE, Change, TreeChanges, differences, update
-from tests.support.objects import MemoryObjects
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,7 @@ ENTRIES = st.one_of(
 EDITS = st.dictionaries(st.sampled_from(PATHS), st.none() | ENTRIES, max_size=4)
 
 
-def by_path(changes: Iterable[Change]) -> dict[str, Change]:
+def by_path(changes: Iterable[PathChange]) -> dict[str, PathChange]:
     return {change.path: change for change in changes}
 
 
@@ -44,7 +44,7 @@ def test_trees_of_many_pages_are_compared_too() -> None:
     one, two = (Entry(Kind.BLOB, objects.put(Kind.BLOB, text).digest) for text in (b"1", b"2"))
     old = update(objects, EMPTY_TREE, {f"files/{at:04}": one for at in range(2000)})
     new = update(objects, old, {"files/0700": two})
-    assert TreeChanges(objects).between(old, new) == (Change("files/0700", one, two),)
+    assert TreeChanges(objects).between(old, new) == (PathChange("files/0700", one, two),)
 
 
 def test_more_entries_may_change_at_once_than_are_looked_for_one_by_one() -> None:

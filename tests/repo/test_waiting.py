@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tensorrepo.repo.waiting import Waiting
+from tensorrepo.repo.threads import Waiting
 
 
 def test_all_that_wait_are_woken() -> None:

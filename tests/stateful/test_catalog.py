@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tensorrepo import connect
-from tensorrepo.query.sync.catchup import catch_up
-from tensorrepo.repo import refs
+from tensorrepo.models.checkpointer import RetentionPolicy
+from tensorrepo.query.sync.catch_up import catch_up
 from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.changes import refs
 from tensorrepo.repo.errors import Error
 from tensorrepo.repository import Origin, Repository
-from tensorrepo.retention import Keep
 from tests.stateful.test_repository import RepositoryMachine
-from tests.support import collector
-from tests.support.catalogs import catalog_at, catalog_url, fresh_rows, rows_of
+from tests.support.builders.repositories import ADA, new_repository
 from tests.support.effort import examples
-from tests.support.repositories import ADA, new_repository
+from tests.support.reference import collector
+from tests.support.servers.catalogs import catalog_at, catalog_url, fresh_rows, rows_of
 
 if TYPE_CHECKING:
     from tensorrepo.repo.backends.base import Backend
@@ -102,7 +102,7 @@ class ContentMachine(CatalogMixin, RuleBasedStateMachine):
     @rule(run=st.sampled_from(["r", "s"]), step=STEPS)
     def checkpoint(self, run: str, step: int) -> None:
         """Each goes when two newer ones are there: nothing has what it held then."""
-        saver = self.repo.checkpointer(run, keep=Keep(last=2))
+        saver = self.repo.checkpointer(run, keep=RetentionPolicy(last=2))
         saver.save(step, {"w": np.full((8, 8), step, "f4")})
         saver.close()
 

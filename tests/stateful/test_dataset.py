@@ -19,11 +19,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Tensor, Text
-from tensorrepo.formats.dataset.columns.statistics import order_key
+from tensorrepo.formats.dataset.changing import patch as setvalues
 from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.comparing.rowdiff import row_changes
-from tensorrepo.formats.dataset.editing import setvalues
 from tensorrepo.formats.dataset.evolve import (
     add_column,
     drop_column,
@@ -31,27 +28,30 @@ from tensorrepo.formats.dataset.evolve import (
     widen_column,
 )
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.stream import stream
-from tensorrepo.formats.dataset.tree import treeedit, treewrite
-from tensorrepo.formats.dataset.tree.manifest import INLINE_DATA_BYTES
-from tensorrepo.formats.dataset.tree.rowids import format_row_id
+from tensorrepo.formats.dataset.metadata import tree_edit, tree_write
+from tensorrepo.formats.dataset.metadata.manifest import INLINE_DATA_BYTES
+from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Tensor, Text
+from tensorrepo.formats.dataset.schema.values import order_key
+from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
+from tensorrepo.formats.dataset.versions.row_diff import row_changes
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.repo.merge import Conflict, MergeContext
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
-from tests.support.by_spec import agrees, ids_of
+from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import examples
-from tests.support.golden_dataset import small_cuts
-from tests.support.linked import unbounded, unlinked
-from tests.support.merge_model import merge_versions
-from tests.support.model_dataset import SCHEMA, Model, given, plain, rows_of, value
-from tests.support.objects import MemoryObjects
+from tests.support.golden.dataset import small_cuts
+from tests.support.reference.dataset import SCHEMA, Model, given, plain, rows_of, value
+from tests.support.reference.merge import merge_versions
+from tests.support.second_readers.comparison import agrees, ids_of
+from tests.support.second_readers.linked import unbounded, unlinked
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.objects.envelope import Link
 
 SEEDS = st.integers(0, 10_000)
 PLACES = st.lists(st.integers(0, 60), min_size=1, max_size=8, unique=True)
@@ -68,7 +68,7 @@ KINDS: list[Column] = [
 ]
 WIDER = {"int8": "int16", "int16": "int32", "int32": "float64", "uint8": "int16"}
 CONTEXT = MergeContext(automatic=False, strategy="fail", generations=(1, 2))
-Version = tuple[Dataset, Model]
+Version = tuple[StoredDataset, Model]
 
 
 class DatasetMachine(RuleBasedStateMachine):
@@ -95,7 +95,7 @@ class DatasetMachine(RuleBasedStateMachine):
         inline_bytes=st.sampled_from([0, 1500, INLINE_DATA_BYTES]),
     )
     def make(self, counts: list[int], budget: int, inline_bytes: int) -> None:
-        for module in (treewrite, treeedit):
+        for module in (tree_write, tree_edit):
             self.patches.enter_context(patch.object(module, "INLINE_DATA_BYTES", inline_bytes))
         self.budget_bytes = budget or (1 << 14)
         link = write_dataset(self.objects, SCHEMA, [])

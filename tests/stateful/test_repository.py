@@ -18,18 +18,18 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tensorrepo.repo import combine, refs
-from tensorrepo.repo.attempt import tree_of
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.commits import read_commit
+from tensorrepo.repo.changes import merge_branches, refs
+from tensorrepo.repo.changes.repository import open_repository
+from tensorrepo.repo.changes.transaction import begin, tree_of
 from tensorrepo.repo.errors import CommitExpired, ConflictError, InvalidInputError, NotFoundError
-from tensorrepo.repo.repository import open_repository
-from tensorrepo.repo.transaction import begin
-from tensorrepo.repo.trees import lookup
-from tests.support import collector
+from tensorrepo.repo.history.commits import read_commit
+from tensorrepo.repo.history.trees import lookup
+from tests.support.builders.repositories import ADA, BOB, files_at, new_repository, stage_files
 from tests.support.effort import examples
-from tests.support.model_repository import (
+from tests.support.reference import collector
+from tests.support.reference.repository import (
     Files,
     Made,
     Model,
@@ -39,17 +39,15 @@ from tests.support.model_repository import (
     changed,
     three_way,
 )
-from tests.support.reference_tree import clashing
-from tests.support.repositories import ADA, BOB, files_at, new_repository, stage_files
+from tests.support.second_readers.tree import clashing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorrepo.repo.attempt import Committed
     from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.changes.repository import RepositoryCore
+    from tensorrepo.repo.changes.transaction import CommitTransaction, LandedCommit
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.repository import Repository
-    from tensorrepo.repo.transaction import Transaction
 
 # Few names, so that things meet; "fix" is a folder of "fix/a", and paths clash in three ways.
 BRANCHES = st.sampled_from(["main", "dev", "fix", "fix/a"])
@@ -72,7 +70,7 @@ OPEN_TRANSACTIONS = 3
 class Begun:
     """A transaction that waits to be committed, and what the model must know of it."""
 
-    transaction: Transaction
+    transaction: CommitTransaction
     base: Digest | None
     changes: dict[str, bytes | None]
     unchanged: list[str]
@@ -190,7 +188,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         self._made(made.digest, files, made.commit.parents)
         model.move(ref, made.digest, actor)
 
-    def _commit(self, begun: Begun, actor: str, message: str = "change") -> Committed | None:
+    def _commit(self, begun: Begun, actor: str, message: str = "change") -> LandedCommit | None:
         return begun.transaction.commit(message, author=actor, clock=self._clock)
 
     def _clock(self) -> int:
@@ -365,8 +363,8 @@ class RepositoryMachine(RuleBasedStateMachine):
         model, ref, other = self.model, f"heads/{name}", self._pick(at)
         tip = model.refs.get(ref)
 
-        def act() -> combine.MergeOutcome:
-            return combine.merge(
+        def act() -> merge_branches.MergeOutcome:
+            return merge_branches.merge(
                 self.repository,
                 name,
                 other,
@@ -381,7 +379,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             with pytest.raises(NotFoundError):
                 act()
         elif other in model.ancestors([tip]):
-            assert act() == combine.MergeOutcome()
+            assert act() == merge_branches.MergeOutcome()
         elif forward and tip in model.ancestors([other]):
             assert act().forwarded == other
             model.move(ref, other, actor)
@@ -395,7 +393,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         other: Digest,
         strategy: str,
         actor: str,
-        act: Callable[[], combine.MergeOutcome],
+        act: Callable[[], merge_branches.MergeOutcome],
     ) -> None:
         model = self.model
         bases = sorted(model.merge_bases(tip, other))
@@ -459,7 +457,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             for digest in sorted(self.model.live() - self.model.gone):
                 self._check_commit(fresh, digest)
 
-    def _check_commit(self, repository: Repository, digest: Digest) -> None:
+    def _check_commit(self, repository: RepositoryCore, digest: Digest) -> None:
         made = self.model.commits[digest]
         assert files_at(repository, digest) == made.files
         assert read_commit(repository.objects, digest).parents == made.parents

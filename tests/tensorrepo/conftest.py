@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorrepo.noting import CURRENT
-from tests.support.shell import Shell, write_points
+from tensorrepo.runs.run_context import CURRENT
+from tests.support.processes.shell import Shell, write_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,15 +11,15 @@ import pytest
 from blake3 import blake3
 
 import tensorrepo as tr
-from tensorrepo import origins
-from tensorrepo.formats.dataset.columns.types import Link
-from tensorrepo.formats.exchange.adoption.adopt import MOST_FILE_EDGES
-from tests.support.adopted import ROWS, write_npy, write_parquet, write_tar
+from tensorrepo.formats.dataset.schema.types import Link
+from tensorrepo.formats.exchange.in_place.adopt import MOST_FILE_EDGES
+from tensorrepo.verbs import provenance
+from tests.support.builders.adopted import ROWS, write_npy, write_parquet, write_tar
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 
 def test_a_file_is_staged_and_committed_without_its_rows(shell: Shell) -> None:
@@ -235,8 +235,8 @@ def test_what_is_read_from_a_file_says_which_version_of_it(shell: Shell) -> None
 
 def test_a_large_file_is_told_by_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").write_bytes(b"12345")
-    monkeypatch.setattr(origins, "HASHED_BYTES", 4)
-    assert origins.file_facts(tmp_path / "x") == {
+    monkeypatch.setattr(provenance, "HASHED_BYTES", 4)
+    assert provenance.file_facts(tmp_path / "x") == {
         "modified_ns": (tmp_path / "x").stat().st_mtime_ns
     }
-    assert origins.file_facts(tmp_path) == origins.file_facts(tmp_path / "none") == {}
+    assert provenance.file_facts(tmp_path) == provenance.file_facts(tmp_path / "none") == {}

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.repo.commits import Commit, write_commit
-from tensorrepo.repo.trees import EMPTY_TREE
-from tensorrepo.repo.writer import ObjectWriter
-from tests.support.places import read_only, small_disk
-from tests.support.shell import Shell, write_pictures, write_points
+from tensorrepo.repo.history.commits import Commit, write_commit
+from tensorrepo.repo.history.trees import EMPTY_TREE
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tests.support.faults.places import read_only, small_disk
+from tests.support.processes.shell import Shell, write_pictures, write_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable

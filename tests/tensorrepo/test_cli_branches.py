@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.shell import Shell, write_points
+from tests.support.processes.shell import Shell, write_points
 
 if TYPE_CHECKING:
     from pathlib import Path

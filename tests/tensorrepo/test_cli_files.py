@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.shell import Shell, write_pictures
+from tests.support.processes.shell import Shell, write_pictures
 
 if TYPE_CHECKING:
     from pathlib import Path

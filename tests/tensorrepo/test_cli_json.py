@@ -10,7 +10,7 @@ import pytest
 from tensorrepo.cli.main import COMMANDS, load_command
 
 if TYPE_CHECKING:
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 LINES = {"log", "cat"}
 OF_A_RUN = {"runs show", "runs compare"}

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
-from tests.support.damage import flipped
-from tests.support.models import stored
+from tests.support.builders.models import stored
+from tests.support.faults.damage import flipped
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 
 def tensors(value: float) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.repo.errors import InvalidInputError
-from tests.support import modelfiles
+from tests.support.builders import model_files
 
 if TYPE_CHECKING:
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     [("net.gguf", "gguf"), ("net.onnx", "onnx"), ("net.npz", "npz"), ("net.pt", "torch")],
 )
 def test_what_was_added_comes_out_byte_for_byte(shell: Shell, name: str, form: str) -> None:
-    path = getattr(modelfiles, f"write_{form}")(shell.folder / name)
+    path = getattr(model_files, f"write_{form}")(shell.folder / name)
     shell("add", name, "--model", "net")
     shell("commit", "-m", "A model")
     out = shell("model", "export", "net", "--out", f"out-{name}")
@@ -31,7 +31,7 @@ def test_what_was_added_comes_out_byte_for_byte(shell: Shell, name: str, form: s
 
 
 def test_an_older_model_is_exported_as_a_folder_of_shards(shell: Shell) -> None:
-    modelfiles.write_npz(shell.folder / "net.npz")
+    model_files.write_npz(shell.folder / "net.npz")
     shell("add", "net.npz", "--model", "net")
     shell("commit", "-m", "A model")
     shell("tag", "v1")
@@ -44,7 +44,7 @@ def test_an_older_model_is_exported_as_a_folder_of_shards(shell: Shell) -> None:
 
 
 def test_what_is_there_is_kept_unless_forced(shell: Shell) -> None:
-    modelfiles.write_npz(shell.folder / "net.npz")
+    model_files.write_npz(shell.folder / "net.npz")
     shell("add", "net.npz", "--model", "net")
     shell("commit", "-m", "A model")
     (shell.folder / "mine.npz").write_bytes(b"mine")
@@ -54,7 +54,7 @@ def test_what_is_there_is_kept_unless_forced(shell: Shell) -> None:
 
 
 def test_formats_and_options_that_models_lack_are_refused(shell: Shell) -> None:
-    modelfiles.write_npz(shell.folder / "net.npz")
+    model_files.write_npz(shell.folder / "net.npz")
     shell("add", "net.npz", "--model", "net")
     shell("commit", "-m", "A model")
     said = shell.fails(2, "model", "export", "net", "--format", "parquet", "--out", "x")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 
 def weights(step: int) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
-from tests.support.models import stored
+from tests.support.builders.models import stored
 
 if TYPE_CHECKING:
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 
 def weights(moved: float) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tensorrepo.cli.chart import chart, sparkline
+from tensorrepo.cli.runs import chart, sparkline
 
 if TYPE_CHECKING:
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tensorrepo.cli import sql as command
-from tensorrepo.cli.sqlprompt import converse
+from tensorrepo.cli.sql import converse
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 COUNT = "SELECT count(*) AS n FROM points"
 

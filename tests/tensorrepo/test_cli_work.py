@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.shell import Shell, write_pictures, write_points
+from tests.support.processes.shell import Shell, write_pictures, write_points
 
 if TYPE_CHECKING:
     from pathlib import Path

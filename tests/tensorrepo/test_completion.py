@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tensorrepo.cli.main import app
 
 if TYPE_CHECKING:
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 
 def offered(shell: Shell, line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.prepared import prepared_commands
-from tests.support.sources import ROOT
+from tests.support.architecture.sources import ROOT
+from tests.support.processes.prepared import prepared_commands
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.linkvalue import LinkValue
-from tensorrepo.workspace.describe import value_json, value_text
+from tensorrepo.describe import value_json, value_text
+from tensorrepo.formats.dataset.schema.types import LinkValue
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorrepo.repo.backends.mounts import Mount
-from tensorrepo.repo.checkpoints import decode_hint
-from tensorrepo.repo.records import LogEntry
-from tensorrepo.repo.slots import HINT_KEY, checkpoint_key
+from tensorrepo.repo.backends.local import Mount
+from tensorrepo.repo.log.checkpoints import decode_hint
+from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key
+from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.workspace.doctor import judge
 
 if TYPE_CHECKING:
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 
 @pytest.mark.parametrize(

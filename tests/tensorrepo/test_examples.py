@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.sources import ROOT
+from tests.support.architecture.sources import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

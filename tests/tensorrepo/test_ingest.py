@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from tensorrepo.sdk import open_repository
-from tensorrepo.workspace import ingest
-from tests.support.shell import write_pictures
+from tensorrepo.workspace import add
+from tests.support.processes.shell import write_pictures
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 ROWS = 40_000
 CHECKPOINT_BYTES = 200_000
@@ -50,7 +50,7 @@ def many(shell: Shell) -> Shell:
 
 @pytest.fixture
 def _small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest, "CHECKPOINT_BYTES", CHECKPOINT_BYTES)
+    monkeypatch.setattr(add, "CHECKPOINT_BYTES", CHECKPOINT_BYTES)
 
 
 def _killed(shell: Shell, by: signal.Signals = signal.SIGKILL) -> str:

@@ -9,12 +9,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tensorrepo.cli.exits import EXIT_CODES
-from tensorrepo.cli.main import COMMANDS, GROUPS, guarded
+from tensorrepo.cli.main import COMMANDS, EXIT_CODES, GROUPS, guarded
 from tensorrepo.repo.errors import CommitOutcomeUnknown, ConflictError, Error, error_classes
 
 if TYPE_CHECKING:
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 
 def ended(error: BaseException) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
-from tests.support.graphs import small_network
+from tests.support.builders.graphs import small_network
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import tensorrepo as tr
-from tests.support.shell import Shell, write_points
+from tests.support.processes.shell import Shell, write_points
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.effort import sampled
-from tests.support.servers import SECRET, s3_on_moto, s3_on_ours
-from tests.support.shell import Shell, write_points
+from tests.support.processes.shell import Shell, write_points
+from tests.support.servers.object_stores import SECRET, s3_on_moto, s3_on_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.servers import Bucket
+    from tests.support.servers.object_stores import Bucket
 
 UNKNOWN, INTERRUPTED, BROKEN_PIPE, KILLED = 9, 130, 141, -signal.SIGKILL
 
@@ -49,17 +49,17 @@ def stalling(self, *words, **more):
     return work(self, *words, **more)
 setattr(owner, {name!r}, stalling)
 """
-LINK = "tensorrepo.repo.backends.disk:Disk.link"
+LINK = "tensorrepo.repo.backends.local:Disk.link"
 PUT = "tensorrepo.repo.backends.cloud:CloudBackend.create"
-STAGED = "tensorrepo.repo.workspace:Workspace.write_staging"
+STAGED = "tensorrepo.workspace.state:Workspace.write_staging"
 AT_SLOT = STALL.format(
     module="tensorrepo.repo.backends.local", owner="LocalBackend", name="create", wanted="log/0"
 )
 AT_READING = STALL.format(
-    module="tensorrepo.repo.writer", owner="ObjectWriter", name="flush", wanted=""
+    module="tensorrepo.repo.objects.writer", owner="ObjectWriter", name="flush", wanted=""
 )
 AT_TIDYING = STALL.format(
-    module="tensorrepo.repo.workspace", owner="Workspace", name="write_staging", wanted=""
+    module="tensorrepo.workspace.state", owner="Workspace", name="write_staging", wanted=""
 )
 
 

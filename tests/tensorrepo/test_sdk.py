@@ -14,7 +14,7 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo import connect
-from tests.support.servers import s3_on_ours
+from tests.support.servers.object_stores import s3_on_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tensorrepo.repo.append import append
-from tensorrepo.repo.records import LogEntry
-from tensorrepo.workspace.ingest import _note as note_unfinished
+from tensorrepo.repo.log.append import append
+from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.workspace.add import _note as note_unfinished
 from tensorrepo.workspace.staging import stage
-from tests.support.collector import condemn, delete
+from tests.support.reference.collector import condemn, delete
 
 if TYPE_CHECKING:
-    from tests.support.shell import Shell
+    from tests.support.processes.shell import Shell
 
 WEIGHTS = np.random.default_rng(1).normal(0, 0.02, (300, 400)).astype("f4")
 TUNED = WEIGHTS + np.float32(1e-6)
@@ -37,7 +37,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         keys.extend(condemn(session.repository))
         stage(session, *words)
 
-    monkeypatch.setattr("tensorrepo.workspace.stage.stage", staged)
+    monkeypatch.setattr("tensorrepo.workspace.staging.stage", staged)
     return keys
 
 
@@ -76,10 +76,10 @@ def test_nor_one_before_the_checkpoint_of_a_long_add_that_went_on(
         raise KeyboardInterrupt
 
     np.save(shell.folder / "rows.npy", np.arange(40_000.0))
-    monkeypatch.setattr("tensorrepo.workspace.ingest.CHECKPOINT_BYTES", 64 << 10)
-    monkeypatch.setattr("tensorrepo.workspace.ingest._note", cut_off)
+    monkeypatch.setattr("tensorrepo.workspace.add.CHECKPOINT_BYTES", 64 << 10)
+    monkeypatch.setattr("tensorrepo.workspace.add._note", cut_off)
     shell.run("add", "rows.npy", "--dataset", "rows")
-    monkeypatch.setattr("tensorrepo.workspace.ingest._note", note_unfinished)
+    monkeypatch.setattr("tensorrepo.workspace.add._note", note_unfinished)
     assert "went on behind" in shell.run("add", "rows.npy", "--dataset", "rows").output
     shell("commit", "-m", "Rows")
     delete(shell.repository().context.core, keys)

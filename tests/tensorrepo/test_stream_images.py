@@ -11,7 +11,7 @@ import tensorrepo as tr
 
 pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
-from tests.support.pictures import jpeg, smooth
+from tests.support.builders.pictures import jpeg, smooth
 
 if TYPE_CHECKING:
     from collections.abc import Callable

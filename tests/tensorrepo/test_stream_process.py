@@ -17,16 +17,9 @@ import psutil
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.formats.dataset.stream import stream as open_stream
-from tests.support.sources import ROOT
-from tests.support.transforms import (
-    doubled,
-    ending,
-    failing,
-    killed,
-    sleepy,
-    unsendable,
-)
+from tensorrepo.formats.dataset.streaming.stream import stream as open_stream
+from tests.support.architecture.sources import ROOT
+from tests.support.builders.transforms import doubled, ending, failing, killed, sleepy, unsendable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -211,7 +204,7 @@ def test_a_killed_process_is_an_error_and_no_wait(ds: tr.Dataset) -> None:
 def test_an_iterator_that_is_dropped_leaves_nothing(
     ds: tr.Dataset, transform: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tensorrepo.formats.dataset.streaming.batching.process._END_SECONDS", 0.5)
+    monkeypatch.setattr("tensorrepo.formats.dataset.streaming.collate.process._END_SECONDS", 0.5)
     batches = iter(ds.stream(batch_size=10, transform=transform, workers="process"))
     assert next(batches).position == 10
     (child,) = multiprocessing.active_children()
@@ -223,7 +216,7 @@ PARENT = """
 import sys, time
 import tensorrepo as tr
 from multiprocessing import active_children
-from tests.support.transforms import sleepy
+from tests.support.builders.transforms import sleepy
 
 if __name__ == "__main__":
     ds = tr.open(sys.argv[1]).dataset("points")

@@ -1,1 +1,1 @@
-"""The bytes of pages, tiles and chunks."""
+"""Pages: bytes of consecutive rows of one column, and tiles of large rows."""

@@ -1,7 +1,7 @@
-"""What are the bytes of one page, and are these bytes that page?
+"""Page encoding: consecutive rows of one column, with the sums that prove them.
 
-A page is consecutive rows of one column: a directory of four buffers, then the buffers, each
-padded to 64 bytes. The page's entry, kept in the page index, says what it holds and proves it.
+A page is a directory of four buffers, then the buffers, each padded to 64 bytes. The page's entry,
+kept in the page index, says what it holds and proves it.
 
 Source:
     docs/spec/dataset.md, section "Page".
@@ -17,15 +17,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from tensorrepo.formats.codecs.buffers import Codec, decode_buffer
-from tensorrepo.formats.codecs.choice import AUTO, CodecChoice, encode_chosen
-from tensorrepo.formats.dataset.columns.statistics import NO_RANGE, range_of
-from tensorrepo.formats.dataset.columns.types import ColumnType, Image, Layout, Storage
-from tensorrepo.formats.dataset.columns.values import (
+from tensorrepo.formats.common.buffer_codecs import (
+    AUTO,
+    Codec,
+    CodecChoice,
+    decode_buffer,
+    encode_chosen,
+)
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, ColumnType, Image, Storage
+from tensorrepo.formats.dataset.schema.values import (
+    NO_RANGE,
     BinaryValues,
     ColumnValues,
     FixedValues,
     RaggedValues,
+    range_of,
 )
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
@@ -141,7 +147,7 @@ def encode_page(
 def _items(storage: Storage) -> list[int]:
     """Element bytes of the four buffers: what shuffling regroups by."""
     item = storage.element.itemsize
-    table = item if storage.layout is Layout.FIXED else 4 if storage.stores_dims else 8
+    table = item if storage.layout is ColumnLayout.FIXED else 4 if storage.stores_dims else 8
     return [1, table, 4, item]
 
 
@@ -168,7 +174,7 @@ def column_codec(column_type: ColumnType, choice: CodecChoice) -> CodecChoice:
 
 def _wish(codec: CodecChoice, storage: Storage, raw_bytes: int) -> CodecChoice:
     # Few labels are worth more mapped than small.
-    is_label = storage.layout is Layout.FIXED and not storage.shape
+    is_label = storage.layout is ColumnLayout.FIXED and not storage.shape
     return Codec.NONE if codec == AUTO and is_label and raw_bytes < FEW_LABELS_BYTES else codec
 
 
@@ -331,7 +337,7 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
     """
     if entry["codec"] not in (PAGE_PLAIN, PAGE_COMPRESSED):
         raise UnsupportedError(f"page form {entry['codec']} is unknown here. Update tensorrepo.")
-    if storage.layout is Layout.TILED:
+    if storage.layout is ColumnLayout.TILED:
         raise CorruptError("a page of a tiled column is no table of tiles")
     rows = int(entry["rows"])
     expected = expected_bytes(entry, storage)
@@ -339,7 +345,7 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
         raise CorruptError(f"page entry promises {entry['raw_bytes']} bytes for {expected}")
     buffers = split_page(page, expected)
     valid = decode_validity(buffers[VALIDITY], rows, int(entry["nulls"]))
-    if storage.layout is Layout.FIXED:
+    if storage.layout is ColumnLayout.FIXED:
         values = (
             np.frombuffer(buffers[TABLE], storage.element)
             if expected[TABLE]
@@ -348,7 +354,7 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
         return FixedValues(values.reshape(rows, *storage.row_shape), valid)
     offsets, dims = decode_table(buffers[TABLE], rows, storage, int(entry["min"]))
     data = np.frombuffer(buffers[DATA], storage.element)
-    if storage.layout is Layout.BINARY:
+    if storage.layout is ColumnLayout.BINARY:
         return BinaryValues(offsets, data, valid)
     return RaggedValues(offsets, data, storage.shape, dims, valid)
 
@@ -358,7 +364,7 @@ def expected_bytes(entry: NDArray[Any], storage: Storage) -> tuple[int, int, int
     rows = int(entry["rows"])
     validity = -(-rows // 8) if entry["nulls"] else 0
     sums = 4 * rows if entry["flags"] & HAS_ROW_SUMS else 0
-    if storage.layout is Layout.FIXED:
+    if storage.layout is ColumnLayout.FIXED:
         return validity, rows * storage.row_bytes, sums, 0
     data = int(entry["min"]) * storage.element.itemsize
     return validity, rows * table_row_bytes(storage), sums, data
@@ -429,7 +435,7 @@ def decode_table(
     rising = bool((lengths >= 0).all()) and bool(((ends >= 0) & (ends <= elements)).all())
     if not rising or int(offsets[-1]) != elements:
         raise CorruptError(f"row table: ends must rise to {elements}")
-    if storage.layout is Layout.BINARY:
+    if storage.layout is ColumnLayout.BINARY:
         return offsets, None
     if not storage.stores_dims:
         if (lengths % storage.known_elements).any():

@@ -1,7 +1,6 @@
-"""How do indexes and leaves hold their arrays?
+"""Section container of indexes and leaves: numbered arrays, each with its own codec.
 
-A payload is a magic, then sections: numbered arrays, each with its own codec. A second reader
-needs struct and numpy only.
+A second reader needs struct and numpy only.
 
     0 magic, 4 bytes | 4 version u16 | 6 sections u16
     8 per section: id u16 | item u8 | codec u8 | reserved u32 = 0 | stored u64 | raw u64
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorrepo.formats.codecs.buffers import Codec, decode_buffer
+from tensorrepo.formats.common.buffer_codecs import Codec, decode_buffer
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 
 if TYPE_CHECKING:

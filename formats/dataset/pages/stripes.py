@@ -1,4 +1,4 @@
-"""Where do pages and fragments end?
+"""Page and fragment boundaries, which nest.
 
 Rows are cut into stripes: a stripe ends when the first column has a page full. A page is a whole
 number of stripes, and a column that ends a page makes every column that fills faster end one too.
@@ -7,19 +7,23 @@ So boundaries nest: a page of one column lies inside one page of every slower co
 The table of a tiled column is one page per fragment, however large its rows are. A stripe also ends
 when such a column alone has a fragment full.
 
+A column that is added later ends a page wherever the next slower one does, and only where the next
+faster one does. Where it is the fastest, it cuts as it likes between these.
+
 Source:
     docs/spec/dataset.md, section "Stripes".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorrepo.formats.dataset.columns.types import Layout
-from tensorrepo.formats.dataset.columns.values import (
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
     FixedValues,
@@ -28,11 +32,10 @@ from tensorrepo.formats.dataset.columns.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.columns.types import Storage
+    from tensorrepo.formats.dataset.schema.types import Storage
+
 
 PAGE_BYTES = 1 << 20
 SMALL_PAGE_BYTES = 256 << 10
@@ -42,7 +45,7 @@ NO_LIMIT = 1 << 62  # a page that only the end of its fragment ends: that of a t
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StripeStep:
     """The next rows ``[start, stop)`` of a batch, and what ends after them."""
 
     start: int
@@ -84,7 +87,7 @@ class Stripes:
         self.__post_init__()
         self._stripe_rows = self._fragment_bytes = self._fragment_rows = 0
 
-    def advance(self, batch: Sequence[ColumnValues | TiledValues]) -> Iterator[Step]:
+    def advance(self, batch: Sequence[ColumnValues | TiledValues]) -> Iterator[StripeStep]:
         """Cut one batch, given as the values of every column; rows at its end may stay open."""
         rows = batch[0].rows
         costs = [_Costs(values) for values in batch]
@@ -95,7 +98,7 @@ class Stripes:
                 self._stripe[place] += cost.between(at, stop)
             self._stripe_rows += stop - at
             self._fragment_rows += stop - at
-            yield self._end_stripe(at, stop) if stop < rows else Step(at, stop, (), False)
+            yield self._end_stripe(at, stop) if stop < rows else StripeStep(at, stop, (), False)
             at = stop
 
     def _fits(self, costs: Sequence[_Costs], at: int, rows: int) -> int:
@@ -112,7 +115,7 @@ class Stripes:
         room = self.fragment_bytes - self._fragment_bytes - used
         return costs.reach(at, room - 1) + 1 if room > 0 else at
 
-    def _end_stripe(self, at: int, stop: int) -> Step:
+    def _end_stripe(self, at: int, stop: int) -> StripeStep:
         self._fragment_bytes += sum(self._stripe)
         ends = (
             self._fragment_bytes >= self.fragment_bytes or self._fragment_rows >= MAX_FRAGMENT_ROWS
@@ -126,7 +129,7 @@ class Stripes:
         self._stripe_rows = 0
         if ends:
             self._fragment_bytes = self._fragment_rows = 0
-        return Step(at, stop, closes, ends)
+        return StripeStep(at, stop, closes, ends)
 
     def _full(self) -> tuple[int, ...]:
         """Columns that another stripe like the last would overfill, and all faster ones."""
@@ -171,9 +174,98 @@ class _Costs:
 
 def page_limit(storage: Storage, mean_row_bytes: float, page_bytes: int | None) -> int:
     """Bytes of a full page of a column; `page_bytes` is the caller's wish."""
-    if storage.layout is Layout.TILED:
+    if storage.layout is ColumnLayout.TILED:
         return NO_LIMIT
     if page_bytes is not None:
         return page_bytes
-    row_bytes = storage.row_bytes if storage.layout is Layout.FIXED else mean_row_bytes
+    row_bytes = storage.row_bytes if storage.layout is ColumnLayout.FIXED else mean_row_bytes
     return SMALL_PAGE_BYTES if row_bytes < SMALL_ROW_BYTES else PAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageCuts:
+    """Where pages of one fragment may end, as rows counted within it, ascending.
+
+    Attributes:
+        must: where they end in any case; the last is the number of rows.
+        may: where else they may end; None: anywhere.
+    """
+
+    must: NDArray[np.int64]
+    may: NDArray[np.int64] | None
+
+
+def page_cuts(others: Sequence[NDArray[np.int64]], rows: int, page_rows: float) -> PageCuts:
+    """The cuts of a new column.
+
+    Args:
+        others: per column that is there already, where its pages end.
+        rows: of the fragment.
+        page_rows: how many rows of the new column make a full page.
+    """
+    end = np.array([rows], np.int64)
+    by_count = sorted({len(each): each for each in others}.items())
+    slower = [each for count, each in by_count if rows / count >= page_rows]
+    faster = [each for count, each in by_count if rows / count < page_rows]
+    return PageCuts(slower[-1] if slower else end, faster[0] if faster else None)
+
+
+class PageFiller:
+    """Joins rows to pages, given where these may end. `add` and `finish` give complete pages."""
+
+    def __init__(self, cuts: PageCuts, page_bytes: int) -> None:
+        self._may = cuts.must if cuts.may is None else np.union1d(cuts.must, cuts.may)
+        self._must = frozenset(cuts.must.tolist())
+        self._anywhere = cuts.may is None
+        self._page_bytes = page_bytes
+        self._open: list[ColumnValues] = []
+        self._open_bytes = 0
+        self._unit: list[ColumnValues] = []  # since the last place where a page may end
+        self._unit_bytes = 0
+        self._row = 0
+        self._next = 0  # place in `_may`
+
+    def add(self, values: ColumnValues) -> Iterator[list[ColumnValues]]:
+        """The pages that end within these rows, which come behind all before; each as pieces."""
+        at = 0
+        while at < values.rows:
+            stop = min(values.rows, at + int(self._may[self._next]) - self._row)
+            if self._anywhere:
+                stop = min(stop, at + self._room(values, at))
+            piece = values.slice(at, stop)
+            self._unit.append(piece)
+            self._unit_bytes += piece.nbytes
+            self._row += stop - at
+            at = stop
+            if self._anywhere or self._row == self._may[self._next]:
+                yield from self._end_unit()
+
+    def _room(self, values: ColumnValues, at: int) -> int:
+        """How many rows the open page takes yet: one at least."""
+        room = max(0, self._page_bytes - self._open_bytes)
+        ends = row_ends(values)
+        return max(1, int(np.searchsorted(ends, ends[at] + room, "right")) - 1 - at)
+
+    def _end_unit(self) -> Iterator[list[ColumnValues]]:
+        if self._open and self._open_bytes + self._unit_bytes > self._page_bytes:
+            yield self._end_page()
+        self._open += self._unit
+        self._open_bytes += self._unit_bytes
+        self._unit, self._unit_bytes = [], 0
+        if self._row == self._may[self._next]:
+            self._next += 1
+        if self._row in self._must:
+            yield self._end_page()
+
+    def _end_page(self) -> list[ColumnValues]:
+        done, self._open, self._open_bytes = self._open, [], 0
+        return done
+
+
+def row_ends(values: ColumnValues) -> NDArray[np.int64]:
+    """Bytes before each row, and before the end: int64 ``(rows + 1,)``."""
+    if isinstance(values, FixedValues):
+        return np.arange(values.rows + 1) * max(1, values.values[:1].nbytes)
+    items = values.data if isinstance(values, BinaryValues) else values.elements
+    bytes_before: NDArray[np.int64] = (values.offsets - values.offsets[0]) * items.dtype.itemsize
+    return bytes_before + 8 * np.arange(len(values.offsets))

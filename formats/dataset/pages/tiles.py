@@ -1,4 +1,4 @@
-"""How is a row cut into tiles, and which tiles does a region touch?
+"""Tile tables: how a row is cut into tiles, and which tiles a region touches.
 
 A tile is a block of one row that is stored, proved and read by itself. The page of a tiled column
 is a table: of each row its shape and its tiles, of each tile where its bytes lie in the chunks that
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.columns.values import TiledValues, valid_rows
+from tensorrepo.formats.common.buffer_codecs import Codec
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_ENTRY,
     PAGE_TILES,
@@ -29,6 +28,7 @@ from tensorrepo.formats.dataset.pages.page import (
     decode_validity,
     split_page,
 )
+from tensorrepo.formats.dataset.schema.values import TiledValues, valid_rows
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import content_tag
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.columns.types import Storage
+    from tensorrepo.formats.dataset.schema.types import Storage
 
 # Where one tile lies and what proves it; in memory as on disk.
 TILE = np.dtype(

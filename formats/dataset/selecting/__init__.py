@@ -1,1 +1,1 @@
-"""Selection of rows: SQL conditions, expressions, ids, keys and numbers."""
+"""Row selection: conditions, expressions, page pruning, ids and keys."""

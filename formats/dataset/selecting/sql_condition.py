@@ -23,13 +23,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tensorrepo.formats.dataset.columns.arrow_types import arrow_type
-from tensorrepo.formats.dataset.columns.schema import Column, Schema
-from tensorrepo.formats.dataset.columns.types import (
+from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.types import (
     ClassLabel,
+    ColumnLayout,
     ColumnType,
     Embedding,
-    Layout,
     Tensor,
     Text,
     Timestamp,
@@ -417,7 +417,7 @@ def operand_kind(column_type: ColumnType) -> str | None:
         return None
     if isinstance(column_type, Timestamp):
         return _TIMES
-    if storage.layout is Layout.BINARY:
+    if storage.layout is ColumnLayout.BINARY:
         return _TEXTS
     return _BOOLS if storage.element.kind == "b" else _NUMBERS
 

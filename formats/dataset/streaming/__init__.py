@@ -1,1 +1,1 @@
-"""Order, plan and loading of shuffled batches."""
+"""Streams of a dataset: batches for training, shuffled, prefetched, resumable."""

@@ -1,6 +1,6 @@
-"""Is an option of a stream what it has to be, and how is that said if not?
+"""Checks of stream options that are more than numbers: lists, names, ranges, padding.
 
-Said as `arguments` says it: the option as the user wrote it, what was expected, what was found.
+Said as `arguments` says it: the option as the caller wrote it, what was expected, what was found.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorrepo.formats.arguments import whole, wrong
+from tensorrepo.formats.common.arguments import whole, wrong
 from tensorrepo.repo.errors import InvalidInputError
 
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from tensorrepo.formats.dataset.read import Dataset, live_rows, row_id_table
-from tensorrepo.formats.dataset.streaming.assemble import Assembler, plan_stretches
-from tensorrepo.formats.dataset.streaming.batching.batch import BatchForm
-from tensorrepo.formats.dataset.streaming.fetching.routed_loader import loader_of
-from tensorrepo.formats.dataset.streaming.ordering.explain import Explanation, explain
-from tensorrepo.formats.dataset.streaming.ordering.items import items_total
+from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_table
+from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler, plan_stretches
+from tensorrepo.formats.dataset.streaming.collate.batch import BatchForm
+from tensorrepo.formats.dataset.streaming.load.loaders import loader_of
+from tensorrepo.formats.dataset.streaming.options import Tuning
+from tensorrepo.formats.dataset.streaming.order.items import items_total
+from tensorrepo.formats.dataset.streaming.plan.pages import Explanation, explain
 from tensorrepo.formats.dataset.streaming.state import (
     ItemsState,
     StreamState,
@@ -23,7 +24,6 @@ from tensorrepo.formats.dataset.streaming.state import (
     encode_state,
 )
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
-from tensorrepo.formats.dataset.streaming.tuning import Tuning
 from tensorrepo.formats.native.rows import BEST
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.pages.pool import Pool
+    from tensorrepo.formats.common.pool import Pool
     from tensorrepo.formats.dataset.streaming.options import StreamSetup
-    from tensorrepo.formats.dataset.streaming.ordering.plan import Plan
+    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 
 
 class Pass(NamedTuple):
@@ -105,8 +105,8 @@ class DatasetFeed:
         columns: names of the columns of a batch, in their order there.
     """
 
-    dataset: Dataset
-    plan: Plan
+    dataset: StoredDataset
+    plan: StreamPlan
     columns: tuple[str, ...]
 
     @property

@@ -3,9 +3,12 @@
 `StreamOptions` and `Sampling` are what a caller may ask for. Their checks, what travels to another
 process, which options streams of a mix must share, and the arguments of `Dataset.stream` in the
 SDK and of ``tensorrepo stream`` follow from the fields here, or are held equal to them by a test.
+
+What a caller leaves open is chosen by the rules at the end, from what is known before reading:
+bytes of a batch, cores, where the data lies. Only the number of requests to a store is found by
+trying (`load.requests`). `Stream.tuning` shows what was chosen.
 """
 
-# ruff: noqa: RUF009  fields are declared by `option`
 from __future__ import annotations
 
 import os
@@ -16,18 +19,80 @@ from typing import Any, Literal, TypeVar, get_args
 
 from numpy.typing import NDArray
 
-from tensorrepo.formats import arguments
-from tensorrepo.formats.dataset.editing.where import Where
+from tensorrepo.formats.common import arguments
+from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.dataset.streaming import checks
-from tensorrepo.formats.dataset.streaming.batching.badsamples import OnError
-from tensorrepo.formats.dataset.streaming.batching.batch import Batch
-from tensorrepo.formats.dataset.streaming.batching.decode import Decode, Images
-from tensorrepo.formats.dataset.streaming.batching.outputs import Output, pins
-from tensorrepo.formats.dataset.streaming.ordering.plan import Shuffle
-from tensorrepo.formats.dataset.streaming.ordering.schedule import Last, Share
-from tensorrepo.formats.dataset.streaming.tuning import usual_work_threads
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.formats.dataset.streaming.collate.decode import Decode, Images
+from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
+from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm, pins
+from tensorrepo.formats.dataset.streaming.order.schedule import Last, Share
+from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.pagecache import PageCache
+from tensorrepo.repo.objects.cache import PageDiskCache
+
+AHEAD_BATCHES = 4
+_LEAST_AHEAD = 2
+_AHEAD_BYTES = 256 << 20  # of batches that wait: what a pool keeps
+_MOST_WORK_THREADS = 8
+_AT_ONCE_BYTES = 16 << 20  # of steps that are gathered together, at most
+_AT_ONCE_ROWS = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What was chosen for a stream, by its user or by the rules here.
+
+    Attributes:
+        prefetch: batches made ahead.
+        work_threads: how many decode and transform; 0 where there is nothing to do.
+        fetch_threads: how many load runs; None: requests to a store, as many as it bears.
+        steps_at_once: steps that are gathered together.
+        kernel: what gathers rows: "native", in C, or "numpy" where that was not built.
+    """
+
+    prefetch: int
+    work_threads: int
+    fetch_threads: int | None
+    steps_at_once: int
+    kernel: str
+
+    def __str__(self) -> str:
+        fetched = "as many requests as the store bears"
+        if self.fetch_threads is not None:
+            fetched = f"{self.fetch_threads} to load"
+        work = f", {self.work_threads} to decode and transform" if self.work_threads else ""
+        return (
+            f"threads: {fetched}{work}; {self.prefetch} batches ahead; {self.steps_at_once} steps "
+            f"gathered at once by the {self.kernel} kernel"
+        )
+
+
+def batches_ahead(batch_bytes: int) -> int:
+    """How many batches are made ahead: fewer where they are large."""
+    return max(_LEAST_AHEAD, min(AHEAD_BATCHES, _AHEAD_BYTES // max(1, batch_bytes)))
+
+
+def usual_work_threads(cores: int | None) -> int:
+    """How many threads decode and transform."""
+    return min(_MOST_WORK_THREADS, cores or 1)
+
+
+def load_threads(*, in_place: bool) -> int:
+    """How many threads load runs of a local disk."""
+    # One thread verifies what lies in place faster than another gathers.
+    return 1 if in_place else 4
+
+
+def steps_at_once(own_rows: int, item_bytes: int) -> int:
+    """How many steps of `own_rows` rows are gathered together: what a call costs is shared."""
+    own_rows = max(1, own_rows)
+    step_bytes = own_rows * item_bytes
+    return max(1, min(_AT_ONCE_BYTES // max(1, step_bytes), _AT_ONCE_ROWS // own_rows))
+
+
+# ruff: noqa: RUF009  fields are declared by `option`
+
 
 Transform = Callable[[Batch], Any]
 _Call = TypeVar("_Call", bound=Callable[..., Any])
@@ -40,7 +105,7 @@ AHEAD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class OptionSpec:
     """Declaration of an option, beside its name, type and default.
 
     Attributes:
@@ -65,14 +130,14 @@ def option(
     *,
     per_source: bool = False,
 ) -> Any:
-    """A field of a record of options; see `Option`."""
-    declaration = Option(text, check, keyword, per_source)
-    return field(default=default, metadata={Option: declaration})
+    """A field of a record of options; see `OptionSpec`."""
+    declaration = OptionSpec(text, check, keyword, per_source)
+    return field(default=default, metadata={OptionSpec: declaration})
 
 
-def declared(record: Any) -> dict[str, Option]:
+def declared(record: Any) -> dict[str, OptionSpec]:
     """Every option of a record, by the name of its field."""
-    return {each.name: each.metadata[Option] for each in fields(record)}
+    return {each.name: each.metadata[OptionSpec] for each in fields(record)}
 
 
 def check_record(record: Any) -> None:
@@ -82,7 +147,7 @@ def check_record(record: Any) -> None:
         InvalidInputError: an option that is something else than declared.
     """
     for each in fields(record):
-        check, value = each.metadata[Option].check, getattr(record, each.name)
+        check, value = each.metadata[OptionSpec].check, getattr(record, each.name)
         if check is not None and not (value is None and each.default is None):
             object.__setattr__(record, each.name, check(each.name, value))
 
@@ -207,11 +272,11 @@ class StreamOptions:
         "out instead, in order",
         _function,
     )
-    output: Output = option(
+    output: OutputForm = option(
         "numpy",
         'form of the values: "numpy" arrays, "torch" tensors or "jax" arrays of the same '
         'memory where they can be, or "arrow" arrays',
-        _one_of(Output),
+        _one_of(OutputForm),
     )
     last: Last = option(
         "short",
@@ -248,7 +313,7 @@ class StreamOptions:
         "how image columns are decoded into arrays: a `Decode` for all of them, or one by "
         "column; True for pictures of their own size",
     )
-    on_error: OnError = option(
+    on_error: OnBadRow = option(
         "raise",
         'treatment of rows whose image or page is damaged: "raise"; "skip" leaves them out and '
         "counts them in `Stream.stats`; or a function of the error and the row's id, called by "
@@ -329,7 +394,7 @@ class StreamSetup:
     prefetch: int
     decodes: Mapping[str, Decode]
     clock: Callable[[], float]
-    page_cache: PageCache | None = None
+    page_cache: PageDiskCache | None = None
     remake: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
-"""Where was reading, so that it can go on there?
+"""State of a stream or a mix, to resume it: one JSON object for all ranks.
 
-One JSON object for all ranks. It holds what decides the order and how many rows were handed out;
-nothing in it depends on the number of ranks, the batch size or the machine.
+It holds what decides the order and how many rows were handed out; nothing in it depends on the
+number of ranks, the batch size or the machine. That of a mix has the states of its sources inside,
+which say their data and orders; where they are follows from the position of the mix.
 
 Source:
     docs/spec/stream-order.md, section "State".
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tensorrepo.formats.dataset.streaming.ordering.plan import Arrangement, Kind
+from tensorrepo.formats.dataset.streaming.mix.blend import MixWish
+from tensorrepo.formats.dataset.streaming.plan.pages import Arrangement, OrderKind
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
 
 FORMAT = "tensorrepo stream state v2"
 
@@ -54,7 +57,7 @@ class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     dataset: str
     columns: tuple[str, ...]
-    order: Kind
+    order: OrderKind
     lanes: int
     bands: int
     window_rows: int
@@ -152,3 +155,59 @@ def _check_numbers(state: StreamState, length: Callable[[int, int], int]) -> Non
     )
     if not sound:
         raise InvalidInputError(f"the state contradicts itself or has no such row: {state}")
+
+
+MIX_FORMAT = "tensorrepo mix state v1"
+
+
+class MixState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A place in an epoch of a mix, how its sources take turns, and the order of each.
+
+    `wish` is what was asked for; shares and slots follow from it, the sources and a batch size.
+    """
+
+    sources: tuple[dict[str, Any], ...]
+    shares: tuple[int, ...]
+    cycle_slots: int
+    slot_rows: int
+    rows: int
+    rest: tuple[int, ...]
+    wish: MixWish
+    seed: int
+    epoch: int
+    position: int
+    format: str = MIX_FORMAT
+
+
+def encode_mix_state(state: MixState) -> dict[str, Any]:
+    """The state as JSON values."""
+    form: dict[str, Any] = msgspec.to_builtins(state)
+    return form
+
+
+def decode_mix_state(form: Mapping[str, Any], *, sources: int) -> MixState:
+    """The state of a mix of so many sources; the states of these are not looked at.
+
+    Raises:
+        InvalidInputError: it is not such a state.
+    """
+    if not hasattr(form, "get") or form.get("format") != MIX_FORMAT:
+        raise InvalidInputError(f"not a {MIX_FORMAT!r}: {form!r:.120}")
+    try:
+        state = msgspec.convert(dict(form), MixState)
+    except msgspec.ValidationError as error:
+        raise InvalidInputError(f"not the state of a mix: {error}") from error
+    if len(state.sources) != sources:
+        raise InvalidInputError(
+            f"the state is of a mix of {len(state.sources)} sources, this one has {sources}: mix "
+            "the same streams, in the same order, to resume"
+        )
+    sound = (
+        len(state.shares) == sources
+        and 0 <= state.position <= state.rows
+        and 0 <= state.seed < 1 << 64
+        and 0 <= state.epoch < 1 << 64
+    )
+    if not sound:
+        raise InvalidInputError(f"the state contradicts itself or has no such row: {state}")
+    return state

@@ -1,40 +1,284 @@
-"""Read and write GGUF files, the models of llama.cpp and its kin.
+"""GGUF files: bounded header parser, reader and writer.
+
+    magic | version | tensors | pairs | key-value pairs | tensor descriptions | padding | data
+
+Everything is little-endian. All of it is parsed here with limits of our own: a count is never
+believed before its bytes are there, and nothing is allocated by what a length claims.
 
 Quantised tensors are kept block by block, as they are. A file that was read is given back byte for
 byte; another model becomes a new file of version 3 whose key-value pairs are the metadata that came
 with a GGUF file, or a name and an architecture alone.
+
+Source:
+    The description of GGUF in the documentation of ggml.
 """
 
 from __future__ import annotations
 
-from struct import pack, unpack
+from dataclasses import dataclass
+from struct import Struct, pack, unpack
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.damage import within
-from tensorrepo.formats.exchange.checkpoints.ggufheader import (
-    ALIGNMENT,
-    ARRAY,
-    BOOL,
-    DEFAULT_ALIGNMENT,
-    GGML_TYPES,
-    MAGIC,
-    MAX_DIMS,
-    TEXT,
-    read_gguf_header,
-)
-from tensorrepo.formats.exchange.checkpoints.original import original_of
-from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, RangeFile
+from tensorrepo.formats.common.damage import refused, within
+from tensorrepo.formats.common.tensors import TYPES, TensorType
+from tensorrepo.formats.exchange.checkpoints.file_tensors import FileTensor, RangeFile, original_of
 from tensorrepo.formats.exchange.output import new_file
-from tensorrepo.formats.model.originals import whole_original
-from tensorrepo.formats.model.source import ModelSource
+from tensorrepo.formats.model.layout.manifest import check_tensor_name
+from tensorrepo.formats.model.write.byte_exact import whole_original
+from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from tensorrepo.formats.model.read import Model, TensorSpec
+    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
     from tensorrepo.repo.ids import Buffer
+
+
+MAGIC: Final = b"GGUF"
+VERSIONS: Final = (2, 3)
+ALIGNMENT: Final = "general.alignment"
+DEFAULT_ALIGNMENT: Final = 32
+MAX_DIMS: Final = 4  # ggml's own limit
+MAX_HEADER_BYTES: Final = 256 << 20
+MAX_ALIGNMENT: Final = 1 << 20
+MAX_ITEMS: Final = 1 << 22  # pairs, tensors and texts of lists, together
+MAX_KEY_BYTES: Final = 65_535
+_MAX_NESTING: Final = 8
+# What is kept as metadata. Vocabularies are longer: they stay in the file's own bytes.
+KEPT_ITEMS: Final = 64
+KEPT_TEXT_BYTES: Final = 64 << 10
+_WINDOW_BYTES: Final = 1 << 20
+
+# Number in the file: name of the type.
+GGML_TYPES: Final = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
+    10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",
+    17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
+    23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16",
+    34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
+}  # fmt: skip
+_SCALARS: Final = {
+    0: Struct("<B"), 1: Struct("<b"), 2: Struct("<H"), 3: Struct("<h"), 4: Struct("<I"),
+    5: Struct("<i"), 6: Struct("<f"), 7: Struct("<B"), 10: Struct("<Q"), 11: Struct("<q"),
+    12: Struct("<d"),
+}  # fmt: skip
+BOOL, TEXT, ARRAY = 7, 8, 9
+_U4, _U8 = Struct("<I"), Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """One tensor: its bytes are ``[start, stop)`` of the file."""
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """A header, parsed. `metadata` leaves out what is too long to be kept beside the file."""
+
+    version: int
+    tensors: tuple[GgufTensor, ...]
+    metadata: Mapping[str, Any]
+    data_start: int
+
+
+def read_gguf_header(file: RangeFile) -> GgufHeader:
+    """Parse the header of a GGUF file.
+
+    Raises:
+        InvalidInputError: not a GGUF file, cut short, or one that lies; says where.
+    """
+    cursor = _Cursor(file)
+    if cursor.take(4) != MAGIC:
+        raise InvalidInputError("no GGUF file: it does not begin with GGUF")
+    version = cursor.number(_U4)
+    if version not in VERSIONS:
+        order = "big-endian" if version and version & 0xFFFF == 0 else f"of version {version}"
+        raise InvalidInputError(f"a GGUF file {order}; read are versions 2 and 3, little-endian")
+    tensors, pairs = cursor.number(_U8), cursor.number(_U8)
+    cursor.count(tensors)
+    metadata, alignment = _pairs(cursor, pairs)
+    infos = [_info(cursor) for _ in range(tensors)]
+    data_start = -(-cursor.at // alignment) * alignment
+    placed = tuple(sorted((_placed(info, data_start) for info in infos), key=_place))
+    _check_places(placed, file.size)
+    return GgufHeader(version, placed, metadata, data_start)
+
+
+class _Cursor:
+    """Reads a file from its start, window by window."""
+
+    def __init__(self, file: RangeFile) -> None:
+        self._file = file
+        self._window = b""
+        self._window_start = 0
+        self.at = 0
+        self._items = 0
+
+    def take(self, size: int) -> bytes:
+        self.skip(size)
+        start = self.at - size - self._window_start
+        if not 0 <= start <= start + size <= len(self._window):
+            self._window_start = self.at - size
+            left = self._file.size - self._window_start
+            self._window = self._file.read(self._window_start, min(max(size, _WINDOW_BYTES), left))
+            start = 0
+        return self._window[start : start + size]
+
+    def skip(self, size: int) -> None:
+        if size > self._file.size - self.at:
+            raise refused(f"cut short: {size} bytes at byte {self.at} of {self._file.size} bytes")
+        if self.at + size > MAX_HEADER_BYTES:
+            raise InvalidInputError(f"a header of more than {MAX_HEADER_BYTES} bytes")
+        self.at += size
+
+    def number(self, form: Struct) -> int:
+        value: int = form.unpack(self.take(form.size))[0]
+        return value
+
+    def count(self, items: int) -> None:
+        """Refuse more items than any file has. Each takes at least 8 bytes, which are there."""
+        self._items += items
+        if items > (self._file.size - self.at) // 8:
+            raise refused(f"cut short: {items} items at byte {self.at}")
+        if self._items > MAX_ITEMS:
+            raise InvalidInputError(f"more than {MAX_ITEMS} keys, tensors and texts")
+
+    def text(self, limit_bytes: int = MAX_HEADER_BYTES) -> bytes:
+        size = self.number(_U8)
+        if size > limit_bytes:
+            raise InvalidInputError(f"a text of {size} bytes at byte {self.at}")
+        return self.take(size)
+
+
+def _pairs(cursor: _Cursor, count: int) -> tuple[dict[str, Any], int]:
+    """The metadata that is kept, and the alignment of the data."""
+    cursor.count(count)
+    kept: dict[str, Any] = {}
+    seen: set[bytes] = set()
+    alignment = DEFAULT_ALIGNMENT
+    for _ in range(count):
+        raw = cursor.text(MAX_KEY_BYTES)
+        key = _utf8(raw, "a key")
+        if raw in seen:
+            raise InvalidInputError(f"key {key!r:.80} is there twice")
+        seen.add(raw)
+        kind = cursor.number(_U4)
+        value = _value(cursor, kind, 0)
+        if value is not None:
+            kept[key] = value
+        if key == ALIGNMENT:
+            alignment = _alignment(kind, value)
+    return kept, alignment
+
+
+def _alignment(kind: int, value: object) -> int:
+    if kind != 4 or not isinstance(value, int) or value % 8 or not 0 < value <= MAX_ALIGNMENT:
+        raise InvalidInputError(f"{ALIGNMENT} is {value!r:.40}, expected a multiple of 8")
+    return value
+
+
+def _value(cursor: _Cursor, kind: int, depth: int) -> Any:
+    """A value as JSON; None for one that is too long to be kept."""
+    if kind in _SCALARS:
+        form = _SCALARS[kind]
+        value = form.unpack(cursor.take(form.size))[0]
+        return bool(value) if kind == BOOL else value
+    if kind == TEXT:
+        text = cursor.text()
+        return text.decode("utf-8", "replace") if len(text) <= KEPT_TEXT_BYTES else None
+    if kind == ARRAY and depth < _MAX_NESTING:
+        return _list(cursor, depth)
+    raise InvalidInputError(f"a value of type {kind} at byte {cursor.at}")
+
+
+def _list(cursor: _Cursor, depth: int) -> list[Any] | None:
+    kind, length = cursor.number(_U4), cursor.number(_U8)
+    kept = length <= KEPT_ITEMS
+    if kind in _SCALARS and not kept:
+        cursor.skip(length * _SCALARS[kind].size)
+        return None
+    if kind not in _SCALARS:
+        cursor.count(length)
+    if kind == TEXT and not kept:
+        for _ in range(length):
+            cursor.skip(cursor.number(_U8))
+        return None
+    values = [_value(cursor, kind, depth + 1) for _ in range(length)]
+    return values if kept and None not in values else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Info:
+    """A tensor as the header describes it; the offset counts from the data's start."""
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    offset: int
+
+
+def _info(cursor: _Cursor) -> _Info:
+    name = check_tensor_name(_utf8(cursor.text(MAX_KEY_BYTES), "a tensor's name"))
+    rank = cursor.number(_U4)
+    if rank > MAX_DIMS:
+        raise InvalidInputError(f"tensor {name!r:.80}: {rank} dimensions, at most {MAX_DIMS}")
+    dims = [cursor.number(_U8) for _ in range(rank)]
+    kind, offset = cursor.number(_U4), cursor.number(_U8)
+    if kind not in GGML_TYPES:
+        raise InvalidInputError(f"tensor {name!r:.80}: type {kind} is unknown here")
+    element = TYPES[GGML_TYPES[kind]]
+    if element.block_elements > 1 and (not dims or dims[0] % element.block_elements):
+        raise InvalidInputError(
+            f"tensor {name!r:.80}: its rows are no whole number of {element.name} blocks of "
+            f"{element.block_elements}"
+        )
+    return _Info(name, element, tuple(reversed(dims)), offset)  # ggml counts from the innermost
+
+
+def _placed(info: _Info, data_start: int) -> GgufTensor:
+    try:
+        size = info.type.bytes_of(info.shape)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"tensor {info.name!r:.80}: {error}") from error
+    start = data_start + info.offset
+    return GgufTensor(info.name, info.type, info.shape, start, start + size)
+
+
+def _place(tensor: GgufTensor) -> tuple[int, int, str]:
+    return tensor.start, tensor.stop, tensor.name
+
+
+def _check_places(tensors: tuple[GgufTensor, ...], file_bytes: int) -> None:
+    at = 0
+    names: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in names:
+            raise InvalidInputError(f"tensor {tensor.name!r:.80} is there twice")
+        names.add(tensor.name)
+        if tensor.start < at:
+            raise InvalidInputError(f"tensor {tensor.name!r:.80} overlaps the one before")
+        if tensor.stop > file_bytes:
+            raise refused(
+                f"cut short: tensor {tensor.name!r:.80} ends at byte {tensor.stop}, the file has "
+                f"{file_bytes}"
+            )
+        at = tensor.stop
+
+
+def _utf8(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{what} that is no UTF-8: {data!r:.80}") from error
+
 
 FORMAT: Final = "gguf"
 ARCHITECTURE: Final = "general.architecture"
@@ -65,7 +309,7 @@ def read_gguf(path: Path) -> ModelSource:
     return ModelSource(tensors, originals=(original,), metadata=metadata)
 
 
-def write_gguf(model: Model, path: Path, *, overwrite: bool = False) -> None:
+def write_gguf(model: StoredModel, path: Path, *, overwrite: bool = False) -> None:
     """Write a model as one GGUF file; as it was, when it came from one.
 
     Raises:
@@ -82,13 +326,13 @@ def write_gguf(model: Model, path: Path, *, overwrite: bool = False) -> None:
         read_gguf(temporary)
 
 
-def _new_chunks(model: Model) -> Iterator[Buffer]:
+def _new_chunks(model: StoredModel) -> Iterator[Buffer]:
     specs = [model.spec(name) for name in model.keys()]  # noqa: SIM118  # a Model is no dict
     for spec in specs:
         _check(spec)
     pairs = _pairs_of(model)
     head = MAGIC + pack("<IQQ", 3, len(specs), len(pairs))
-    head += b"".join(_text(key) + _value(key, value) for key, value in pairs.items())
+    head += b"".join(_text(key) + _encoded_value(key, value) for key, value in pairs.items())
     at = 0
     for spec in specs:
         dims = tuple(reversed(spec.shape))
@@ -119,7 +363,7 @@ def _check(spec: TensorSpec) -> None:
         raise InvalidInputError(f"tensor {spec.name!r:.80}: {fault}; export to safetensors")
 
 
-def _pairs_of(model: Model) -> dict[str, Any]:
+def _pairs_of(model: StoredModel) -> dict[str, Any]:
     known = model.metadata.get(FORMAT, {})
     pairs: dict[str, Any] = {ARCHITECTURE: "unknown"}
     if isinstance(known, dict):
@@ -132,7 +376,7 @@ def _text(text: str) -> bytes:
     return pack("<Q", len(data)) + data
 
 
-def _value(key: str, value: object) -> bytes:
+def _encoded_value(key: str, value: object) -> bytes:
     """A typed value. JSON does not say how wide numbers were: whole ones are u32 where they fit."""
     if not isinstance(value, (list, tuple)):
         kind = _kind(key, value)

@@ -1,4 +1,4 @@
-"""Which reader or writer serves a model at this path?
+"""Dispatch of model files and folders to their readers and writers.
 
 Models come as one file (safetensors, GGUF, ONNX, a torch checkpoint, npz, npy) or as a folder in
 which weights lie beside their config and tokenizer, as Hugging Face lays them out ("snapshot").
@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.damage import damage, is_refused
+from tensorrepo.formats.common.damage import damage, is_refused
+from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES, TORCH_NAMES
 from tensorrepo.formats.exchange.checkpoints.gguf import write_gguf
-from tensorrepo.formats.exchange.checkpoints.huggingface import write_huggingface, write_snapshot
-from tensorrepo.formats.exchange.checkpoints.numpyfile import write_npy, write_npz
+from tensorrepo.formats.exchange.checkpoints.npz import write_npy, write_npz
 from tensorrepo.formats.exchange.checkpoints.onnx import DATA, write_onnx
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tensorrepo.formats.exchange.checkpoints.snapshot import (
@@ -22,19 +22,20 @@ from tensorrepo.formats.exchange.checkpoints.snapshot import (
     opaque,
     read_index,
     read_snapshot,
+    write_huggingface,
+    write_snapshot,
 )
-from tensorrepo.formats.exchange.checkpoints.torchout import write_torch
+from tensorrepo.formats.exchange.checkpoints.torch import write_torch
+from tensorrepo.formats.exchange.records.samples import parse_count
 from tensorrepo.formats.exchange.registry import model_format
-from tensorrepo.formats.exchange.shards.records import parse_count
-from tensorrepo.formats.tensors import SAFETENSORS_TYPES, TORCH_NAMES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from tensorrepo.formats.model.read import Model
-    from tensorrepo.formats.model.source import ModelSource
+    from tensorrepo.formats.model.stored_model import StoredModel
+    from tensorrepo.formats.model.write.model_source import ModelSource
 
 WRITERS: Final[dict[str, Callable[..., None]]] = {
     "safetensors": write_safetensors,
@@ -97,7 +98,7 @@ def model_file_name(name: str, format_name: str) -> str:
     return name + _NAMES.get(format_name, "")
 
 
-def usual_format(model: Model) -> str:
+def usual_format(model: StoredModel) -> str:
     """What `checkout` writes: what it came as, a folder when files belong to it."""
     formats = {original.format for original in model.originals.values()}
     if model.files or len(formats - {DATA}) > 1 or len(model.originals) > 1:
@@ -111,7 +112,7 @@ def usual_format(model: Model) -> str:
 
 
 def export_model(
-    model: Model,
+    model: StoredModel,
     target: Path,
     format_name: str | None = None,
     *,

@@ -1,4 +1,4 @@
-"""Read and write ONNX models: initialisers as tensors, the rest of the graph as it is.
+"""ONNX files: initializers as tensors, the rest of the graph as it is.
 
 A file that was read is given back byte for byte, with the files that hold its external data. Those
 are looked for in the folder of the model alone. Another model becomes a file of initialisers whose
@@ -12,27 +12,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tensorrepo.formats.damage import damage, refused
+from tensorrepo.formats.common.damage import damage, refused
+from tensorrepo.formats.common.protobuf import Wire, read_varints, write_field, write_varint
+from tensorrepo.formats.common.tensors import ArrayTensor, TensorReader
 from tensorrepo.formats.exchange.base import shorten_notes
-from tensorrepo.formats.exchange.checkpoints.onnxfile import (
+from tensorrepo.formats.exchange.checkpoints.file_tensors import FileTensor, RangeFile, original_of
+from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.formats.model.graph.onnx_file import (
     ONNX_TYPES,
-    External,
+    ExternalData,
     Initializer,
     OnnxFile,
     scan_onnx,
 )
-from tensorrepo.formats.exchange.checkpoints.original import original_of
-from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, RangeFile
-from tensorrepo.formats.exchange.output import new_file
-from tensorrepo.formats.exchange.shards.protowire import (
-    Wire,
-    read_varints,
-    write_field,
-    write_varint,
-)
-from tensorrepo.formats.model.originals import whole_original
-from tensorrepo.formats.model.source import ModelSource
-from tensorrepo.formats.tensors import ArrayTensor, TensorReader
+from tensorrepo.formats.model.write.byte_exact import whole_original
+from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -40,8 +34,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.model.read import Model, TensorSpec
-    from tensorrepo.formats.model.source import OriginalFile
+    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
+    from tensorrepo.formats.model.write.model_source import OriginalFile
     from tensorrepo.repo.ids import Buffer
 
 FORMAT: Final = "onnx"
@@ -64,7 +58,7 @@ def read_onnx(path: Path) -> ModelSource:
     tensors: dict[str, TensorReader] = {}
     placed: list[tuple[int, int, str]] = []
     others: list[str] = []
-    outside: dict[str, list[tuple[External, str]]] = {}
+    outside: dict[str, list[tuple[ExternalData, str]]] = {}
     spent = 0
     for each in found.initializers:
         spent += sum(part.stop - part.start for part in each.varints)
@@ -93,7 +87,7 @@ def read_onnx(path: Path) -> ModelSource:
     )
 
 
-def write_onnx(model: Model, path: Path, *, overwrite: bool = False) -> None:
+def write_onnx(model: StoredModel, path: Path, *, overwrite: bool = False) -> None:
     """Write a model as an ONNX file; as it was, with its external data, when it came from one.
 
     Raises:
@@ -135,7 +129,7 @@ def _tensor(found: OnnxFile, file: RangeFile, each: Initializer) -> TensorReader
     return FileTensor(file, each.start, each.type, each.shape)
 
 
-def _moved(tensor: TensorReader, file: RangeFile, place: External) -> FileTensor:
+def _moved(tensor: TensorReader, file: RangeFile, place: ExternalData) -> FileTensor:
     return FileTensor(file, place.start, tensor.type, tuple(tensor.shape))
 
 
@@ -160,8 +154,8 @@ def _numbers(found: OnnxFile, each: Initializer) -> NDArray[np.generic]:
 
 
 def _beside(
-    path: Path, location: str, used: list[tuple[External, str]]
-) -> tuple[RangeFile, OriginalFile, list[tuple[External, str]]]:
+    path: Path, location: str, used: list[tuple[ExternalData, str]]
+) -> tuple[RangeFile, OriginalFile, list[tuple[ExternalData, str]]]:
     """The file of external data, and what of it is which tensor's."""
     file = RangeFile(_inside(path, location), "file of external data")
     for place, name in used:
@@ -206,7 +200,7 @@ def _notes(path: Path, found: OnnxFile) -> tuple[str, ...]:
     )
 
 
-def _new_chunks(model: Model) -> Iterator[Buffer]:
+def _new_chunks(model: StoredModel) -> Iterator[Buffer]:
     specs = [model.spec(name) for name in model.keys()]  # noqa: SIM118  # a Model is no dict
     heads = [_initializer_head(spec) for spec in specs]
     name = write_field(2, b"weights")

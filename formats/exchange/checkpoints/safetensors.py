@@ -1,4 +1,4 @@
-"""Read and write safetensors files.
+"""safetensors files: reader and writer.
 
     8 bytes: n, little-endian | n bytes of JSON | tensors, one after the other
 
@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tensorrepo.formats.damage import damage, refused, within
-from tensorrepo.formats.exchange.checkpoints.tensorfile import FileTensor, RangeFile
+from tensorrepo.formats.common.damage import damage, refused, within
+from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES, TYPES, TensorType
+from tensorrepo.formats.exchange.checkpoints.file_tensors import FileTensor, RangeFile
 from tensorrepo.formats.exchange.output import new_file
-from tensorrepo.formats.model.originals import whole_original
-from tensorrepo.formats.model.source import ModelSource, OriginalFile
-from tensorrepo.formats.tensors import SAFETENSORS_TYPES, TYPES, TensorType
+from tensorrepo.formats.model.write.byte_exact import whole_original
+from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from tensorrepo.formats.model.read import Model
+    from tensorrepo.formats.model.stored_model import StoredModel
     from tensorrepo.repo.ids import Buffer
 
 FORMAT: Final = "safetensors"
@@ -136,7 +136,7 @@ def parse_header(text: bytes, data_bytes: int) -> Header:
 
 
 def write_safetensors(
-    model: Model,
+    model: StoredModel,
     path: Path,
     *,
     overwrite: bool = False,
@@ -169,7 +169,7 @@ def write_safetensors(
             file.write(chunk)
 
 
-def write_tensors(model: Model, path: Path, names: Iterable[str]) -> None:
+def write_tensors(model: StoredModel, path: Path, names: Iterable[str]) -> None:
     """Write some tensors as a new safetensors file at `path`, which does not exist.
 
     Raises:
@@ -181,7 +181,7 @@ def write_tensors(model: Model, path: Path, names: Iterable[str]) -> None:
 
 
 def _new_chunks(
-    model: Model, metadata: Mapping[str, str], names: Iterable[str]
+    model: StoredModel, metadata: Mapping[str, str], names: Iterable[str]
 ) -> Iterator[Buffer]:
     specs = {name: model.spec(name) for name in names}
     for name, spec in specs.items():

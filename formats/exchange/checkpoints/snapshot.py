@@ -1,32 +1,44 @@
-"""How does a folder of weights, config and tokenizer become one model?
+"""Model folders as Hugging Face lays them out: reader and writers.
 
 As Hugging Face lays it out: weights in one file or in shards that an index names, in subfolders
 where a model is of several networks. One kind of weights is read as tensors; everything else, the
 same weights in another format too, is kept as files.
+
+As it came ("snapshot"), or as Hugging Face's libraries expect it ("hf"): its config, tokenizer and
+card beside safetensors, in shards with an index when there is more than one file of them.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tensorrepo.formats.damage import damage, is_refused, refusals, refused
+from tensorrepo.formats.common.damage import damage, is_refused, refusals, refused
+from tensorrepo.formats.exchange.base import read_ignore
 from tensorrepo.formats.exchange.checkpoints.gguf import read_gguf
-from tensorrepo.formats.exchange.checkpoints.numpyfile import read_npy_model, read_npz_model
+from tensorrepo.formats.exchange.checkpoints.npz import read_npy_model, read_npz_model
 from tensorrepo.formats.exchange.checkpoints.onnx import read_onnx
-from tensorrepo.formats.exchange.checkpoints.safetensors import read_safetensors
+from tensorrepo.formats.exchange.checkpoints.safetensors import (
+    FORMAT,
+    read_safetensors,
+    write_safetensors,
+    write_tensors,
+)
 from tensorrepo.formats.exchange.checkpoints.torch import read_torch
-from tensorrepo.formats.exchange.ignore import read_ignore
-from tensorrepo.formats.model.source import ModelSource, OriginalFile
+from tensorrepo.formats.exchange.output import new_folder
+from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from tensorrepo.formats.tensors import TensorReader
+    from tensorrepo.formats.common.tensors import TensorReader
+    from tensorrepo.formats.model.stored_model import StoredModel
+
 
 READERS: Final[dict[str, Callable[[Path], ModelSource]]] = {
     "safetensors": read_safetensors,
@@ -242,3 +254,88 @@ def _renamed(part: ModelSource, name: str) -> ModelSource:
 
 def _opaque_note(name: str, error: Exception) -> str:
     return f"{name} is kept as a file, its tensors are not read: {error}"
+
+
+WEIGHTS: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+SHARD_BYTES: Final = 50_000_000_000  # what transformers itself writes
+
+
+def write_snapshot(model: StoredModel, target: Path, *, overwrite: bool = False) -> None:
+    """Write a folder as it came, with new weights for tensors that came from no file.
+
+    Raises:
+        InvalidInputError: `target` exists, or a type that safetensors lacks.
+    """
+    with new_folder(target, overwrite=overwrite) as folder:
+        _copy(model, folder, [*model.files, *model.originals])
+        held = {part for one in model.originals.values() for part in (*one.parts, *one.others)}
+        if not held.issuperset(model.tensors):
+            write_safetensors(model, folder / WEIGHTS)
+
+
+def write_huggingface(
+    model: StoredModel, target: Path, *, overwrite: bool = False, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write a folder that Hugging Face's libraries load.
+
+    One that came with safetensors comes out as it was. Else its files are written, and its tensors
+    as new safetensors; a file of weights in another format is left out.
+
+    Args:
+        model: what to write.
+        target: the folder.
+        overwrite: replace what is there.
+        shard_bytes: where the next file of weights begins.
+
+    Raises:
+        InvalidInputError: `target` exists, or a type that safetensors lacks; names the tensor.
+    """
+    if shard_bytes < 1:
+        raise InvalidInputError(f"a shard of {shard_bytes} bytes: expected 1 or more")
+    originals = model.originals.values()
+    if originals and all(original.format == FORMAT for original in originals):
+        write_snapshot(model, target, overwrite=overwrite)
+        return
+    with new_folder(target, overwrite=overwrite) as folder:
+        _copy(model, folder, [name for name in model.files if name not in (WEIGHTS, INDEX)])
+        _write_shards(model, folder, shard_bytes)
+
+
+def _copy(model: StoredModel, folder: Path, names: Iterable[str]) -> None:
+    for name in sorted(names):
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("xb") as file:
+            for chunk in model.file_chunks(name):
+                file.write(chunk)
+
+
+def _write_shards(model: StoredModel, folder: Path, shard_bytes: int) -> None:
+    shards = _shards(model, shard_bytes)
+    if len(shards) == 1:
+        write_tensors(model, folder / WEIGHTS, shards[0])
+        return
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(shards, start=1):
+        file_name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        write_tensors(model, folder / file_name, names)
+        weight_map |= dict.fromkeys(names, file_name)
+    total = sum(model.spec(name).size_bytes for name in weight_map)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+    (folder / INDEX).write_text(text, encoding="utf-8")
+
+
+def _shards(model: StoredModel, shard_bytes: int) -> list[list[str]]:
+    """Names in their order, cut where a file would grow beyond its limit."""
+    shards: list[list[str]] = [[]]
+    size = 0
+    for name in model.keys():  # noqa: SIM118  # a Model is no dict
+        more = model.spec(name).size_bytes
+        if shards[-1] and size + more > shard_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += more
+    return shards

@@ -1,1 +1,1 @@
-"""Files of records."""
+"""Files of records: tar shards, TFRecord, MDS, LMDB, beton, MindRecord."""

@@ -1,1 +1,1 @@
-"""Architecture graphs of models: what they are, where they come from, how they compare."""
+"""Architecture graphs of models: traced, read, derived, compared."""

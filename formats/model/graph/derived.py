@@ -1,4 +1,4 @@
-"""What architecture do the names and shapes of tensors suggest?
+"""Architecture guessed from names and shapes of tensors.
 
 Honest guesswork: each module that owns tensors is a node, its operation is told from the roles and
 ranks of its tensors, and nodes follow one another in the order in which names suggest that they
@@ -11,13 +11,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.model.graph.cut import module_of
-from tensorrepo.formats.model.graph.graph import INPUT, Graph, Input, Node, Parameter, make_graph
+from tensorrepo.formats.model.graph.graph import (
+    INPUT,
+    Graph,
+    GraphNode,
+    Input,
+    Parameter,
+    make_graph,
+    module_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tensorrepo.formats.model.architecture import NamedShape
+    from tensorrepo.formats.model.layout.fingerprints import NamedShape
 
 # Settings of a config file that change what the same tensors compute. Sizes are not among them:
 # shapes tell those, and models of another depth share their first layers all the same.
@@ -46,7 +53,7 @@ def derived_graph(specs: Iterable[NamedShape], config: Mapping[str, Any] | None 
     settings = dict(config or {})
     start, root = _free_name(INPUT, modules), _free_name(_ROOT, modules)
     known = {key: settings[key] for key in BEHAVIOUR if settings.get(key) is not None}
-    nodes = [Node(start, INPUT, {"index": 0, **known})]
+    nodes = [GraphNode(start, INPUT, {"index": 0, **known})]
     for module in sorted(modules, key=_place):
         nodes.append(_node(module or root, module, modules[module], nodes[-1].name))
     return make_graph("names", nodes, [Input("0", nodes[-1].name)], settings)
@@ -79,15 +86,15 @@ def _free_name(name: str, taken: Mapping[str, object]) -> str:
     return name
 
 
-def _node(name: str, module: str, specs: list[NamedShape], before: str) -> Node:
+def _node(name: str, module: str, specs: list[NamedShape], before: str) -> GraphNode:
     inside = f"{module}." if module else ""  # ".w" and "w" are two tensors of no module
     parameters = tuple(
         Parameter(spec.name.removeprefix(inside), spec.name, spec.type.name, spec.shape)
         for spec in specs
     )
     inputs = (Input("(before)", before),)
-    return Node(name, _operation(name, {one.role: one.shape for one in parameters}), {}, inputs,
-                parameters)  # fmt: skip
+    operation = _operation(name, {one.role: one.shape for one in parameters})
+    return GraphNode(name, operation, {}, inputs, parameters)
 
 
 def _operation(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -1,29 +1,43 @@
-"""What is a model's architecture, as a graph of operations?
+"""Architecture graph: operations, Merkle hashes of prefixes, and cuts between nodes.
 
 A graph is a value: nodes in one canonical order, whatever order they were given in, so that equal
 graphs have equal bytes. Where it came from (`source`) tells how far it is to be trusted: a traced
 program says what is computed, a graph derived from tensor names only what seems to be there.
 
+Each node has a Merkle hash of all that leads to it: operation, configuration, shapes of its
+tensors, hashes of its inputs. Equal hashes mean equal prefixes, so the longest common prefix of two
+models is a join on hashes. A second hash takes the tensors' content in, too.
+
+Names of nodes and tensors, and element types, are in neither: a renamed model, or one in bfloat16,
+has the prefix of the one that it was made from.
+
+A node is named by its own name, by the module that owns its tensors, or by a module that several
+nodes lie in.
+
 Source:
     docs/spec/model-graph.md.
+    docs/spec/model-graph.md, section "Hashes".
 """
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from blake3 import blake3
 
-from tensorrepo.formats.jsonvalues import check_json
-from tensorrepo.formats.model.manifest import check_tensor_name
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tensorrepo.formats.common.json import check_json
+from tensorrepo.formats.model.layout.manifest import check_tensor_name
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tensorrepo.repo.ids import Buffer
+
 
 VERSION: Final = 1
 SOURCES: Final = ("export", "fx", "onnx", "names", "given")
@@ -50,7 +64,7 @@ class Parameter(msgspec.Struct, frozen=True, array_like=True, order=True):
     shape: tuple[int, ...]
 
 
-class Node(msgspec.Struct, frozen=True, array_like=True):
+class GraphNode(msgspec.Struct, frozen=True, array_like=True):
     """One operation. Its name is for people and edges alone; `config` is JSON."""
 
     name: str
@@ -68,12 +82,12 @@ class Graph(msgspec.Struct, frozen=True):
     """
 
     source: str
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[GraphNode, ...] = ()
     outputs: tuple[Input, ...] = ()
     config: dict[str, Any] = {}
     version: int = VERSION
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> GraphNode:
         """Raises KeyError."""
         found = next((node for node in self.nodes if node.name == name), None)
         if found is None:
@@ -87,7 +101,7 @@ class Graph(msgspec.Struct, frozen=True):
 
 def make_graph(
     source: str,
-    nodes: Iterable[Node],
+    nodes: Iterable[GraphNode],
     outputs: Iterable[Input] = (),
     config: Mapping[str, Any] | None = None,
 ) -> Graph:
@@ -96,7 +110,7 @@ def make_graph(
     Raises:
         InvalidInputError: an edge from nowhere, a circle, or what no graph may hold.
     """
-    found: dict[str, Node] = {}
+    found: dict[str, GraphNode] = {}
     for node in nodes:
         if node.name in found:
             raise InvalidInputError(f"graph: two nodes are called {node.name!r:.80}")
@@ -165,7 +179,7 @@ def check_graph(graph: Graph) -> None:
         raise InvalidInputError("graph: its nodes are not in canonical order")
 
 
-def _check_node(node: Node) -> None:
+def _check_node(node: GraphNode) -> None:
     where = f"graph node {node.name!r:.80}"
     check_tensor_name(node.name)
     check_tensor_name(node.op)
@@ -184,13 +198,13 @@ def _check_node(node: Node) -> None:
             raise InvalidInputError(f"{where}: shape {one.shape!s:.80}")
 
 
-def _canonical(node: Node) -> Node:
+def _canonical(node: GraphNode) -> GraphNode:
     return msgspec.structs.replace(
         node, inputs=tuple(sorted(node.inputs)), parameters=tuple(sorted(node.parameters))
     )
 
 
-def _ordered(nodes: Mapping[str, Node]) -> tuple[Node, ...]:
+def _ordered(nodes: Mapping[str, GraphNode]) -> tuple[GraphNode, ...]:
     """Each node behind those that it takes from; of several that could be next, the least name."""
     users: dict[str, list[str]] = {}
     waiting: dict[str, int] = {}
@@ -203,7 +217,7 @@ def _ordered(nodes: Mapping[str, Node]) -> tuple[Node, ...]:
             users.setdefault(name, []).append(node.name)
     ready = [name for name, count in waiting.items() if not count]
     heapify(ready)
-    done: list[Node] = []
+    done: list[GraphNode] = []
     while ready:
         name = heappop(ready)
         done.append(nodes[name])
@@ -215,3 +229,174 @@ def _ordered(nodes: Mapping[str, Node]) -> tuple[Node, ...]:
         left = min(name for name, count in waiting.items() if count)
         raise InvalidInputError(f"graph node {left!r:.80} is in a circle, or behind one")
     return tuple(done)
+
+
+_NODE: Final = blake3(derive_key_context="tensorrepo graph node v1")
+_WEIGHTS: Final = blake3(derive_key_context="tensorrepo graph node with weights v1")
+_GRAPH: Final = blake3(derive_key_context="tensorrepo graph v1")
+
+
+def prefix_hashes(graph: Graph) -> dict[str, bytes]:
+    """For each node the hash of the architecture that leads to it, 32 bytes."""
+    return _hashes(graph, _NODE, lambda parameter: [parameter.role, parameter.shape])
+
+
+def weight_hashes(graph: Graph, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The same with the content of tensors, and their types.
+
+    Args:
+        graph: whose.
+        contents: what `Model.content` says of each tensor; one that is missing counts as unknown.
+    """
+    return _hashes(
+        graph,
+        _WEIGHTS,
+        lambda parameter: [
+            parameter.role,
+            parameter.type,
+            parameter.shape,
+            contents.get(parameter.tensor),
+        ],
+    )
+
+
+def graph_hash(hashes: Iterable[bytes]) -> str:
+    """One hash of a whole graph, of those of all of its nodes: 64 hex digits.
+
+    Of all nodes, not of the last ones: a layer used twice is not two equal layers.
+    """
+    hasher = _GRAPH.copy()
+    for one in sorted(hashes):
+        hasher.update(one)
+    return hasher.hexdigest()
+
+
+def _hashes(graph: Graph, context: blake3, told: Callable[[Parameter], object]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for node in graph.nodes:  # each stands behind those that it takes from
+        inputs = [[one.role, one.output, found[one.node]] for one in node.inputs]
+        parameters = [told(one) for one in node.parameters]
+        row = [node.op, node.config, inputs, parameters]
+        found[node.name] = context.copy().update(_ENCODER.encode(row)).digest()
+    return found
+
+
+def common_prefix(one: Graph, two: Graph) -> tuple[tuple[GraphNode, GraphNode], ...]:
+    """Nodes of the longest common prefix, both sides of each, in the order of `one`.
+
+    Nodes that share a hash (three projections of one input) are paired by name where names are
+    equal, the rest in their order.
+    """
+    theirs: dict[bytes, list[GraphNode]] = {}
+    hashes = prefix_hashes(two)
+    for node in two.nodes:
+        theirs.setdefault(hashes[node.name], []).append(node)
+    pairs: dict[str, GraphNode] = {}
+    mine = prefix_hashes(one)
+    for by_name in (True, False):
+        for node in one.nodes:
+            left = theirs.get(mine[node.name], [])
+            if node.name not in pairs and left:
+                at = next((at for at, other in enumerate(left) if other.name == node.name), None)
+                if at is not None or not by_name:
+                    pairs[node.name] = left.pop(at or 0)
+    return tuple((node, pairs[node.name]) for node in one.nodes if node.name in pairs)
+
+
+def module_of(tensor: str) -> str:
+    """The module that owns a tensor: its name up to the last dot."""
+    return tensor.rpartition(".")[0]
+
+
+def nodes_named(graph: Graph, name: str) -> tuple[GraphNode, ...]:
+    """The nodes that a name means: one of that name, else all of a module, else all below it.
+
+    Raises:
+        NotFoundError: none; near names are suggested.
+    """
+    exact = tuple(node for node in graph.nodes if node.name == name)
+    if exact:
+        return exact
+    below = f"{name}."
+    found = tuple(
+        node
+        for node in graph.nodes
+        if node.name.startswith(below)
+        or any(one.tensor.startswith(below) for one in node.parameters)
+    )
+    if not found:
+        known = {node.name for node in graph.nodes}
+        known |= {module_of(one) for one in graph.tensors()} - {""}
+        near = get_close_matches(name, sorted(known), 3)
+        told = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise NotFoundError(f"the graph has no node {name!r:.80}.{told}")
+    return found
+
+
+def between(graph: Graph, first: str, last: str) -> Graph:
+    """The sub-network of everything on a way from one node to another, both included.
+
+    What it takes from outside becomes inputs.
+
+    Raises:
+        NotFoundError: no such node.
+        InvalidInputError: no way leads from the one to the other.
+    """
+    starts = {node.name for node in nodes_named(graph, first)}
+    ends = {node.name for node in nodes_named(graph, last)}
+    after = _after(graph.nodes, starts)
+    kept = {name for name in _before(graph.nodes, ends) if name in after}
+    if not kept & starts or not kept & ends:
+        raise InvalidInputError(f"no way leads from {first!r:.80} to {last!r:.80} in the graph")
+    nodes = [node for node in graph.nodes if node.name in kept]
+    outside = sorted(
+        {(one.node, one.output) for node in nodes for one in node.inputs if one.node not in kept}
+    )
+    names = _input_names(outside, kept)
+    inputs = [
+        GraphNode(names[place], INPUT, {"index": index}) for index, place in enumerate(outside)
+    ]
+    used = {(one.node, one.output) for node in nodes for one in node.inputs}
+    outputs = [Input(str(at), name) for at, name in enumerate(sorted(ends & kept))]
+    outputs += [
+        Input(f"{len(outputs)}.{one.node}.{one.output}", one.node, one.output)
+        for one in graph.outputs
+        if one.node in kept - ends and (one.node, one.output) not in used
+    ]
+    return make_graph(
+        graph.source, [*inputs, *(_renamed(node, names) for node in nodes)], outputs, graph.config
+    )
+
+
+def _after(nodes: Iterable[GraphNode], starts: set[str]) -> set[str]:
+    found = set(starts)
+    for node in nodes:
+        if any(one.node in found for one in node.inputs):
+            found.add(node.name)
+    return found
+
+
+def _before(nodes: tuple[GraphNode, ...], ends: set[str]) -> set[str]:
+    found = set(ends)
+    for node in reversed(nodes):
+        if node.name in found:
+            found.update(one.node for one in node.inputs)
+    return found
+
+
+def _input_names(outside: list[tuple[str, int]], taken: set[str]) -> dict[tuple[str, int], str]:
+    names: dict[tuple[str, int], str] = {}
+    for index, place in enumerate(outside):
+        name = f"input.{index}"
+        while name in taken:
+            name += "_"
+        names[place] = name
+    return names
+
+
+def _renamed(node: GraphNode, names: dict[tuple[str, int], str]) -> GraphNode:
+    inputs = [
+        Input(one.role, names[one.node, one.output]) if (one.node, one.output) in names else one
+        for one in node.inputs
+    ]
+    return msgspec.structs.replace(node, inputs=tuple(inputs))

@@ -1,4 +1,4 @@
-"""What is the graph of an ONNX file as one of ours?
+"""Architecture graph of an ONNX model.
 
 An operation keeps its name and attributes. A value that a node takes is an argument by its place;
 initialisers that were stored as tensors are parameters. Nested graphs (of If, Loop and Scan) become
@@ -11,14 +11,21 @@ from collections import ChainMap
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.exchange.checkpoints.onnxgraph import OnnxGraph, OnnxNode, OnnxTensor
-from tensorrepo.formats.model.graph.graph import INPUT, Graph, Input, Node, Parameter, make_graph
+from tensorrepo.formats.model.graph.graph import (
+    INPUT,
+    Graph,
+    GraphNode,
+    Input,
+    Parameter,
+    make_graph,
+)
+from tensorrepo.formats.model.graph.onnx_file import OnnxConstant, OnnxGraph, OnnxNode
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tensorrepo.formats.model.read import TensorSpec
+    from tensorrepo.formats.model.stored_model import TensorSpec
 
 _CONSTANT = "constant"
 _Place = tuple[str, int]  # a node, and which of its outputs
@@ -36,16 +43,16 @@ def from_onnx(graph: OnnxGraph, specs: Mapping[str, TensorSpec]) -> Graph:
     """
     made: dict[str, _Place] = {}
     names: set[str] = set()
-    nodes: list[Node] = []
+    nodes: list[GraphNode] = []
     inputs = [one for one in graph.inputs if one.name not in graph.initializers]
     for index, value in enumerate(inputs):
         name = _fresh(value.name or INPUT, names)
-        nodes.append(Node(name, INPUT, {"index": index}))
+        nodes.append(GraphNode(name, INPUT, {"index": index}))
         made[value.name] = (name, 0)
     for constant in sorted(set(graph.initializers) - set(specs)):
         # One that stayed in the file: its name alone is known here.
         name = _fresh(constant, names)
-        nodes.append(Node(name, _CONSTANT, {"initializer": constant}))
+        nodes.append(GraphNode(name, _CONSTANT, {"initializer": constant}))
         made[constant] = (name, 0)
     called = [
         _fresh(node.name or f"{node.op}_{number}", names) for number, node in enumerate(graph.nodes)
@@ -70,7 +77,7 @@ def from_onnx(graph: OnnxGraph, specs: Mapping[str, TensorSpec]) -> Graph:
 
 def _node(
     name: str, node: OnnxNode, made: Mapping[str, _Place], specs: Mapping[str, TensorSpec]
-) -> Node:
+) -> GraphNode:
     values = {str(at): value for at, value in enumerate(node.inputs) if value}
     nested = [one for one in _attributes(node.attributes) if isinstance(one, OnnxGraph)]
     outer = sorted({value for one in nested for value in _free(one)} & (set(made) | set(specs)))
@@ -89,7 +96,7 @@ def _node(
             )
     op = f"{node.domain}.{node.op}" if node.domain not in ("", "ai.onnx") else node.op
     config = {key: _json(value) for key, value in node.attributes.items()}
-    return Node(name, op or "(none)", config, tuple(inputs), tuple(parameters))
+    return GraphNode(name, op or "(none)", config, tuple(inputs), tuple(parameters))
 
 
 def _attributes(attributes: Mapping[str, Any]) -> Iterator[Any]:
@@ -111,7 +118,7 @@ def _free(graph: OnnxGraph) -> set[str]:
 
 
 def _json(value: Any) -> Any:
-    if isinstance(value, OnnxTensor):
+    if isinstance(value, OnnxConstant):
         return {"tensor": value.type, "shape": list(value.shape), "sha256": value.sha256}
     if isinstance(value, OnnxGraph):
         return {"graph": [_nested(node) for node in value.nodes],

@@ -1,4 +1,4 @@
-"""Where does the graph of a stored model come from?
+"""Graph of a stored model: its own, its ONNX file's, or one derived from names.
 
 From the blob that the manifest names; else from the ONNX file that the model came from, if it is a
 graph as ours are; else it is derived from names, shapes and a config file. The latter two are made
@@ -11,23 +11,23 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.exchange.checkpoints.onnxgraph import graph_of
-from tensorrepo.formats.jsonvalues import check_json
+from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.graph.derived import derived_graph
 from tensorrepo.formats.model.graph.graph import Graph, decode_graph
 from tensorrepo.formats.model.graph.onnx import from_onnx
+from tensorrepo.formats.model.graph.onnx_file import graph_of
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import digest_from_bytes
-from tensorrepo.repo.objects import Kind
+from tensorrepo.repo.objects.envelope import Kind
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.model.read import Model
+    from tensorrepo.formats.model.stored_model import StoredModel
 
 CONFIG: Final = "config.json"
 MAX_CONFIG_BYTES: Final = 16 << 20
 
 
-def model_graph(model: Model) -> Graph:
+def model_graph(model: StoredModel) -> Graph:
     """The architecture graph of a stored model. `Graph.source` says how it was found.
 
     Raises:
@@ -48,7 +48,7 @@ def model_graph(model: Model) -> Graph:
     return derived_graph(specs.values(), model_config(model))
 
 
-def model_config(model: Model) -> dict[str, Any]:
+def model_config(model: StoredModel) -> dict[str, Any]:
     """The settings in a model's config file; empty where none can be read, or kept in a graph."""
     file = model.files.get(CONFIG)
     if file is None or file.size_bytes > MAX_CONFIG_BYTES:

@@ -1,4 +1,4 @@
-"""What does a torch module compute, as a graph?
+"""Tracing of torch modules into architecture graphs.
 
 With example arguments the module is exported (`torch.export`): nodes are operations of ATen.
 Without, it is traced symbolically (`torch.fx`): nodes are the module's layers and the functions
@@ -10,14 +10,21 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.model.graph.graph import INPUT, Graph, Input, Node, Parameter, make_graph
-from tensorrepo.formats.tensors import tensor_of
+from tensorrepo.formats.common.tensors import tensor_of
+from tensorrepo.formats.model.graph.graph import (
+    INPUT,
+    Graph,
+    GraphNode,
+    Input,
+    Parameter,
+    make_graph,
+)
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tensorrepo.formats.tensors import TensorType
+    from tensorrepo.formats.common.tensors import TensorType
 
 _GETITEM = "getitem"
 
@@ -90,7 +97,7 @@ class _Builder:
         self._state = {name: _described(name, value) for name, value in state.items()}
         self._lifted = dict(lifted or {})
         self._constants = dict(constants or {})
-        self._nodes: list[Node] = []
+        self._nodes: list[GraphNode] = []
         self._places: dict[str, tuple[str, int]] = {}
         self._parameters: dict[str, str] = {}
         self._inputs = 0
@@ -125,7 +132,7 @@ class _Builder:
         elif node.name in self._constants:
             self._constant(node.name, self._constants[node.name])
         else:
-            self._put(Node(node.name, INPUT, {"index": self._inputs}))
+            self._put(GraphNode(node.name, INPUT, {"index": self._inputs}))
             self._inputs += 1
 
     def _attribute(self, name: str, target: str) -> None:
@@ -140,7 +147,7 @@ class _Builder:
 
     def _constant(self, name: str, value: Any) -> None:
         """A tensor that no state dict holds: named by its content."""
-        self._put(Node(name, "constant", _content(value)))
+        self._put(GraphNode(name, "constant", _content(value)))
 
     def _operation(self, node: Any) -> None:
         inputs: list[Input] = []
@@ -162,13 +169,13 @@ class _Builder:
                 for name in layer.state_dict()
                 if f"{node.target}.{name}" in self._state
             ]
-        self._put(Node(node.name, op, config, tuple(inputs), tuple(parameters)))
+        self._put(GraphNode(node.name, op, config, tuple(inputs), tuple(parameters)))
 
     def _parameter(self, role: str, tensor: str) -> Parameter:
         element, shape = self._state[tensor]
         return Parameter(role, tensor, element.name, shape)
 
-    def _put(self, node: Node) -> None:
+    def _put(self, node: GraphNode) -> None:
         self._nodes.append(node)
         self._places[node.name] = (node.name, 0)
 

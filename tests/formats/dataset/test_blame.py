@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tensorrepo.formats.dataset.blame import RowBlame, Step, blame_row
+from tensorrepo.formats.dataset.blame import DatasetVersion, RowBlame, blame_row
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.tree.rowids import row_ids
+from tensorrepo.formats.dataset.metadata.row_ids import row_ids
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.history.merge_trees import MergeContext
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, content_tag
-from tensorrepo.repo.merge import MergeContext
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import sampled
-from tests.support.merge_model import Version, version_of
-from tests.support.merge_steps import STEPS, base_dataset, step
-from tests.support.objects import MemoryObjects
+from tests.support.reference.merge import Version, version_of
+from tests.support.reference.merge_steps import STEPS, base_dataset, step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,16 +31,16 @@ class Repo:
     """Commits by name; each is a version of one dataset."""
 
     objects: MemoryObjects = field(default_factory=MemoryObjects)
-    steps: dict[Digest, Step] = field(default_factory=dict)
+    steps: dict[Digest, DatasetVersion] = field(default_factory=dict)
     names: dict[Digest, str] = field(default_factory=dict)
 
-    def step(self, commit: Digest) -> Step:
+    def step(self, commit: Digest) -> DatasetVersion:
         return self.steps[commit]
 
-    def commit(self, name: str, dataset: Dataset | None, *parents: Digest) -> Digest:
+    def commit(self, name: str, dataset: StoredDataset | None, *parents: Digest) -> Digest:
         digest = Digest(content_tag(f"{name}{len(self.steps)}".encode()).hex() * 2)
         generation = 1 + max((self.steps[each].generation for each in parents), default=0)
-        self.steps[digest] = Step(digest, generation, dataset, parents)
+        self.steps[digest] = DatasetVersion(digest, generation, dataset, parents)
         self.names[digest] = name
         return digest
 
@@ -66,19 +66,19 @@ class Repo:
         }
 
 
-def _of(repo: Repo, commit: Digest) -> Dataset:
+def _of(repo: Repo, commit: Digest) -> StoredDataset:
     dataset = repo.steps[commit].dataset
     assert dataset is not None
     return dataset
 
 
-def _id(dataset: Dataset, number: int) -> NDArray[Any]:
+def _id(dataset: StoredDataset, number: int) -> NDArray[Any]:
     rows = dataset["n"][:].tolist()
     found = next(row_id for row_id, n in zip(_live_ids(dataset), rows, strict=True) if n == number)
     return row_ids([found])
 
 
-def _live_ids(dataset: Dataset) -> list[str]:
+def _live_ids(dataset: StoredDataset) -> list[str]:
     return list(version_of(dataset).rows)
 
 

@@ -9,23 +9,23 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.columns.present import present_row
-from tensorrepo.formats.dataset.columns.schema import Column, Schema
 from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.editing.where import ids_of_rows, rows_of_ids
 from tensorrepo.formats.dataset.evolve import add_column, drop_column, rename_column
-from tensorrepo.formats.dataset.read import Dataset, open_dataset, read_rows
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, read_rows
+from tensorrepo.formats.dataset.schema.convert import present_row
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.selecting.select_rows import ids_of_rows, rows_of_ids
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.write import write_dataset
-from tests.support.columntypes import TYPES, tiled, value
-from tests.support.datasets import Rows, same_rows
-from tests.support.objects import MemoryObjects
+from tests.support.builders.column_types import TYPES, tiled, value
+from tests.support.builders.datasets import Rows, same_rows
+from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.objects.envelope import Link
 
 
 class Model:
@@ -40,7 +40,7 @@ class Model:
         self.next_key = 0
         self.dataset = self.opened(write_dataset(self.objects, schema, ()))
 
-    def opened(self, link: Link) -> Dataset:
+    def opened(self, link: Link) -> StoredDataset:
         return open_dataset(self.objects, link.digest)
 
     @property

@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import Bytes, Schema, Tensor, Text
 from tensorrepo.formats.dataset.compact import compact_dataset, plan_compaction
+from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
 from tensorrepo.formats.dataset.read import (
-    Dataset,
+    StoredDataset,
     fragment_records,
     live_rows,
     open_dataset,
     row_id_table,
 )
-from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
+from tensorrepo.formats.dataset.schema.schema import Bytes, Schema, Tensor, Text
 from tensorrepo.formats.dataset.write import write_dataset
-from tests.support.changed import edited, patched, without
-from tests.support.datasets import same_rows, stored
-from tests.support.objects import MemoryObjects
+from tests.support.builders.changed import edited, patched, without
+from tests.support.builders.datasets import same_rows, stored
+from tests.support.builders.objects import MemoryObjects
 
 SCHEMA = Schema.of(
     {
@@ -46,7 +46,7 @@ def _rows(first: int, count: int) -> dict[str, Any]:
     }
 
 
-def _ids(dataset: Dataset) -> Any:
+def _ids(dataset: StoredDataset) -> Any:
     rows = np.arange(dataset.rows)
     live = live_rows(dataset)
     return row_id_table(dataset).of(rows if live is None else live.physical(rows))
@@ -58,7 +58,7 @@ def objects() -> MemoryObjects:
 
 
 @pytest.fixture
-def grown(objects: MemoryObjects) -> Dataset:
+def grown(objects: MemoryObjects) -> StoredDataset:
     """Twenty appends of 40 rows."""
     dataset = stored(objects, SCHEMA, [_rows(0, 40)])
     for at in range(1, 20):
@@ -67,13 +67,13 @@ def grown(objects: MemoryObjects) -> Dataset:
     return dataset
 
 
-def _same(one: Dataset, two: Dataset) -> bool:
+def _same(one: StoredDataset, two: StoredDataset) -> bool:
     return same_rows(list(one), list(two)) and np.array_equal(_ids(one), _ids(two))
 
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_small_fragments_become_one(
-    objects: MemoryObjects, grown: Dataset, everything: bool
+    objects: MemoryObjects, grown: StoredDataset, everything: bool
 ) -> None:
     assert len(fragment_records(grown)) == 20
     link = compact_dataset(objects, grown, everything=everything)
@@ -83,7 +83,7 @@ def test_small_fragments_become_one(
 
 
 def test_deleted_rows_are_left_out_and_patches_laid_in(
-    objects: MemoryObjects, grown: Dataset
+    objects: MemoryObjects, grown: StoredDataset
 ) -> None:
     label = grown.schema.column("label")
     edits = {3: FragmentEdit(patches={label.id: patched(label, [1, 2], [-1, -2])})}
@@ -94,7 +94,7 @@ def test_deleted_rows_are_left_out_and_patches_laid_in(
     assert _same(compacted, changed)
 
 
-def test_ids_survive_a_second_compaction(objects: MemoryObjects, grown: Dataset) -> None:
+def test_ids_survive_a_second_compaction(objects: MemoryObjects, grown: StoredDataset) -> None:
     once = open_dataset(objects, compact_dataset(objects, grown).digest)
     fewer = without(objects, once, list(range(0, 800, 3)))
     twice = open_dataset(objects, compact_dataset(objects, fewer).digest)
@@ -128,7 +128,7 @@ def test_all_rows_deleted_leaves_an_empty_dataset(objects: MemoryObjects) -> Non
     assert (compacted.rows, compacted.root.rows, compacted.root.leaves) == (0, 0, ())
 
 
-def test_statistics_count_what_is_there(objects: MemoryObjects, grown: Dataset) -> None:
+def test_statistics_count_what_is_there(objects: MemoryObjects, grown: StoredDataset) -> None:
     fewer = without(objects, grown, list(range(0, 800, 2)))
     compacted = open_dataset(objects, compact_dataset(objects, fewer).digest)
     fresh = stored(MemoryObjects(), SCHEMA, [compacted.to_arrow()])

@@ -9,14 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import (
-    ClassLabel,
-    Column,
-    Scalar,
-    Schema,
-    Text,
-    Timestamp,
-)
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.diff import ColumnChange, ColumnUpdates, diff_datasets
 from tensorrepo.formats.dataset.evolve import (
@@ -25,12 +17,20 @@ from tensorrepo.formats.dataset.evolve import (
     rename_column,
     widen_column,
 )
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
-from tensorrepo.formats.dataset.tree.manifest import encode_root
+from tensorrepo.formats.dataset.metadata.manifest import encode_root
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.schema import (
+    ClassLabel,
+    Column,
+    Scalar,
+    Schema,
+    Text,
+    Timestamp,
+)
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
-from tensorrepo.repo.objects import Kind, Link
-from tests.support.datasets import stored
-from tests.support.objects import MemoryObjects
+from tensorrepo.repo.objects.envelope import Kind, Link
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
 
 SCHEMA = Schema.of({"n": "int64", "c": ClassLabel(("a", "b"))})
 
@@ -85,7 +85,7 @@ def test_a_dataset_against_none_is_all_added() -> None:
     assert found.to_json()["fragments_added"] == 1
 
 
-def _open(objects: MemoryObjects, link: Link) -> Dataset:
+def _open(objects: MemoryObjects, link: Link) -> StoredDataset:
     return open_dataset(objects, link.digest)
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import Bytes, Schema, Tensor
+from tensorrepo.formats.common.dtypes import element_dtype
 from tensorrepo.formats.dataset.read import column_index, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Bytes, Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.formats.dtypes import element_dtype
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import (
+from tensorrepo.formats.dataset.evolve import (
+    add_column,
+    drop_column,
+    rename_column,
+    set_properties,
+    widen_column,
+)
+from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
+from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
@@ -23,30 +31,22 @@ from tensorrepo.formats.dataset.columns.schema import (
     Text,
     Timestamp,
 )
-from tensorrepo.formats.dataset.columns.statistics import order_key
-from tensorrepo.formats.dataset.evolve import (
-    add_column,
-    drop_column,
-    rename_column,
-    set_properties,
-    widen_column,
-)
-from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
+from tensorrepo.formats.dataset.schema.values import order_key
 from tensorrepo.formats.dataset.update import delete_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
-from tensorrepo.repo.objects import Kind
-from tests.support.datasets import stored
-from tests.support.objects import MemoryObjects
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.objects.envelope import Link
 
 SCHEMA = Schema.of({"n": "int32", "text": Text(), "x": Tensor("uint8", (500,))})
 COUNT = 1000
 
 
-def _dataset(objects: MemoryObjects) -> Dataset:
+def _dataset(objects: MemoryObjects) -> StoredDataset:
     batch = {
         "n": np.arange(COUNT),
         "text": [f"t{at}" * (at % 9) for at in range(COUNT)],
@@ -62,11 +62,11 @@ def objects() -> MemoryObjects:
 
 
 @pytest.fixture
-def dataset(objects: MemoryObjects) -> Dataset:
+def dataset(objects: MemoryObjects) -> StoredDataset:
     return _dataset(objects)
 
 
-def _opened(objects: MemoryObjects, link: Link) -> Dataset:
+def _opened(objects: MemoryObjects, link: Link) -> StoredDataset:
     return open_dataset(objects, link.digest)
 
 
@@ -88,7 +88,7 @@ def _new_kinds(objects: MemoryObjects, before: set[Any]) -> list[Kind]:
     ],
 )  # fmt: skip
 def test_a_column_with_a_default_is_a_root_and_no_more(
-    objects: MemoryObjects, dataset: Dataset, kind: Any, default: Any
+    objects: MemoryObjects, dataset: StoredDataset, kind: Any, default: Any
 ) -> None:
     before = set(objects.stored)
     added = _opened(objects, add_column(objects, dataset, Column("new", kind, default=default)))
@@ -98,7 +98,9 @@ def test_a_column_with_a_default_is_a_root_and_no_more(
     assert added.schema.names[:4] == ("n", "text", "x", "new")
 
 
-def test_a_nullable_column_begins_with_nulls(objects: MemoryObjects, dataset: Dataset) -> None:
+def test_a_nullable_column_begins_with_nulls(
+    objects: MemoryObjects, dataset: StoredDataset
+) -> None:
     column = Column("note", Text(), nullable=True)
     added = _opened(objects, add_column(objects, dataset, column))
     assert added["note"][:3] == [None] * 3
@@ -106,14 +108,14 @@ def test_a_nullable_column_begins_with_nulls(objects: MemoryObjects, dataset: Da
 
 
 def test_a_column_without_values_or_default_is_refused(
-    objects: MemoryObjects, dataset: Dataset
+    objects: MemoryObjects, dataset: StoredDataset
 ) -> None:
     with pytest.raises(InvalidInputError, match="default"):
         add_column(objects, dataset, Column("new", Text()))
 
 
 def test_statistics_of_a_default_bound_later_rows_too(
-    objects: MemoryObjects, dataset: Dataset
+    objects: MemoryObjects, dataset: StoredDataset
 ) -> None:
     added = _opened(objects, add_column(objects, dataset, Column("k", Scalar("int8"), default=5)))
     rows = [{"n": 1, "text": "", "x": np.zeros(500, "u1"), "k": 9}]
@@ -138,7 +140,7 @@ def _embeddings(count: int = COUNT - 4) -> Any:
     ids=["array", "list", "arrow", "function"],
 )
 def test_values_are_given_at_once_or_by_a_function(
-    objects: MemoryObjects, dataset: Dataset, given: Any
+    objects: MemoryObjects, dataset: StoredDataset, given: Any
 ) -> None:
     column = Column("e", Embedding("float32", 300))
     added = _opened(objects, add_column(objects, dataset, column, given, columns=["n"]))
@@ -151,7 +153,7 @@ def _of(batch: pa.RecordBatch) -> Any:
     return _embeddings()[numbers - 2 - (numbers > 500) - (numbers > 998)]
 
 
-def test_values_come_in_parts_of_any_size(objects: MemoryObjects, dataset: Dataset) -> None:
+def test_values_come_in_parts_of_any_size(objects: MemoryObjects, dataset: StoredDataset) -> None:
     parts = np.split(_embeddings(), [1, 1, 7, 600, 995])
     column = Column("e", Embedding("float32", 300))
     added = _opened(objects, add_column(objects, dataset, column, iter(parts), page_bytes=5000))
@@ -161,7 +163,7 @@ def test_values_come_in_parts_of_any_size(objects: MemoryObjects, dataset: Datas
 @pytest.mark.parametrize("count", [0, 1, COUNT - 5, COUNT - 3])
 @pytest.mark.parametrize("in_parts", [False, True])
 def test_another_number_of_values_than_rows_is_refused(
-    objects: MemoryObjects, dataset: Dataset, count: int, *, in_parts: bool
+    objects: MemoryObjects, dataset: StoredDataset, count: int, *, in_parts: bool
 ) -> None:
     values = _embeddings(count)
     column = Column("e", Embedding("float32", 300))
@@ -170,7 +172,7 @@ def test_another_number_of_values_than_rows_is_refused(
 
 
 def test_a_value_that_does_not_fit_names_row_and_column(
-    objects: MemoryObjects, dataset: Dataset
+    objects: MemoryObjects, dataset: StoredDataset
 ) -> None:
     values = ["x"] * 700 + [3] + ["x"] * 295
     with pytest.raises(InvalidInputError, match="row 700, column 'new'"):
@@ -178,7 +180,9 @@ def test_a_value_that_does_not_fit_names_row_and_column(
 
 
 @pytest.mark.parametrize("row_bytes", [1, 8, 300, 5000, 40_000])
-def test_boundaries_of_pages_nest(objects: MemoryObjects, dataset: Dataset, row_bytes: int) -> None:
+def test_boundaries_of_pages_nest(
+    objects: MemoryObjects, dataset: StoredDataset, row_bytes: int
+) -> None:
     column = Column("new", Tensor("uint8", (row_bytes,)))
     rows = np.zeros((COUNT - 4, row_bytes), "u1")
     added = _opened(objects, add_column(objects, dataset, column, rows, page_bytes=4000))
@@ -187,7 +191,7 @@ def test_boundaries_of_pages_nest(objects: MemoryObjects, dataset: Dataset, row_
 
 
 def test_pages_of_a_new_column_are_about_as_large_as_asked_for(
-    objects: MemoryObjects, dataset: Dataset
+    objects: MemoryObjects, dataset: StoredDataset
 ) -> None:
     column = Column("new", Bytes())
     rng = np.random.default_rng(0)
@@ -199,7 +203,7 @@ def test_pages_of_a_new_column_are_about_as_large_as_asked_for(
 
 
 def test_a_large_column_passes_through_little_memory(
-    objects: MemoryObjects, dataset: Dataset
+    objects: MemoryObjects, dataset: StoredDataset
 ) -> None:
     column = Column("new", Tensor("uint8", (20_000,)))
     parts = (np.full((83, 20_000), at, "u1") for at in range(12))
@@ -210,7 +214,7 @@ def test_a_large_column_passes_through_little_memory(
 
 
 def test_a_new_column_is_written_once_and_no_other_one_is(
-    objects: MemoryObjects, dataset: Dataset
+    objects: MemoryObjects, dataset: StoredDataset
 ) -> None:
     before = set(objects.stored)
     add_column(objects, dataset, Column("e", Embedding("float32", 300)), _embeddings())
@@ -233,7 +237,9 @@ def test_a_column_is_added_to_a_dataset_without_rows(objects: MemoryObjects) -> 
     assert grown[0]["new"] == "b"
 
 
-def test_a_column_added_again_is_another_one(objects: MemoryObjects, dataset: Dataset) -> None:
+def test_a_column_added_again_is_another_one(
+    objects: MemoryObjects, dataset: StoredDataset
+) -> None:
     values = [f"v{at}" for at in range(COUNT - 4)]
     once = _opened(objects, add_column(objects, dataset, Column("new", Text()), values))
     gone = _opened(objects, drop_column(objects, once, "new"))
@@ -246,7 +252,7 @@ def test_a_column_added_again_is_another_one(objects: MemoryObjects, dataset: Da
 
 
 def test_dropping_renaming_and_widening_write_a_root(
-    objects: MemoryObjects, dataset: Dataset
+    objects: MemoryObjects, dataset: StoredDataset
 ) -> None:
     before = set(objects.stored)
     changed = _opened(objects, drop_column(objects, dataset, "x"))
@@ -259,7 +265,7 @@ def test_dropping_renaming_and_widening_write_a_root(
     assert changed.schema.column("words").id == dataset.schema.column("text").id
 
 
-def test_the_first_of_a_group_may_go(objects: MemoryObjects, dataset: Dataset) -> None:
+def test_the_first_of_a_group_may_go(objects: MemoryObjects, dataset: StoredDataset) -> None:
     left = _opened(objects, drop_column(objects, dataset, "n"))
     assert left["text"][0] == "t2t2"
     again = _opened(objects, drop_column(objects, left, "text"))
@@ -268,7 +274,7 @@ def test_the_first_of_a_group_may_go(objects: MemoryObjects, dataset: Dataset) -
 
 @pytest.mark.parametrize("wide", ["int64", "float64"])
 def test_bounds_go_along_when_a_column_is_widened(
-    objects: MemoryObjects, dataset: Dataset, wide: str
+    objects: MemoryObjects, dataset: StoredDataset, wide: str
 ) -> None:
     found = _opened(objects, widen_column(objects, dataset, "n", wide)).root.statistics[0]
     low, high = (np.dtype(wide).type(each) for each in (0, COUNT - 1))
@@ -290,7 +296,7 @@ def test_bounds_go_along_when_a_column_is_widened(
     ],
 )
 def test_a_change_that_cannot_be_is_refused(
-    objects: MemoryObjects, dataset: Dataset, change: Any, error: type[Exception]
+    objects: MemoryObjects, dataset: StoredDataset, change: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         change(objects, dataset)
@@ -311,12 +317,12 @@ def test_the_last_column_stays(objects: MemoryObjects) -> None:
     ],
 )
 def test_a_change_that_changes_nothing_gives_the_same_dataset(
-    objects: MemoryObjects, dataset: Dataset, change: Any
+    objects: MemoryObjects, dataset: StoredDataset, change: Any
 ) -> None:
     assert change(objects, dataset).digest == dataset.digest
 
 
-def test_properties_are_set_and_taken_away(objects: MemoryObjects, dataset: Dataset) -> None:
+def test_properties_are_set_and_taken_away(objects: MemoryObjects, dataset: StoredDataset) -> None:
     noted = _opened(objects, set_properties(objects, dataset, {"source": "web", "year": 2026}))
     left = _opened(objects, set_properties(objects, noted, {"year": None}))
     assert left.root.properties == {"source": "web"}

@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.columns.schema import Schema
+from tensorrepo.formats.common.buffer_codecs import Codec
+from tensorrepo.formats.dataset.metadata.manifest import HAS_DELETIONS, HAS_PATCHES, HAS_RUNS
 from tensorrepo.formats.dataset.read import (
-    Dataset,
+    StoredDataset,
     column_index,
     dataset_leaves,
     fragment_records,
     open_dataset,
     page_reader,
 )
-from tensorrepo.formats.dataset.tree.manifest import HAS_DELETIONS, HAS_PATCHES, HAS_RUNS
+from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.repo.ids import object_digest
-from tensorrepo.repo.objects import decode_object
-from tests.support.by_spec import agrees
-from tests.support.datasets import datasets, same_rows, stored
-from tests.support.golden_dataset import CASES, EVERYTHING, Case, golden_files, golden_objects
-from tests.support.objects import MemoryObjects
+from tensorrepo.repo.objects.envelope import decode_object
+from tests.support.builders.datasets import datasets, same_rows, stored
+from tests.support.builders.objects import MemoryObjects
+from tests.support.golden.dataset import CASES, EVERYTHING, Case, golden_files, golden_objects
+from tests.support.second_readers.comparison import agrees
 
 
 @cache
@@ -32,7 +32,7 @@ def _case(name: str) -> Case:
     return CASES[name]()
 
 
-def _opened(case: str) -> Dataset:
+def _opened(case: str) -> StoredDataset:
     objects = MemoryObjects()
     files = golden_files(case)
     for whole in files.values():

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorrepo.formats.dataset.columns.lenient import Misfits
-from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor, Text, as_type
 from tensorrepo.formats.dataset.ingest import ingest
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema.lenient import Misfits
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor, Text, as_type
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import InvalidInputError
-from tests.support.objects import MemoryObjects
+from tests.support.builders.objects import MemoryObjects
 
 SCHEMA = Schema.of({"x": Tensor("float32", (8,)), "n": "int32"})
 BATCH_ROWS = 70

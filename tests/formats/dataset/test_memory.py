@@ -15,11 +15,11 @@ LIMIT_BYTES = 512 << 20
 INGEST = """
 import sys
 import numpy as np
-from tensorrepo.formats.dataset.columns.schema import Schema, Tensor
+from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 folder, width, total = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 objects = ObjectWriter(ObjectStore(open_backend(folder, environment={})), ())

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.columns.schema import Bytes, Column, Image, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.evolve import add_column, set_properties
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Image, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.update import update_rows
-from tensorrepo.repo.merge import Conflict, MergeContext
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
-from tests.support.datasets import stored
-from tests.support.merge_model import merge_versions, version_of
-from tests.support.merge_steps import base_dataset, rows, step
-from tests.support.objects import MemoryObjects
+from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
+from tests.support.reference.merge import merge_versions, version_of
+from tests.support.reference.merge_steps import base_dataset, rows, step
 
 SCHEMA = Schema.of({"n": "int64", "b": Bytes()})
 
@@ -33,12 +33,15 @@ def _rows(start: int, count: int, width: int = 3) -> dict[str, Any]:
     }
 
 
-def _entry(dataset: Dataset) -> Entry:
+def _entry(dataset: StoredDataset) -> Entry:
     return Entry(Kind.DATASET, dataset.digest)
 
 
 def _merge(
-    base: Dataset | None, ours: Dataset, theirs: Dataset, generations: tuple[int, int] = (2, 3)
+    base: StoredDataset | None,
+    ours: StoredDataset,
+    theirs: StoredDataset,
+    generations: tuple[int, int] = (2, 3),
 ) -> Entry | Conflict:
     context = MergeContext(automatic=True, strategy="fail", generations=generations)
     old = None if base is None else _entry(base)
@@ -52,7 +55,7 @@ def _merge(
     )
 
 
-def _numbers(dataset: Dataset) -> list[int]:
+def _numbers(dataset: StoredDataset) -> list[int]:
     found: list[int] = dataset["n"][:].tolist()
     return found
 
@@ -160,13 +163,17 @@ def test_two_new_datasets_of_one_name_are_a_conflict() -> None:
 # ------------------------------------------------------------------------------ taking back
 
 
-def _after(objects: MemoryObjects, dataset: Dataset, *names: str, seed: int = 0) -> Dataset:
+def _after(
+    objects: MemoryObjects, dataset: StoredDataset, *names: str, seed: int = 0
+) -> StoredDataset:
     for at, name in enumerate(names):
         dataset = step(objects, dataset, name, seed + at)
     return dataset
 
 
-def _reverted(objects: MemoryObjects, before: Dataset, commit: Dataset, tip: Dataset) -> Dataset:
+def _reverted(
+    objects: MemoryObjects, before: StoredDataset, commit: StoredDataset, tip: StoredDataset
+) -> StoredDataset:
     """`tip` without what led from `before` to `commit`, as `revert` merges it."""
     found = _merge(commit, tip, before, (9, 10))
     assert isinstance(found, Entry), found
@@ -232,7 +239,9 @@ def test_rows_come_back_that_compaction_has_taken_out() -> None:
 # ------------------------------------------------------------------------------ strategies
 
 
-def _decided(base: Dataset, ours: Dataset, theirs: Dataset, strategy: str) -> Dataset:
+def _decided(
+    base: StoredDataset, ours: StoredDataset, theirs: StoredDataset, strategy: str
+) -> StoredDataset:
     context = MergeContext(automatic=False, strategy=strategy, generations=(2, 3))
     objects: Any = ours.objects
     found = DatasetMergeDriver().merge(

@@ -11,21 +11,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.columns.statistics import range_of
-from tensorrepo.formats.dataset.columns.types import Layout
-from tensorrepo.formats.dataset.columns.values import FixedValues
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
-from tensorrepo.formats.dataset.merging.conflicts import SHOWN_CLASHES
-from tensorrepo.formats.dataset.read import Dataset, open_dataset, read_rows
-from tensorrepo.formats.dataset.tree import cuts
+from tensorrepo.formats.dataset.metadata import boundaries
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, read_rows
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.values import FixedValues, range_of
+from tensorrepo.formats.dataset.versions.conflicts import SHOWN_CLASHES
 from tensorrepo.repo.errors import Error
-from tensorrepo.repo.merge import Conflict, MergeContext
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.trees import Entry
+from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import sampled
-from tests.support.merge_model import Version, merge_versions, version_of
-from tests.support.merge_steps import STEPS, base_dataset, step
-from tests.support.objects import MemoryObjects
+from tests.support.reference.merge import Version, merge_versions, version_of
+from tests.support.reference.merge_steps import STEPS, base_dataset, step
 
 CUT_BYTES = {"MIN_BYTES": 64, "MEAN_BYTES": 160, "MAX_BYTES": 320}
 OBJECTS = MemoryObjects()
@@ -34,19 +33,19 @@ PAIRS = list(combinations_with_replacement(NAMES, 2))
 
 
 @cache
-def _base() -> Dataset:
+def _base() -> StoredDataset:
     return base_dataset(OBJECTS)
 
 
 @cache
-def _version(name: str, seed: int) -> Dataset:
+def _version(name: str, seed: int) -> StoredDataset:
     return step(OBJECTS, _base(), name, seed)
 
 
 def _merge(
-    base: Dataset,
-    ours: Dataset,
-    theirs: Dataset,
+    base: StoredDataset,
+    ours: StoredDataset,
+    theirs: StoredDataset,
     generations: tuple[int, int] = (3, 3),
     **asked: Any,
 ) -> Entry | Conflict:
@@ -76,7 +75,7 @@ def _named_one(details: Any) -> tuple[str, str]:
             return what, details["column"]
 
 
-def _check(base: Dataset, ours: Dataset, theirs: Dataset) -> Entry | None:
+def _check(base: StoredDataset, ours: StoredDataset, theirs: StoredDataset) -> Entry | None:
     """Merge both ways, and compare with the model."""
     expected = merge_versions(*map(version_of, (base, ours, theirs)))
     found, mirrored = _merge(base, ours, theirs), _merge(base, theirs, ours)
@@ -101,14 +100,18 @@ def _check(base: Dataset, ours: Dataset, theirs: Dataset) -> Entry | None:
     return found
 
 
-def _check_statistics(dataset: Dataset) -> None:
+def _check_statistics(dataset: StoredDataset) -> None:
     """Bounds hold for all values, and bytes are counted as often as they are there."""
     known = {each.id: each for each in dataset.root.statistics}
     assert 0 <= dataset.root.stored_bytes < 1 << 30
     for column in dataset.schema.columns:
         counted = known[column.id]
         assert counted.stored_bytes >= 0
-        if column.storage.layout is Layout.FIXED and not column.storage.shape and dataset.rows:
+        if (
+            column.storage.layout is ColumnLayout.FIXED
+            and not column.storage.shape
+            and dataset.rows
+        ):
             values = read_rows(dataset, column.name, slice(None))
             assert isinstance(values, FixedValues)
             found = range_of(values.values, values.valid)
@@ -138,7 +141,7 @@ def test_so_do_versions_that_several_steps_led_to(
 @pytest.mark.parametrize("seed", range(8))
 def test_so_do_versions_of_many_leaves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     for name, size in CUT_BYTES.items():
-        monkeypatch.setattr(cuts, name, size)
+        monkeypatch.setattr(boundaries, name, size)
     rng = random.Random(seed)
     base = base_dataset(OBJECTS, fragments=12, count=5)
     assert len(base.root.leaves) > 2
@@ -146,7 +149,7 @@ def test_so_do_versions_of_many_leaves(monkeypatch: pytest.MonkeyPatch, seed: in
     _check(base, _after(base, ours, 10), _after(base, theirs, 20))
 
 
-def _after(dataset: Dataset, names: list[str], seed: int) -> Dataset:
+def _after(dataset: StoredDataset, names: list[str], seed: int) -> StoredDataset:
     """The dataset after those of the steps that can be taken."""
     for at, name in enumerate(names):
         try:

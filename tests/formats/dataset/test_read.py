@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor, Text
+from tensorrepo.formats.common.buffer_codecs import Codec
+from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tests.support.datasets import Rows, datasets, equal, same_rows, stored
-from tests.support.objects import MemoryObjects
+from tests.support.builders.datasets import Rows, datasets, equal, same_rows, stored
+from tests.support.builders.objects import MemoryObjects
 
 COUNT = 1000
 SCHEMA = Schema(

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor, Text
-from tensorrepo.formats.dataset.read import Dataset, fragment_records, live_rows, row_id_table
-from tensorrepo.formats.dataset.stream import stream
-from tensorrepo.formats.dataset.tree.treeedit import FragmentEdit
-from tests.support.changed import edited, patched, waiting, without
-from tests.support.datasets import stored
-from tests.support.objects import MemoryObjects
+from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
+from tensorrepo.formats.dataset.read import StoredDataset, fragment_records, live_rows, row_id_table
+from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
+from tensorrepo.formats.dataset.streaming.stream import stream
+from tests.support.builders.changed import edited, patched, waiting, without
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
 
 ROWS = 3000
 SCHEMA = Schema.of({"x": Tensor("float32", (16,)), "label": "int32", "text": Text()})
@@ -22,7 +22,7 @@ SHUFFLES = ["pages", "global", "buffer", False]
 
 
 @pytest.fixture(scope="module")
-def changed() -> Dataset:
+def changed() -> StoredDataset:
     """Deleted rows (a whole run of them too), patches, replaced pages, a default, a wider type."""
     objects = MemoryObjects()
     rows = {
@@ -52,14 +52,14 @@ def changed() -> Dataset:
     )
 
 
-def _rows(dataset: Dataset, fragment: int) -> int:
+def _rows(dataset: StoredDataset, fragment: int) -> int:
     return int(fragment_records(dataset)["rows"][fragment])
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("window_bytes", [16 << 10, 64 << 20])
 def test_every_live_row_comes_once_as_readers_see_it(
-    changed: Dataset, shuffle: Any, window_bytes: int
+    changed: StoredDataset, shuffle: Any, window_bytes: int
 ) -> None:
     expected = changed.to_numpy()
     seen = []
@@ -73,7 +73,7 @@ def test_every_live_row_comes_once_as_readers_see_it(
     assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(changed.rows))
 
 
-def test_row_ids_are_those_of_the_dataset(changed: Dataset) -> None:
+def test_row_ids_are_those_of_the_dataset(changed: StoredDataset) -> None:
     live = live_rows(changed)
     assert live is not None
     for batch in stream(changed, batch_size=500, columns=["label"]):
@@ -81,7 +81,7 @@ def test_row_ids_are_those_of_the_dataset(changed: Dataset) -> None:
         assert np.array_equal(batch.row_ids, expected)
 
 
-def test_a_stream_resumes_in_a_changed_dataset(changed: Dataset) -> None:
+def test_a_stream_resumes_in_a_changed_dataset(changed: StoredDataset) -> None:
     whole = [batch["label"].copy() for batch in stream(changed, batch_size=64, seed=1)]
     first = stream(changed, batch_size=64, seed=1)
     iterator = iter(first)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
-from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
-from tensorrepo.formats.dataset.stream import Stream, stream
+from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.streaming.options import Sampling
+from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.objects import Kind
-from tensorrepo.repo.pagecache import PageCache
-from tests.support.changed import without
-from tests.support.datasets import stored
-from tests.support.objects import MemoryObjects
-from tests.support.streams import MappedObjects, stream_threads
+from tensorrepo.repo.objects.cache import PageDiskCache
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.changed import without
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
+from tests.support.builders.streams import MappedObjects, stream_threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,11 +53,11 @@ def _no_thread_is_left() -> Any:
     assert stream_threads() == []
 
 
-def dataset(objects: MemoryObjects, rows: Any = ROW_LIST) -> Dataset:
+def dataset(objects: MemoryObjects, rows: Any = ROW_LIST) -> StoredDataset:
     return stored(objects, SCHEMA, [rows], page_bytes=256 << 10)
 
 
-def epoch(found: Stream) -> dict[str, np.ndarray]:
+def epoch(found: BatchStream) -> dict[str, np.ndarray]:
     """All rows by number, each of which came once."""
     batches = list(found)
     order = np.concatenate([batch.rows for batch in batches])
@@ -69,11 +69,11 @@ def epoch(found: Stream) -> dict[str, np.ndarray]:
     } | {"valid": np.concatenate([batch.valid["e"] for batch in batches])[by_row]}
 
 
-def readings(found: Stream) -> dict[str, str]:
+def readings(found: BatchStream) -> dict[str, str]:
     return {column.name: column.reading for column in found.feed.plan.columns}
 
 
-def far(objects: MemoryObjects, ds: Dataset, **options: Any) -> Stream:
+def far(objects: MemoryObjects, ds: StoredDataset, **options: Any) -> BatchStream:
     found = stream(ds, **({"batch_size": 32, "window_bytes": 2_000_000} | options))
     objects.reads.clear()
     return found
@@ -162,7 +162,7 @@ def test_a_page_that_stays_damaged_is_named() -> None:
 def test_half_of_the_pages_cached_are_half_of_the_bytes_next_time(tmp_path: Path) -> None:
     objects = MemoryObjects()
     ds = dataset(objects)
-    cache = PageCache(tmp_path / "pages", ds.stored_bytes // 2, spare=0, chance=lambda: 0.0)
+    cache = PageDiskCache(tmp_path / "pages", ds.stored_bytes // 2, spare=0, chance=lambda: 0.0)
     found = far(objects, ds, page_cache=cache, columns=["x", "e"], window_bytes=1 << 18)
     first = epoch(found)
     assert found.stats().cache_hits == 0
@@ -175,7 +175,7 @@ def test_half_of_the_pages_cached_are_half_of_the_bytes_next_time(tmp_path: Path
 def test_other_streams_of_other_versions_share_the_cache(tmp_path: Path) -> None:
     objects = MemoryObjects()
     ds = dataset(objects)
-    cache = PageCache(tmp_path / "pages", 1 << 30, spare=0)
+    cache = PageDiskCache(tmp_path / "pages", 1 << 30, spare=0)
     list(far(objects, ds, page_cache=cache))
     newer = without(objects, ds, [5])
     found = far(objects, newer, page_cache=cache, columns=["x"], seed=3)
@@ -186,13 +186,17 @@ def test_other_streams_of_other_versions_share_the_cache(tmp_path: Path) -> None
 
 def test_pages_of_a_local_store_are_not_cached(tmp_path: Path) -> None:
     objects = MappedObjects()
-    list(stream(dataset(objects), batch_size=32, page_cache=PageCache(tmp_path / "pages", 1 << 30)))
+    list(
+        stream(
+            dataset(objects), batch_size=32, page_cache=PageDiskCache(tmp_path / "pages", 1 << 30)
+        )
+    )
     assert not (tmp_path / "pages").exists()
 
 
 def test_an_abandoned_iterator_leaves_no_half_written_page(tmp_path: Path) -> None:
     objects = MemoryObjects()
-    found = far(objects, dataset(objects), page_cache=PageCache(tmp_path, 1 << 30, spare=0))
+    found = far(objects, dataset(objects), page_cache=PageDiskCache(tmp_path, 1 << 30, spare=0))
     batches = iter(found)
     next(batches)
     batches.close()

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.dataset.read import Dataset, column_index
-from tensorrepo.formats.dataset.stream import stream
-from tensorrepo.formats.dataset.streaming.fetching import downloads
+from tensorrepo.formats.common.buffer_codecs import Codec
+from tensorrepo.formats.dataset.read import StoredDataset, column_index
+from tensorrepo.formats.dataset.streaming.load import downloads
+from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
-from tests.support.datasets import stored
-from tests.support.objects import MemoryObjects
-from tests.support.streams import (
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
+from tests.support.builders.streams import (
     ROWS,
     SCHEMA,
     WINDOW,
@@ -33,18 +33,18 @@ from tests.support.streams import (
 
 if TYPE_CHECKING:
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.objects.envelope import Link
 
 STORES = [MappedObjects, MemoryObjects]
 
 
 @pytest.fixture(scope="module")
-def dataset() -> Dataset:
+def dataset() -> StoredDataset:
     return stored(MappedObjects(), SCHEMA, [ROWS], page_bytes=8192)
 
 
 @pytest.fixture(scope="module")
-def remote() -> Dataset:
+def remote() -> StoredDataset:
     return stored(MemoryObjects(), SCHEMA, [ROWS], page_bytes=8192)
 
 
@@ -113,7 +113,7 @@ def test_damage_that_comes_between_epochs_is_found() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_an_abandoned_iterator_leaves_no_thread(remote: Dataset, prefetch: int) -> None:
+def test_an_abandoned_iterator_leaves_no_thread(remote: StoredDataset, prefetch: int) -> None:
     batches = iter(stream(remote, batch_size=8, window_bytes=WINDOW, prefetch=prefetch))
     next(batches)
     assert stream_threads()
@@ -123,7 +123,7 @@ def test_an_abandoned_iterator_leaves_no_thread(remote: Dataset, prefetch: int) 
 
 
 def test_an_iterator_that_dies_on_its_own_thread_and_behind_its_lock_ends_its_threads(
-    remote: Dataset,
+    remote: StoredDataset,
 ) -> None:
     held: list[Any] = []
     died = threading.Event()
@@ -149,7 +149,7 @@ def test_an_iterator_that_dies_on_its_own_thread_and_behind_its_lock_ends_its_th
     assert stream_threads() == []
 
 
-def test_closing_a_stream_ends_its_iterators(remote: Dataset) -> None:
+def test_closing_a_stream_ends_its_iterators(remote: StoredDataset) -> None:
     with stream(remote, batch_size=8, window_bytes=WINDOW) as found:
         batches = iter(found)
         next(batches)
@@ -160,7 +160,7 @@ def test_closing_a_stream_ends_its_iterators(remote: Dataset) -> None:
 @pytest.mark.parametrize("prefetch", [0, 3])
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
 def test_a_failing_transform_reaches_the_caller_and_ends_the_threads(
-    dataset: Dataset, prefetch: int, failure: type[BaseException]
+    dataset: StoredDataset, prefetch: int, failure: type[BaseException]
 ) -> None:
     def transform(batch: Any) -> Any:
         if batch.position > 100:
@@ -176,7 +176,7 @@ def test_a_failing_transform_reaches_the_caller_and_ends_the_threads(
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_no_page_is_read_before_a_batch_is_asked_for(remote: Dataset, prefetch: int) -> None:
+def test_no_page_is_read_before_a_batch_is_asked_for(remote: StoredDataset, prefetch: int) -> None:
     found = stream(remote, batch_size=8, window_bytes=WINDOW, prefetch=prefetch)
     remote.objects.reads.clear()  # type: ignore[attr-defined]
     found.explain()
@@ -282,7 +282,7 @@ def test_closing_waits_for_no_thread_but_those_whose_reads_hang(
     [each.join() for each in hanging]
 
 
-def test_reading_ahead_is_bounded_in_bytes(remote: Dataset) -> None:
+def test_reading_ahead_is_bounded_in_bytes(remote: StoredDataset) -> None:
     found = stream(
         remote,
         batch_size=4,
@@ -323,13 +323,13 @@ def test_reading_ahead_is_bounded_in_bytes(remote: Dataset) -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(
-    dataset: Dataset, wrong: dict[str, Any], message: str
+    dataset: StoredDataset, wrong: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
         stream(dataset, **({"batch_size": 8} | wrong))
 
 
-def test_an_unknown_column_is_named(dataset: Dataset) -> None:
+def test_an_unknown_column_is_named(dataset: StoredDataset) -> None:
     with pytest.raises(NotFoundError, match="'z'"):
         stream(dataset, batch_size=8, columns=["z"])
 
@@ -339,7 +339,7 @@ def test_an_unknown_column_is_named(dataset: Dataset) -> None:
     [({"batch_size": 2, "world": 3}, "cannot be shared"), ({"batch_size": 333}, "last='drop'")],
 )
 def test_a_rank_without_rows_is_refused_when_reading_starts(
-    dataset: Dataset, options: dict[str, Any], message: str
+    dataset: StoredDataset, options: dict[str, Any], message: str
 ) -> None:
     found = stream(dataset, **({"world": 3} | options))
     with pytest.raises(InvalidInputError, match=message):
@@ -360,13 +360,15 @@ def test_a_rank_without_rows_is_refused_when_reading_starts(
         {"seed": "1"},
     ],
 )
-def test_a_state_of_something_else_is_refused(dataset: Dataset, change: dict[str, Any]) -> None:
+def test_a_state_of_something_else_is_refused(
+    dataset: StoredDataset, change: dict[str, Any]
+) -> None:
     found = stream(dataset, batch_size=8, window_bytes=WINDOW)
     with pytest.raises(InvalidInputError):
         found.load_state_dict(found.state_dict() | change)
 
 
-def test_a_stream_explains_itself_before_reading(dataset: Dataset) -> None:
+def test_a_stream_explains_itself_before_reading(dataset: StoredDataset) -> None:
     explained = stream(dataset, batch_size=4, window_bytes=WINDOW, columns=["x", "y"]).explain()
     assert (explained.order, explained.rows, explained.steps) == ("pages", 1000, 250)
     assert explained.lanes <= 8
@@ -377,7 +379,7 @@ def test_a_stream_explains_itself_before_reading(dataset: Dataset) -> None:
     assert json.dumps(explained.to_dict())
 
 
-def test_a_stream_tells_what_it_did(dataset: Dataset) -> None:
+def test_a_stream_tells_what_it_did(dataset: StoredDataset) -> None:
     ticks = iter(range(10**9))
     found = stream(dataset, batch_size=64, columns=["x"], clock=lambda: float(next(ticks)))
     list(found)
@@ -389,16 +391,18 @@ def test_a_stream_tells_what_it_did(dataset: Dataset) -> None:
 
 
 def test_streams_do_not_load_torch_unless_asked() -> None:
-    code = "import sys, tensorrepo.formats.dataset.stream; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, tensorrepo.formats.dataset.streaming.stream; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 LEFT_OPEN = """
 import numpy as np
-from tensorrepo.formats.dataset.columns.schema import Schema
-from tensorrepo.formats.dataset.stream import stream
-from tests.support.datasets import stored
-from tests.support.objects import MemoryObjects
+from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.streaming.stream import stream
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
 
 ds = stored(MemoryObjects(), Schema.of({"y": "int64"}), [{"y": np.arange(5000)}], page_bytes=512)
 batches = iter(stream(ds, batch_size=8, window_bytes=5000))

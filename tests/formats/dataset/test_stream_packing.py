@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.codecs.buffers import Codec
+from tensorrepo.formats.common.buffer_codecs import Codec
 from tensorrepo.formats.dataset.read import column_index, open_dataset
 from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tests.support.sampling import (
+from tests.support.builders.sampling import (
     ROWS,
     SHUFFLES,
     changed,
@@ -21,19 +21,19 @@ from tests.support.sampling import (
     rows,
     sampled,
 )
-from tests.support.streams import stream_threads
+from tests.support.builders.streams import stream_threads
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.read import StoredDataset
 
 
 @pytest.fixture(scope="module")
-def dataset() -> Dataset:
+def dataset() -> StoredDataset:
     return sampled(ROWS)
 
 
 @pytest.fixture(scope="module")
-def edited() -> Dataset:
+def edited() -> StoredDataset:
     return changed(ROWS)
 
 
@@ -61,7 +61,7 @@ def test_packed_in_storage_order_are_all_elements_of_all_rows(
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_segments_tell_the_rows_of_an_item_apart(dataset: Dataset, shuffle: Any) -> None:
+def test_segments_tell_the_rows_of_an_item_apart(dataset: StoredDataset, shuffle: Any) -> None:
     for batch in packed(dataset, 50, shuffle=shuffle):
         segments = batch.segments["tokens"]
         owner = np.where(segments > 0, batch["tokens"] // 100, -1)
@@ -90,7 +90,7 @@ def test_a_selection_packs_its_rows_as_often_as_they_come(
     assert sum(int(batch.lengths["tokens"].sum()) for batch in found) == int(counts @ elements)
 
 
-def test_an_item_is_of_one_run_and_the_rest_is_padding(dataset: Dataset) -> None:
+def test_an_item_is_of_one_run_and_the_rest_is_padding(dataset: StoredDataset) -> None:
     explained = packed(dataset, 64).explain()
     assert 0.5 < explained.packed_share < 1
     assert "items of 64 elements" in str(explained)
@@ -98,12 +98,12 @@ def test_an_item_is_of_one_run_and_the_rest_is_padding(dataset: Dataset) -> None
 
 
 @pytest.mark.parametrize("column", ["x", "label", "split"])
-def test_columns_without_elements_cannot_be_packed(dataset: Dataset, column: str) -> None:
+def test_columns_without_elements_cannot_be_packed(dataset: StoredDataset, column: str) -> None:
     with pytest.raises(InvalidInputError, match=r"cannot be packed.*'tokens'"):
         packed(dataset, 8, columns=[column])
 
 
-def test_packed_items_are_tensors_when_asked_for(dataset: Dataset) -> None:
+def test_packed_items_are_tensors_when_asked_for(dataset: StoredDataset) -> None:
     torch = pytest.importorskip("torch")
     batch = next(iter(packed(dataset, 8, output="torch")))
     assert (batch["tokens"].dtype, batch.segments["tokens"].dtype) == (torch.int32, torch.int32)
@@ -134,7 +134,7 @@ def test_items_of_a_damaged_page_are_left_out_when_told() -> None:
 # ------------------------------------------------------------------------------ buckets
 
 
-def padding(ds: Dataset, sampling: Sampling, **options: Any) -> float:
+def padding(ds: StoredDataset, sampling: Sampling, **options: Any) -> float:
     """The share of padding in the batches of an epoch."""
     batches = list(opened(ds, sampling, pad=0, columns=["tokens"], **options))
     shape = sum(batch["tokens"].size for batch in batches)
@@ -142,7 +142,7 @@ def padding(ds: Dataset, sampling: Sampling, **options: Any) -> float:
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_rows_of_like_length_come_together(dataset: Dataset, shuffle: Any) -> None:
+def test_rows_of_like_length_come_together(dataset: StoredDataset, shuffle: Any) -> None:
     without = padding(dataset, Sampling(), shuffle=shuffle)
     bucketed = padding(dataset, Sampling(bucket="tokens", bucket_steps=8), shuffle=shuffle)
     assert without > 0.4
@@ -156,14 +156,14 @@ def test_lengths_are_known_from_row_tables(mapped: bool, codec: Codec) -> None:
     assert padding(ds, Sampling(bucket="tokens", bucket_steps=25)) < 0.1
 
 
-def test_whole_numbers_may_say_the_lengths(dataset: Dataset) -> None:
+def test_whole_numbers_may_say_the_lengths(dataset: StoredDataset) -> None:
     found = list(opened(dataset, Sampling(bucket="label", bucket_steps=25)))
     mixed = sum(len(set(batch["label"].tolist())) > 1 for batch in found)
     assert len(found) == 25
     assert mixed <= 2
 
 
-def test_steps_of_a_block_come_in_random_order(dataset: Dataset) -> None:
+def test_steps_of_a_block_come_in_random_order(dataset: StoredDataset) -> None:
     sampling = Sampling(bucket="tokens", bucket_steps=24)
     lengths = np.array(lengths_of(dataset))
     orders = []

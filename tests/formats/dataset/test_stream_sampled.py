@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.stream import stream
 from tensorrepo.formats.dataset.streaming.options import Sampling
+from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support import effort
-from tests.support.changed import without
-from tests.support.sampling import (
+from tests.support.builders.changed import without
+from tests.support.builders.sampling import (
     ROWS,
     SHUFFLES,
     changed,
@@ -26,19 +26,19 @@ from tests.support.sampling import (
     rows,
     sampled,
 )
-from tests.support.streams import stream_threads
+from tests.support.builders.streams import stream_threads
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.read import StoredDataset
 
 
 @pytest.fixture(scope="module")
-def dataset() -> Dataset:
+def dataset() -> StoredDataset:
     return sampled(ROWS)
 
 
 @pytest.fixture(scope="module")
-def edited() -> Dataset:
+def edited() -> StoredDataset:
     return changed(ROWS)
 
 
@@ -60,7 +60,7 @@ SAMPLINGS = [
 ]
 
 
-def in_steps(ds: Dataset, sampling: Sampling, **options: Any) -> list[list[Any]]:
+def in_steps(ds: StoredDataset, sampling: Sampling, **options: Any) -> list[list[Any]]:
     """What each step hands out: rows, or the elements of each item."""
     name = "tokens" if sampling.pack else "label"
     found = opened(ds, sampling, columns=[name], seed=5, **options)
@@ -74,7 +74,7 @@ def _of(batch: Any, sampling: Sampling) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def whole(dataset: Dataset, edited: Dataset) -> dict[Any, list[Any]]:
+def whole(dataset: StoredDataset, edited: StoredDataset) -> dict[Any, list[Any]]:
     """Every item of an epoch, in order, by dataset, sampling and shuffle."""
     return {
         (which, at, shuffle): [
@@ -93,8 +93,8 @@ def whole(dataset: Dataset, edited: Dataset) -> dict[Any, list[Any]]:
     resumptions(),
 )
 def test_any_sampling_goes_on_with_any_batch_size_and_number_of_ranks(
-    dataset: Dataset,
-    edited: Dataset,
+    dataset: StoredDataset,
+    edited: StoredDataset,
     whole: dict[Any, list[Any]],
     which: int,
     at: int,
@@ -135,7 +135,7 @@ def test_any_sampling_goes_on_with_any_batch_size_and_number_of_ranks(
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[Dataset, list[int], list[int]]:
+def tables(draw: st.DrawFn) -> tuple[StoredDataset, list[int], list[int]]:
     """A dataset, the numbers that its rows had before some were deleted, and a count for each."""
     count = draw(st.integers(2, 150))
     dead = sorted(draw(st.sets(st.integers(0, count - 1), max_size=count - 1)))
@@ -153,7 +153,7 @@ def tables(draw: st.DrawFn) -> tuple[Dataset, list[int], list[int]]:
     st.sampled_from([{}, {"bucket": "tokens", "bucket_steps": 3}]),
 )
 def test_every_row_of_any_table_comes_as_often_as_it_should_and_as_stored(
-    table: tuple[Dataset, list[int], list[int]],
+    table: tuple[StoredDataset, list[int], list[int]],
     shuffle: Any,
     batch_size: int,
     window_bytes: int,
@@ -180,7 +180,9 @@ def test_every_row_of_any_table_comes_as_often_as_it_should_and_as_stored(
 
 
 @pytest.mark.parametrize("at", range(len(SAMPLINGS)))
-def test_a_run_that_was_not_interrupted_hands_out_the_same_steps(edited: Dataset, at: int) -> None:
+def test_a_run_that_was_not_interrupted_hands_out_the_same_steps(
+    edited: StoredDataset, at: int
+) -> None:
     sampling = SAMPLINGS[at]
     whole_run = in_steps(edited, sampling)
     first = opened(edited, sampling, columns=["tokens" if sampling.pack else "label"], seed=5)
@@ -193,7 +195,7 @@ def test_a_run_that_was_not_interrupted_hands_out_the_same_steps(edited: Dataset
 
 
 @pytest.mark.parametrize("at", range(len(SAMPLINGS)))
-def test_a_store_gives_what_a_local_disk_gives(dataset: Dataset, at: int) -> None:
+def test_a_store_gives_what_a_local_disk_gives(dataset: StoredDataset, at: int) -> None:
     remote = sampled(ROWS, mapped=False)
     assert in_steps(remote, SAMPLINGS[at]) == in_steps(dataset, SAMPLINGS[at])
 
@@ -202,7 +204,7 @@ def test_a_store_gives_what_a_local_disk_gives(dataset: Dataset, at: int) -> Non
     ("one", "other"), effort.sampled(list(permutations(range(len(SAMPLINGS)), 2)), 12)
 )
 def test_a_state_of_another_sampling_is_refused_and_both_are_named(
-    dataset: Dataset, one: int, other: int
+    dataset: StoredDataset, one: int, other: int
 ) -> None:
     saved = opened(dataset, SAMPLINGS[one], columns=["tokens"]).state_dict()
     here = opened(dataset, SAMPLINGS[other], columns=["tokens"])

@@ -8,32 +8,24 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from tensorrepo.formats.dataset.editing.where import ids_of_rows
-from tensorrepo.formats.dataset.mix import mix
+from tensorrepo.formats.dataset.selecting.select_rows import ids_of_rows
+from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import InvalidInputError, NoSuchRowError, NotFoundError
-from tests.support.sampling import (
-    ROWS,
-    SHUFFLES,
-    changed,
-    opened,
-    packed,
-    rows,
-    sampled,
-)
-from tests.support.streams import stream_threads
+from tests.support.builders.sampling import ROWS, SHUFFLES, changed, opened, packed, rows, sampled
+from tests.support.builders.streams import stream_threads
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.read import StoredDataset
 
 
 @pytest.fixture(scope="module")
-def dataset() -> Dataset:
+def dataset() -> StoredDataset:
     return sampled(ROWS)
 
 
 @pytest.fixture(scope="module")
-def edited() -> Dataset:
+def edited() -> StoredDataset:
     return changed(ROWS)
 
 
@@ -67,24 +59,26 @@ def test_a_view_hands_out_its_rows_and_no_others(
         np.isin(np.arange(ROWS), range(10, 60, 7)),
     ],
 )
-def test_rows_are_named_in_any_way_and_the_digest_is_the_same(dataset: Dataset, named: Any) -> None:
+def test_rows_are_named_in_any_way_and_the_digest_is_the_same(
+    dataset: StoredDataset, named: Any
+) -> None:
     found = opened(dataset, Sampling(rows=named))
     assert found.state_dict() == opened(dataset, Sampling(rows=slice(10, 60, 7))).state_dict()
     assert sorted(rows(found)) == list(range(10, 60, 7))
 
 
-def test_rows_are_named_by_their_ids(edited: Dataset) -> None:
+def test_rows_are_named_by_their_ids(edited: StoredDataset) -> None:
     found = opened(edited, Sampling(rows=ids_of_rows(edited, slice(10, 60, 7))))
     assert found.state_dict() == opened(edited, Sampling(rows=slice(10, 60, 7))).state_dict()
     assert sorted(rows(found)) == list(range(10, 60, 7))
 
 
-def test_rows_and_where_choose_together(dataset: Dataset) -> None:
+def test_rows_and_where_choose_together(dataset: StoredDataset) -> None:
     found = opened(dataset, Sampling(rows=slice(0, 30), where="split == 'test'"))
     assert sorted(rows(found)) == list(range(0, 30, 3))
 
 
-def test_only_runs_with_chosen_rows_are_read(dataset: Dataset) -> None:
+def test_only_runs_with_chosen_rows_are_read(dataset: StoredDataset) -> None:
     every, few = opened(dataset, Sampling()), opened(dataset, Sampling(rows=slice(0, 40)))
     assert len(rows(few)) == 40
     assert len(rows(every)) == 400
@@ -92,7 +86,7 @@ def test_only_runs_with_chosen_rows_are_read(dataset: Dataset) -> None:
     assert few.explain().requests * 2 < every.explain().requests
 
 
-def test_a_view_of_all_rows_is_no_view(dataset: Dataset) -> None:
+def test_a_view_of_all_rows_is_no_view(dataset: StoredDataset) -> None:
     plain = opened(dataset, Sampling()).state_dict()
     assert plain["items"]["selection"] == ""
     assert opened(dataset, Sampling(rows=slice(None))).state_dict() == plain
@@ -112,7 +106,7 @@ def test_a_view_of_all_rows_is_no_view(dataset: Dataset) -> None:
     ],
 )
 def test_where_no_row_comes_there_are_no_batches(
-    dataset: Dataset, nothing: Sampling, shuffle: Any
+    dataset: StoredDataset, nothing: Sampling, shuffle: Any
 ) -> None:
     found = opened(dataset, nothing, columns=["tokens"], shuffle=shuffle)
     assert (len(found), list(found), found.explain().rows) == (0, [], 0)
@@ -121,7 +115,7 @@ def test_where_no_row_comes_there_are_no_batches(
     assert list(again) == []
 
 
-def test_an_explanation_tells_all_of_it(dataset: Dataset) -> None:
+def test_an_explanation_tells_all_of_it(dataset: StoredDataset) -> None:
     wish = Sampling(where="split == 'test'", weights=np.full(ROWS, 1.5), bucket="tokens")
     told = str(opened(dataset, wish).explain())
     assert "134 of 400 rows where split == 'test', weighted" in told
@@ -161,13 +155,13 @@ def test_an_explanation_tells_all_of_it(dataset: Dataset) -> None:
     ],
 )
 def test_wishes_that_make_no_sense_are_refused(
-    dataset: Dataset, wrong: dict[str, Any], error: Any, message: str
+    dataset: StoredDataset, wrong: dict[str, Any], error: Any, message: str
 ) -> None:
     with pytest.raises(error, match=message):
         opened(dataset, Sampling(**wrong))
 
 
-def test_views_of_several_datasets_are_mixed(dataset: Dataset, edited: Dataset) -> None:
+def test_views_of_several_datasets_are_mixed(dataset: StoredDataset, edited: StoredDataset) -> None:
     wishes = [Sampling(rows=slice(300, 390, 3)), Sampling(where="split == 'test'")]
     views = [
         opened(ds, wish, columns=["x"]) for ds, wish in zip((dataset, edited), wishes, strict=True)
@@ -186,7 +180,7 @@ def test_views_of_several_datasets_are_mixed(dataset: Dataset, edited: Dataset) 
 # ------------------------------------------------------------------------------ weights
 
 
-def test_weights_say_how_often_rows_come(dataset: Dataset) -> None:
+def test_weights_say_how_often_rows_come(dataset: StoredDataset) -> None:
     weights = np.zeros(400)
     weights[[3, 7, 390]] = [2, 5, 1]
     found = opened(dataset, Sampling(weights=weights))
@@ -194,7 +188,7 @@ def test_weights_say_how_often_rows_come(dataset: Dataset) -> None:
     assert found.stats().runs <= 3
 
 
-def test_the_length_of_an_epoch_is_known_before_it_is_read(dataset: Dataset) -> None:
+def test_the_length_of_an_epoch_is_known_before_it_is_read(dataset: StoredDataset) -> None:
     found = opened(dataset, Sampling(weights=np.full(400, 0.3)))
     lengths = []
     for epoch in range(3):
@@ -213,7 +207,7 @@ def test_a_column_may_hold_the_weights() -> None:
     assert np.array_equal(np.bincount(rows(found), minlength=100), ds["label"][:])
 
 
-def test_balanced_classes_come_equally_often(dataset: Dataset) -> None:
+def test_balanced_classes_come_equally_often(dataset: StoredDataset) -> None:
     labels = dataset["label"][:]
     found = opened(dataset, Sampling(balance="label", epoch_rows=3000))
     of_class = np.bincount(labels[rows(found)])
@@ -221,14 +215,14 @@ def test_balanced_classes_come_equally_often(dataset: Dataset) -> None:
     assert np.abs(of_class - 1000).max() < 4 * 0.5 * np.sqrt(np.bincount(labels).max())
 
 
-def test_balancing_is_the_same_as_weights_by_class(dataset: Dataset) -> None:
+def test_balancing_is_the_same_as_weights_by_class(dataset: StoredDataset) -> None:
     one = opened(dataset, Sampling(balance="label"))
     two = opened(dataset, Sampling(weights={"label": "balanced"}))
     assert one.state_dict() == two.state_dict()
     assert rows(one) == rows(two)
 
 
-def test_text_has_classes_too(dataset: Dataset) -> None:
+def test_text_has_classes_too(dataset: StoredDataset) -> None:
     found = opened(dataset, Sampling(balance="split", where=pc.field("label") == 0))
     every = rows(found)
     tests = sum(row % 3 == 0 for row in every)

@@ -8,7 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import (
+from tensorrepo.formats.dataset.changing.patch import PATCH_LAYERS, PatchState, is_patched
+from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.evolve import add_column, widen_column
+from tensorrepo.formats.dataset.metadata import tree_edit
+from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
+from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
@@ -17,22 +22,17 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.editing.setvalues import PATCH_LAYERS, PatchState, is_patched
-from tensorrepo.formats.dataset.editing.where import col
-from tensorrepo.formats.dataset.evolve import add_column, widen_column
-from tensorrepo.formats.dataset.read import Dataset, column_index, open_dataset
-from tensorrepo.formats.dataset.tree import treeedit
+from tensorrepo.formats.dataset.selecting.select_rows import col
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.objects import Kind
-from tests.support.datasets import stored
-from tests.support.linked import unbounded, unlinked
-from tests.support.objects import MemoryObjects
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
+from tests.support.second_readers.linked import unbounded, unlinked
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.objects.envelope import Link
 
 SCHEMA = Schema(
     (
@@ -61,12 +61,12 @@ class Stored:
 
     def __init__(self) -> None:
         self.objects = MemoryObjects()
-        self.dataset: Dataset = stored(
+        self.dataset: StoredDataset = stored(
             self.objects, SCHEMA, [_batch()], budget_bytes=1 << 20, page_bytes=20_000
         )
         self.known = set(self.objects.stored)
 
-    def take(self, link: Link) -> Dataset:
+    def take(self, link: Link) -> StoredDataset:
         """Go on with this version."""
         self.dataset = open_dataset(self.objects, link.digest)
         return self.dataset
@@ -80,10 +80,10 @@ class Stored:
     def added_bytes(self) -> int:
         return sum(size for _, size in self.added())
 
-    def delete(self, where: Any) -> Dataset:
+    def delete(self, where: Any) -> StoredDataset:
         return self.take(delete_rows(self.objects, self.dataset, where))
 
-    def update(self, where: Any, values: Any, **options: Any) -> Dataset:
+    def update(self, where: Any, values: Any, **options: Any) -> StoredDataset:
         return self.take(update_rows(self.objects, self.dataset, where, values, **options))
 
 
@@ -315,7 +315,7 @@ def test_a_column_that_was_patched_before_it_was_widened_takes_wide_values() -> 
 
 
 def test_a_patch_without_tiles_leaves_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(treeedit, "INLINE_DATA_BYTES", 0)
+    monkeypatch.setattr(tree_edit, "INLINE_DATA_BYTES", 0)
     objects = MemoryObjects()
     schema = Schema((Column("v", Tensor("int16", (None, 4), tile=(2, 4)), nullable=True),))
     volumes = {"v": [np.full((400, 4), at, "i2") for at in range(30)]}

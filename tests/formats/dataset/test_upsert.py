@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import Column, Scalar, Schema, Tensor, Text
-from tensorrepo.formats.dataset.read import Dataset, open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.formats.dataset.update import delete_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tests.support.datasets import stored
-from tests.support.objects import MemoryObjects
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
 
 SCHEMA = Schema(
     (
@@ -33,7 +33,7 @@ def objects() -> MemoryObjects:
 
 
 @pytest.fixture
-def dataset(objects: MemoryObjects) -> Dataset:
+def dataset(objects: MemoryObjects) -> StoredDataset:
     batch = {
         "id": [f"r{at // 2}" for at in range(COUNT)],
         "part": np.arange(COUNT) % 2,
@@ -52,7 +52,7 @@ KEY = ["id", "part"]
 
 
 def test_known_keys_are_updated_and_new_ones_appended(
-    objects: MemoryObjects, dataset: Dataset
+    objects: MemoryObjects, dataset: StoredDataset
 ) -> None:
     rows = _rows(("r9", 1, -1, "a"), ("new", 0, -2, None), ("r0", 1, -3, "c"), ("r0", 0, -4, "d"))
     found = open_dataset(objects, upsert(objects, dataset, KEY, [rows]).digest)
@@ -61,20 +61,22 @@ def test_known_keys_are_updated_and_new_ones_appended(
     assert found["note"][[0, 1, 18, -1]] == ["c", None, "a", "d"]
 
 
-def test_what_is_there_already_changes_nothing(objects: MemoryObjects, dataset: Dataset) -> None:
+def test_what_is_there_already_changes_nothing(
+    objects: MemoryObjects, dataset: StoredDataset
+) -> None:
     rows = dataset[10:20]
     assert upsert(objects, dataset, KEY, [rows]).digest == dataset.digest
     assert upsert(objects, dataset, KEY, []).digest == dataset.digest
 
 
-def test_columns_that_are_not_given_stay(objects: MemoryObjects, dataset: Dataset) -> None:
+def test_columns_that_are_not_given_stay(objects: MemoryObjects, dataset: StoredDataset) -> None:
     batch = {"id": ["r9", "r10"], "part": [1, 0], "note": ["x", "y"]}
     found = open_dataset(objects, upsert(objects, dataset, KEY, [batch]).digest)
     assert found["note"][[18, 19]] == ["x", "y"]
     assert found["value"][[18, 19]].tolist() == [19, 20]
 
 
-def test_batches_come_one_after_the_other(objects: MemoryObjects, dataset: Dataset) -> None:
+def test_batches_come_one_after_the_other(objects: MemoryObjects, dataset: StoredDataset) -> None:
     batches = (
         pa.table({"id": [f"r{at}"], "part": pa.array([0], "int8"), "value": [-1.0], "note": ["n"]})
         for at in range(300)
@@ -84,7 +86,7 @@ def test_batches_come_one_after_the_other(objects: MemoryObjects, dataset: Datas
     assert (np.asarray(found["value"][:]) == -1).sum() == 300
 
 
-def test_only_what_differs_is_written(objects: MemoryObjects, dataset: Dataset) -> None:
+def test_only_what_differs_is_written(objects: MemoryObjects, dataset: StoredDataset) -> None:
     rows = dataset[:]
     before = set(objects.stored)
     changed = dict(rows) | {"value": np.where(np.arange(COUNT - 1) == 7, 0, rows["value"])}
@@ -105,7 +107,7 @@ def test_only_what_differs_is_written(objects: MemoryObjects, dataset: Dataset) 
     ],
 )
 def test_what_cannot_be_decided_is_refused(
-    objects: MemoryObjects, dataset: Dataset, key: Any, rows: Any, message: str
+    objects: MemoryObjects, dataset: StoredDataset, key: Any, rows: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
         upsert(objects, dataset, key, [rows])
@@ -118,14 +120,16 @@ def test_what_cannot_be_decided_is_refused(
         [[{"id": "a", "part": 1, "value": 1}, {"id": "b", "part": 1}]],
     ],
 )
-def test_rows_have_the_same_columns(objects: MemoryObjects, dataset: Dataset, batches: Any) -> None:
+def test_rows_have_the_same_columns(
+    objects: MemoryObjects, dataset: StoredDataset, batches: Any
+) -> None:
     with pytest.raises(InvalidInputError, match="row 1 has columns id, part"):
         upsert(objects, dataset, KEY, batches)
 
 
 @pytest.mark.parametrize("name", ["nothing", "ID"])
 def test_a_column_that_is_not_there_is_refused(
-    objects: MemoryObjects, dataset: Dataset, name: str
+    objects: MemoryObjects, dataset: StoredDataset, name: str
 ) -> None:
     with pytest.raises(NotFoundError, match=name):
         upsert(objects, dataset, name, [_rows(("a", 0, 0, ""))])

@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.columns.encoded import LastingBatch
-from tensorrepo.formats.dataset.columns.schema import (
+from tensorrepo.formats.dataset.metadata import boundaries, span_write
+from tensorrepo.formats.dataset.metadata.chunk import decode_footer
+from tensorrepo.formats.dataset.metadata.manifest import INLINE_LEAF_BYTES
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    column_index,
+    dataset_leaves,
+    open_dataset,
+)
+from tensorrepo.formats.dataset.schema.coerce import LastingBatch
+from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
@@ -23,21 +32,12 @@ from tensorrepo.formats.dataset.columns.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.pages.chunk import decode_footer
-from tensorrepo.formats.dataset.read import (
-    Dataset,
-    column_index,
-    dataset_leaves,
-    open_dataset,
-)
-from tensorrepo.formats.dataset.tree import cuts, spanwrite
-from tensorrepo.formats.dataset.tree.manifest import INLINE_LEAF_BYTES
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
-from tensorrepo.repo.objects import Kind
-from tests.support.damage import flipped
-from tests.support.datasets import Rows, datasets, same_rows, stored
-from tests.support.objects import MemoryObjects
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.datasets import Rows, datasets, same_rows, stored
+from tests.support.builders.objects import MemoryObjects
+from tests.support.faults.damage import flipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def _kinds(objects: MemoryObjects) -> list[str]:
 # ------------------------------------------------------------------------------ damage
 
 
-def _everything(dataset: Dataset) -> Rows:
+def _everything(dataset: StoredDataset) -> Rows:
     return list(open_dataset(dataset.objects, dataset.digest))
 
 
@@ -170,19 +170,19 @@ CUT_BYTES = {"MIN_BYTES": 2 << 10, "MEAN_BYTES": 6 << 10, "MAX_BYTES": 12 << 10}
 
 
 @pytest.fixture(scope="module")
-def many() -> Iterator[Dataset]:
+def many() -> Iterator[StoredDataset]:
     """Hundreds of fragments, and boundaries close enough to cut leaves and page indexes."""
     schema = Schema.of({"x": Tensor("uint8", (64,)), "y": "int32"})
     rows = 26_000
     batch = {"x": np.arange(rows * 64, dtype=np.uint8).reshape(rows, 64), "y": np.arange(rows)}
     with pytest.MonkeyPatch.context() as patch:
         for name, size in CUT_BYTES.items():
-            patch.setattr(cuts, name, size)
-        patch.setattr(spanwrite, "INLINE_INDEX_BYTES", 1 << 10)
+            patch.setattr(boundaries, name, size)
+        patch.setattr(span_write, "INLINE_INDEX_BYTES", 1 << 10)
         yield stored(MemoryObjects(), schema, [batch], page_bytes=256, budget_bytes=1024)
 
 
-def test_leaves_and_indexes_are_cut_within_bounds(many: Dataset) -> None:
+def test_leaves_and_indexes_are_cut_within_bounds(many: StoredDataset) -> None:
     assert len(many.root.leaves) > 2
     assert [len(entry.digest) for entry in many.root.leaves[:-1]] == [32] * (
         len(many.root.leaves) - 1
@@ -195,7 +195,7 @@ def test_leaves_and_indexes_are_cut_within_bounds(many: Dataset) -> None:
     assert many["y"][:].tolist() == list(range(26_000))
 
 
-def test_an_append_leaves_all_but_the_tail_as_it_is(many: Dataset) -> None:
+def test_an_append_leaves_all_but_the_tail_as_it_is(many: StoredDataset) -> None:
     objects: Any = many.objects
     before = set(objects.stored)
     batch = {"x": np.zeros((3, 64), np.uint8), "y": [1, 2, 3]}
@@ -398,7 +398,7 @@ def test_a_failing_store_fails_the_write() -> None:
         stored(Full(), MIXED, [_rows(2000)], budget_bytes=1 << 16)
 
 
-def test_every_fragment_has_a_uid_of_its_own(many: Dataset) -> None:
+def test_every_fragment_has_a_uid_of_its_own(many: StoredDataset) -> None:
     leaves = [leaf for leaf, _ in dataset_leaves(many)]
     uids = [uid for leaf in leaves for uid in leaf.fragments["uid"].tolist()]
     assert len(set(uids)) == len(uids) > 400

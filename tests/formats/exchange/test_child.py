@@ -16,7 +16,7 @@ import pytest
 
 from tensorrepo.formats.exchange import child
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tests.support.sources import ROOT
+from tests.support.architecture.sources import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

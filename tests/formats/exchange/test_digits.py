@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import ClassLabel, Tensor
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Tensor
 from tensorrepo.formats.exchange.registry import export, read
-from tests.support.foreign import dataset_of, store
+from tests.support.builders.foreign import dataset_of, store
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import Dataset
+    from tensorrepo.formats.dataset.read import StoredDataset
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -26,13 +26,13 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def dataset(digits: tuple[np.ndarray, np.ndarray]) -> Dataset:
+def dataset(digits: tuple[np.ndarray, np.ndarray]) -> StoredDataset:
     columns = {"image": Tensor("uint8", (8, 8)), "label": ClassLabel(NAMES)}
     return dataset_of(columns, {"image": digits[0], "label": digits[1]})
 
 
 @pytest.mark.parametrize("name", ["digits.npz", "digits.parquet", "digits.arrow", "digits"])
-def test_digits_survive(name: str, dataset: Dataset, tmp_path: Path) -> None:
+def test_digits_survive(name: str, dataset: StoredDataset, tmp_path: Path) -> None:
     back = store(read(export(dataset, tmp_path / name, "idx" if name == "digits" else None)))
     assert back.schema.without_ids() == dataset.schema.without_ids()
     assert (back["image"][:] == dataset["image"][:]).all()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import ClassLabel, Image, Text
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Image, Text
 from tensorrepo.formats.exchange.registry import (
     FORMATS,
     default_format,
@@ -26,7 +26,7 @@ from tensorrepo.formats.exchange.registry import (
     recognise,
 )
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-from tests.support.foreign import dataset_of, png, rows_of, store
+from tests.support.builders.foreign import dataset_of, png, rows_of, store
 
 PNG = png(np.zeros((2, 2), np.uint8))
 IDX = struct.pack(">HBBI", 0, 8, 1, 3) + b"abc"

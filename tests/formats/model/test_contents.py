@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model.combine.threeway import Versions, join_models
-from tensorrepo.formats.model.contents import content_of, contents_of
-from tensorrepo.formats.model.diff import diff_models
-from tensorrepo.formats.model.read import Model, open_model
-from tensorrepo.formats.model.shards import Shard, join_shards, store_shards
-from tensorrepo.formats.tensors import tensor_of
-from tests.support.objects import MemoryObjects
+from tensorrepo.formats.common.tensors import tensor_of
+from tensorrepo.formats.model.comparison import content_of, contents_of, diff_models
+from tensorrepo.formats.model.merging.three_way import Versions, join_models
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.shards import TensorShard, join_shards, store_shards
+from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,10 +21,10 @@ ONE = np.arange(600.0).reshape(60, 10)
 TWO = np.arange(60, dtype="i4")
 
 
-def sharded(objects: MemoryObjects, ranks: int, tensors: Mapping[str, Any]) -> Model:
+def sharded(objects: MemoryObjects, ranks: int, tensors: Mapping[str, Any]) -> StoredModel:
     """A model of which each rank stored some rows of every tensor."""
     parts = [
-        Shard(name, value.shape, (at, *(0,) * (value.ndim - 1)), tensor_of(name, part))
+        TensorShard(name, value.shape, (at, *(0,) * (value.ndim - 1)), tensor_of(name, part))
         for name, value in tensors.items()
         for at, part in zip(
             range(0, len(value), len(value) // ranks), np.array_split(value, ranks), strict=True

@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model.manifest import decode_manifest, encode_manifest
-from tensorrepo.formats.model.pack import decode_directory, decode_footer
-from tensorrepo.formats.model.placement import decode_placement, encode_placement
-from tensorrepo.formats.model.read import open_model
+from tensorrepo.formats.model.layout.manifest import decode_manifest, encode_manifest
+from tensorrepo.formats.model.layout.pack import decode_directory, decode_footer
+from tensorrepo.formats.model.layout.placement import decode_placement, encode_placement
+from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.repo.ids import Digest, object_digest
-from tensorrepo.repo.objects import Kind, decode_object
-from tests.support.codecs_by_spec import Frame, decode, numbers_of
-from tests.support.golden_model import (
+from tensorrepo.repo.objects.envelope import Kind, decode_object
+from tests.support.builders.objects import MemoryObjects
+from tests.support.golden.model import (
     BASE_WEIGHT,
     GOLDEN,
     TUNED_WEIGHT,
@@ -24,8 +24,14 @@ from tests.support.golden_model import (
     golden_family,
     golden_objects,
 )
-from tests.support.model_by_spec import SpecPack, derived, fingerprint, read_placement, read_raw
-from tests.support.objects import MemoryObjects
+from tests.support.second_readers.codecs import Frame, decode, numbers_of
+from tests.support.second_readers.model import (
+    SpecPack,
+    derived,
+    fingerprint,
+    read_placement,
+    read_raw,
+)
 
 NAMES = ["manifest.bin", "placement.bin", "pack-small.bin", "pack-large-tail.bin"]
 HERE = Digest("0" * 64)

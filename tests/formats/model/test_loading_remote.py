@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model.loading import as_done
-from tensorrepo.formats.model.read import Model, open_model
-from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.model.read.loading import as_done
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects import Link
+    from tensorrepo.repo.objects.envelope import Link
 
 RNG = np.random.default_rng(3)
 SMALL = {f"{at}.bias": RNG.normal(size=1000 + at).astype("f4") for at in range(40)}
@@ -65,7 +65,7 @@ class Counting(ObjectStore):
         return super().read_range(link, start, stop)
 
 
-def afar(tensors: dict[str, Any], **options: Any) -> tuple[MemoryBackend, Model]:
+def afar(tensors: dict[str, Any], **options: Any) -> tuple[MemoryBackend, StoredModel]:
     """A model where nothing is mapped."""
     backend = MemoryBackend()
     writer = ObjectWriter(ObjectStore(backend), ())
@@ -74,7 +74,7 @@ def afar(tensors: dict[str, Any], **options: Any) -> tuple[MemoryBackend, Model]
     return backend, open_model(Counting(backend), entry)
 
 
-def ranges_of(model: Model) -> int:
+def ranges_of(model: StoredModel) -> int:
     assert isinstance(model.objects, Counting)
     return model.objects.ranges
 

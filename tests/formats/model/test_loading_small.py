@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model import frameread
-from tensorrepo.formats.model.bases import Against
-from tensorrepo.formats.model.read import Model, open_model
-from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.model.read import frames
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.formats.native.digests import PYTHON
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.store import ObjectStore
-from tensorrepo.repo.writer import ObjectWriter
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tensorrepo.repo.trees import Entry
+    from tensorrepo.repo.history.trees import Entry
 
 RNG = np.random.default_rng(4)
 TENSORS = {
@@ -40,25 +40,27 @@ STEPS = [
     }
     for step in range(4)
 ]
-RAW, PLANES, DELTA = (Against(codecs=frozenset(names)) for names in ((), ("planes",), ("delta",)))
+RAW, PLANES, DELTA = (
+    DeltaOptions(codecs=frozenset(names)) for names in ((), ("planes",), ("delta",))
+)
 
 
-def put(folder: Path, tensors: Mapping[str, Any], against: Against) -> Entry:
+def put(folder: Path, tensors: Mapping[str, Any], against: DeltaOptions) -> Entry:
     writer = ObjectWriter(ObjectStore(LocalBackend(folder)), ())
     entry = write_model(writer, tensors, against=against)
     writer.flush()
     return entry
 
 
-def opened(folder: Path, entry: Entry) -> Model:
+def opened(folder: Path, entry: Entry) -> StoredModel:
     return open_model(ObjectStore(LocalBackend(folder)), entry)
 
 
-def chain(folder: Path, first: Against) -> list[Entry]:
+def chain(folder: Path, first: DeltaOptions) -> list[Entry]:
     """Models of which each is stored as what moved from the one before."""
     entries = [put(folder, STEPS[0], first)]
     for tensors in STEPS[1:]:
-        against = Against(entries[-1], depth=8, codecs=frozenset({"delta"}), worth=2.0)
+        against = DeltaOptions(entries[-1], depth=8, codecs=frozenset({"delta"}), worth=2.0)
         entries.append(put(folder, tensors, against))
     return entries
 
@@ -76,7 +78,7 @@ def test_small_tensors_come_back_through_any_number_of_bases(tmp_path: Path, fir
 
 
 def test_what_python_verifies_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frameread, "BEST", PYTHON)
+    monkeypatch.setattr(frames, "BEST", PYTHON)
     loaded = opened(tmp_path, put(tmp_path, TENSORS, RAW)).load()
     assert all(np.array_equal(loaded[name], array) for name, array in TENSORS.items())
 
@@ -121,7 +123,7 @@ def test_memory_is_free_as_soon_as_the_caller_lets_go_of_it(tmp_path: Path) -> N
         gc.enable()
 
 
-def damage(folder: Path, model: Model, name: str) -> None:
+def damage(folder: Path, model: StoredModel, name: str) -> None:
     """Flip a bit of what is stored of a tensor."""
     placed = model.tensor(name).frames[0]
     path = next(one for one in folder.rglob("*") if placed.pack.digest[4:] in one.name)

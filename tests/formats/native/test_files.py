@@ -14,19 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.exchange.imagery.imagebytes import examine
-from tensorrepo.formats.imagebytes import HEAD_BYTES, JPEG_MODES, codec_of
+from tensorrepo.formats.images.headers import HEAD_BYTES, JPEG_MODES, codec_of, examine
 from tensorrepo.formats.native.extensions import kernels, why_not_native
-from tensorrepo.formats.native.files import (
-    CODECS,
-    NATIVE,
-    PYTHON,
-    FileReader,
-    Found,
-)
+from tensorrepo.formats.native.files import CODECS, NATIVE, PYTHON, FileBatch, FileReader
 from tensorrepo.repo.errors import InvalidInputError
+from tests.support.builders.foreign import gif, png
 from tests.support.effort import sampled
-from tests.support.foreign import gif, png
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,7 +59,7 @@ def buffer(size: int) -> NDArray[np.uint8]:
     return np.full(size + 64, 0xA5, np.uint8)
 
 
-def read(reader: FileReader, paths: list[str], size: int) -> tuple[Found, list[bytes]]:
+def read(reader: FileReader, paths: list[str], size: int) -> tuple[FileBatch, list[bytes]]:
     """What was found, and the bytes that each file took."""
     memory = buffer(size)
     found = reader.read(paths, memory[:size])

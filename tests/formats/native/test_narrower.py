@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.native import coder, distances
+from tensorrepo.formats.native import delta_tokens, rans
 from tests.formats.model.codecs.test_delta import in_both_ways, plane_of
 from tests.formats.native.test_coder import some_symbols
 from tests.formats.native.test_distances import KINDS
+from tests.support.builders.native import needs_native, why_nothing_is_compiled
 from tests.support.effort import sampled
-from tests.support.native import needs_native, why_nothing_is_compiled
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.native.distances import Numbers
+    from tensorrepo.formats.native.delta_tokens import Numbers
 
-SOURCES = Path(distances.__file__).parent
+SOURCES = Path(delta_tokens.__file__).parent
 # What the compiler is told that a machine has; "avx512f"[3] is a 5.
 MACHINES = {
     "plain": "0",
@@ -59,7 +59,7 @@ def machine(request: Any, tmp_path_factory: Any) -> Any:
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         codecs = built(request.param, folder)
-        for module in (distances, coder):
+        for module in (delta_tokens, rans):
             patch.setattr(module, "codecs", codecs)
         yield request.param
 
@@ -67,10 +67,10 @@ def machine(request: Any, tmp_path_factory: Any) -> Any:
 @KINDS
 @pytest.mark.parametrize("count", [1, 300, 4096, 5000, 9001])
 def test_planes_decode_alike(machine: str, of: Numbers, count: int) -> None:  # noqa: ARG001
-    assert distances.NATIVE is not None
+    assert delta_tokens.NATIVE is not None
     plane, frame, base = plane_of(of, count, count)
     out = np.zeros_like(base)
-    assert distances.NATIVE.decode(plane, base, of, out)
+    assert delta_tokens.NATIVE.decode(plane, base, of, out)
     assert np.array_equal(out, frame)
 
 
@@ -87,23 +87,23 @@ def test_damage_is_refused_alike(machine: str, of: Numbers, where: float) -> Non
 
 @KINDS
 def test_distances_are_alike(machine: str, of: Numbers) -> None:  # noqa: ARG001
-    assert distances.NATIVE is not None
+    assert delta_tokens.NATIVE is not None
     _, frame, base = plane_of(of, 3001, 5)
     found = [
         (*each.scan(frame, base, of), each.differ(frame, base, of), each.restore(frame, base, of))
-        for each in (distances.NATIVE, distances.NUMPY)
+        for each in (delta_tokens.NATIVE, delta_tokens.NUMPY)
     ]
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("lanes", [coder.FEW_LANES, coder.MANY_LANES])
+@pytest.mark.parametrize("lanes", [rans.FEW_LANES, rans.MANY_LANES])
 @pytest.mark.parametrize("size", [1, 33, 5000])
 def test_symbols_are_packed_alike(machine: str, lanes: int, size: int) -> None:  # noqa: ARG001
-    assert coder.NATIVE is not None
-    table = np.full((1, coder.SYMBOLS), coder.TABLE // coder.SYMBOLS, np.uint16)
+    assert rans.NATIVE is not None
+    table = np.full((1, rans.SYMBOLS), rans.TABLE // rans.SYMBOLS, np.uint16)
     symbols = some_symbols(size, size, 20.0)
-    packed = coder.NATIVE.pack(symbols, None, table, lanes)
+    packed = rans.NATIVE.pack(symbols, None, table, lanes)
     out = np.empty_like(symbols)
-    assert np.array_equal(packed, coder.NUMPY.pack(symbols, None, table, lanes))
-    assert coder.NATIVE.unpack(packed, None, table, lanes, out)
+    assert np.array_equal(packed, rans.NUMPY.pack(symbols, None, table, lanes))
+    assert rans.NATIVE.unpack(packed, None, table, lanes, out)
     assert np.array_equal(out, symbols)

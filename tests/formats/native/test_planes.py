@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.native.planes import NATIVE, NUMPY
-from tests.support.native import needs_native
+from tests.support.builders.native import needs_native
 
 if TYPE_CHECKING:
     from tensorrepo.formats.native.planes import PlaneSplitter

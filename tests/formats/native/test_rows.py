@@ -22,7 +22,7 @@ from tensorrepo.formats.native.rows import (
     RowCopier,
     RunTable,
 )
-from tests.support.native import COPIERS, needs_native, why_nothing_is_compiled
+from tests.support.builders.native import COPIERS, needs_native, why_nothing_is_compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tensorrepo.formats.run.document import decode_run, encode_run
-from tensorrepo.formats.run.points import decode_points, encode_points
+from tensorrepo.formats.runs.metrics import decode_points, encode_points
+from tensorrepo.formats.runs.run_record import decode_run, encode_run
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects import Kind, decode_object
-from tests.support.golden_run import GOLDEN, golden_objects
+from tensorrepo.repo.objects.envelope import Kind, decode_object
+from tests.support.golden.run import GOLDEN, golden_objects
 
 NAMES = ["metrics.bin", "run.bin"]
 HERE = Digest("0" * 64)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from tensorrepo.query.sync.commits import Walk
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.history import walk
-from tensorrepo.repo.log import Form, Log
-from tensorrepo.repo.pastcommits import PastCommits
-from tensorrepo.repo.slots import segment_key
-from tests.support.objects import MemoryObjects
-from tests.support.repositories import commit_files, new_repository, tip_of
+from tensorrepo.repo.history.commits import walk
+from tensorrepo.repo.log.log_slots import segment_key
+from tensorrepo.repo.log.past_commits import PastCommits
+from tensorrepo.repo.log.reader import Form, RepositoryLog
+from tests.support.builders.objects import MemoryObjects
+from tests.support.builders.repositories import commit_files, new_repository, tip_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorrepo.repo.repository import Repository
+    from tensorrepo.repo.changes.repository import RepositoryCore
 
 LENGTH, COMMITS = 16, 20
 
@@ -25,12 +25,14 @@ def none_known(_: object) -> set[str]:
     return set()
 
 
-def long_history(folder: Path) -> tuple[Repository, PastCommits]:
+def long_history(folder: Path) -> tuple[RepositoryCore, PastCommits]:
     """A repository on a disk whose first 16 records are in a segment."""
     repository = new_repository(LocalBackend(folder))
     form = Form(segment_lengths=(LENGTH,))
     identity = repository.backend.read("repo.json")
-    log = Log(repository.backend, identity, lambda _: (), form=form, report=lambda _: None)
+    log = RepositoryLog(
+        repository.backend, identity, lambda _: (), form=form, report=lambda _: None
+    )
     object.__setattr__(repository, "log", log)
     for number in range(COMMITS):
         commit_files(repository, {f"files/{number % 3}": b"%d" % number})

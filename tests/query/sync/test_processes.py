@@ -8,25 +8,25 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from tensorrepo.query.sync.catchup import catch_up
+from tensorrepo.query.sync.catch_up import catch_up
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.repository import LocalState, create_repository
-from tests.support.catalogs import fresh_rows, rows_of
-from tests.support.repositories import commit_files
-from tests.support.sources import ROOT
+from tensorrepo.repo.changes.repository import LocalState, create_repository
+from tests.support.architecture.sources import ROOT
+from tests.support.builders.repositories import commit_files
+from tests.support.servers.catalogs import fresh_rows, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorrepo.query.catalog import Catalog
+    from tensorrepo.query.catalog.database import CatalogDatabase
 
 CATCH_UP = """
 import sys
 from pathlib import Path
-from tensorrepo.query.catalog import Catalog, connect
+from tensorrepo.query.catalog.database import Catalog, connect
 from tensorrepo.query.sync import catchup, loader
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.repository import open_repository
+from tensorrepo.repo.changes.repository import open_repository
 
 def stop(*_):
     print("halfway", flush=True)
@@ -39,7 +39,7 @@ catchup.catch_up(repository, catalog, progress=stop if sys.argv[3] == "stop" els
 """
 
 
-def start(store: Path, catalog: Catalog, how: str) -> subprocess.Popen[str]:
+def start(store: Path, catalog: CatalogDatabase, how: str) -> subprocess.Popen[str]:
     url = catalog.engine.url.render_as_string(hide_password=False)
     return subprocess.Popen(
         [sys.executable, "-c", CATCH_UP, str(store), url, how],
@@ -48,7 +48,7 @@ def start(store: Path, catalog: Catalog, how: str) -> subprocess.Popen[str]:
 
 
 def test_one_that_dies_halfway_and_two_at_once_leave_what_a_fresh_one_says(
-    tmp_path: Path, catalog: Catalog
+    tmp_path: Path, catalog: CatalogDatabase
 ) -> None:
     store = tmp_path / "repo"
     repository = create_repository(LocalBackend(store), drivers={}, local=LocalState())

@@ -6,7 +6,7 @@ import pytest
 
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import StorageError
-from tests.support.faults import CountingBackend, Crash, CrashBackend, LostReplyBackend
+from tests.support.faults.backends import CountingBackend, Crash, CrashBackend, LostReplyBackend
 
 
 def write_three(backend: CrashBackend | LostReplyBackend) -> None:

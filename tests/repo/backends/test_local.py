@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorrepo.repo.backends.base import Guarantee
-from tensorrepo.repo.backends.disk import STALE_SECONDS, TEMPORARY, Disk, explain
-from tensorrepo.repo.backends.local import LARGE_BYTES, LocalBackend
+from tensorrepo.repo.backends.local import (
+    LARGE_BYTES,
+    STALE_SECONDS,
+    TEMPORARY,
+    Disk,
+    LocalBackend,
+    explain,
+)
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -20,9 +26,9 @@ from tensorrepo.repo.errors import (
     PermissionDenied,
     StorageError,
 )
-from tests.support.disks import RecordingDisk
 from tests.support.effort import sampled
-from tests.support.faults import Crash
+from tests.support.faults.backends import Crash
+from tests.support.faults.disks import RecordingDisk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

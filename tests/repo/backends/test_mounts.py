@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorrepo.repo.backends.base import Guarantee
-from tensorrepo.repo.backends.mounts import UNKNOWN, find_mount, mount_of
+from tensorrepo.repo.backends.local import UNKNOWN, find_mount, mount_of
 
 if TYPE_CHECKING:
     from pathlib import Path

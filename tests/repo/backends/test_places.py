@@ -5,13 +5,13 @@ import pickle
 
 import pytest
 
-from tensorrepo.repo.backends.places import Place, find_place
+from tensorrepo.repo.backends.remote import StoreLocation, find_place
 from tensorrepo.repo.errors import InvalidInputError
 
 SECRET = "hunter2-hunter2"
 
 
-def s3(options: dict[str, str] | None = None, **environment: str) -> Place:
+def s3(options: dict[str, str] | None = None, **environment: str) -> StoreLocation:
     return find_place("s3://bucket/name", options or {}, environment)
 
 

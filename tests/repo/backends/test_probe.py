@@ -7,9 +7,9 @@ import pytest
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.backends.probe import probe
+from tensorrepo.repo.backends.registry import probe
 from tensorrepo.repo.errors import NotFoundError, StorageError, UnsupportedError
-from tests.support.faults import WrappedBackend
+from tests.support.faults.backends import WrappedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

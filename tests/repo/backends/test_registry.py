@@ -6,11 +6,11 @@ import pytest
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.cloud import CloudBackend
-from tensorrepo.repo.backends.fsspec_backend import FsspecBackend
-from tensorrepo.repo.backends.http import HttpBackend
+from tensorrepo.repo.backends.fsspec import FsspecBackend
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.backends.remote import HttpBackend
 from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, UnsupportedError
 
 if TYPE_CHECKING:

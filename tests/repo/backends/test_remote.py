@@ -7,9 +7,8 @@ import pytest
 from obstore.exceptions import BaseError, GenericError, NotSupportedError, PermissionDeniedError
 
 from tensorrepo.repo.backends.cloud import CloudBackend
-from tensorrepo.repo.backends.places import find_place
 from tensorrepo.repo.backends.registry import open_backend
-from tensorrepo.repo.backends.remote import explain
+from tensorrepo.repo.backends.remote import explain, find_place
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -18,7 +17,7 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-from tests.support.servers import SECRET, Bucket, s3_on_moto, s3_on_ours
+from tests.support.servers.object_stores import SECRET, Bucket, s3_on_moto, s3_on_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

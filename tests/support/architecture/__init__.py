@@ -1,0 +1,1 @@
+"""Sources, rules and figures of the project itself."""

@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.codecs.buffers import Codec
-from tensorrepo.formats.codecs.choice import AUTO, CodecChoice
-from tensorrepo.formats.dataset.columns.coerce import coerce_column
-from tensorrepo.formats.dataset.columns.present import present_row
-from tensorrepo.formats.dataset.columns.schema import Bytes, Column, Image, Scalar, Tensor
-from tensorrepo.formats.dataset.columns.types import Layout, Storage
-from tensorrepo.formats.dataset.columns.values import ColumnValues, RaggedValues
+from tensorrepo.formats.common.buffer_codecs import AUTO, Codec, CodecChoice
 from tensorrepo.formats.dataset.pages.page import (
     DIRECTORY,
     PAGE_COMPRESSED,
@@ -32,9 +26,14 @@ from tensorrepo.formats.dataset.pages.page import (
     expected_bytes,
     verify_page,
 )
+from tensorrepo.formats.dataset.schema.coerce import coerce_column
+from tensorrepo.formats.dataset.schema.convert import present_row
+from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Image, Scalar, Tensor
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
+from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
-from tests.support.damage import places
-from tests.support.datasets import TYPES, equal, value
+from tests.support.builders.datasets import TYPES, equal, value
+from tests.support.faults.damage import places
 
 FIXED = Column("x", Tensor("float32", (64,)), nullable=True)
 RAGGED = Column("r", Tensor("int16", (None, 3, None)), nullable=True)
@@ -166,7 +165,7 @@ def test_a_page_form_of_a_later_version_is_unsupported() -> None:
 def test_a_tiled_column_has_no_plain_pages() -> None:
     _, _, page = _page("fixed")
     with pytest.raises(CorruptError, match="no table of tiles"):
-        decode_page(page.data.data, page.entry, Storage(Layout.TILED, "float32", (64,), (8,)))
+        decode_page(page.data.data, page.entry, Storage(ColumnLayout.TILED, "float32", (64,), (8,)))
 
 
 def test_few_labels_stay_as_they_are_and_many_are_packed() -> None:

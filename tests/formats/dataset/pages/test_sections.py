@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.codecs.buffers import Codec, encode_buffer
+from tensorrepo.formats.common.buffer_codecs import Codec, encode_buffer
 from tensorrepo.formats.dataset.pages.sections import (
     HEAD,
     SECTION,
@@ -20,7 +20,7 @@ from tensorrepo.formats.dataset.pages.sections import (
     section_array,
 )
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
-from tests.support.damage import short_survivors
+from tests.support.faults.damage import short_survivors
 
 MAGIC = b"TEST"
 ARRAYS = {

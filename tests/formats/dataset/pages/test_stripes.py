@@ -9,16 +9,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.columns.types import Layout, Storage
-from tensorrepo.formats.dataset.columns.values import (
+from tensorrepo.formats.dataset.pages.stripes import NO_LIMIT, Stripes, page_limit
+from tensorrepo.formats.dataset.pages.tiles import TILE
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
+from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
     FixedValues,
     TiledValues,
     offsets_of,
 )
-from tensorrepo.formats.dataset.pages.stripes import NO_LIMIT, Stripes, page_limit
-from tensorrepo.formats.dataset.pages.tiles import TILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,4 +143,4 @@ def test_where_batches_of_tiles_end_does_not_matter(sizes: list[int], cuts: list
 
 
 def test_no_wish_limits_the_page_of_a_tiled_column() -> None:
-    assert page_limit(Storage(Layout.TILED, "uint8", (9,), (2,)), 1e12, 4096) == NO_LIMIT
+    assert page_limit(Storage(ColumnLayout.TILED, "uint8", (9,), (2,)), 1e12, 4096) == NO_LIMIT

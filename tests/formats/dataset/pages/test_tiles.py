@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
-from tensorrepo.formats.dataset.columns.types import Layout, Storage
-from tensorrepo.formats.dataset.columns.values import TiledValues, concat_tiled, offsets_of
 from tensorrepo.formats.dataset.pages.page import PAGE_COMPRESSED, PAGE_TILES, verify_page
 from tensorrepo.formats.dataset.pages.tiles import (
     TILE,
@@ -24,9 +22,11 @@ from tensorrepo.formats.dataset.pages.tiles import (
     tile_slices,
     touched_tiles,
 )
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
+from tensorrepo.formats.dataset.schema.values import TiledValues, concat_tiled, offsets_of
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
 
-STORAGE = Storage(Layout.TILED, "int16", (None, 5), (2, 3))
+STORAGE = Storage(ColumnLayout.TILED, "int16", (None, 5), (2, 3))
 SHAPES = st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple)
 
 

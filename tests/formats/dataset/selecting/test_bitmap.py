@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.selecting.bitmap import RowBitmap
+from tensorrepo.formats.dataset.selecting.select_rows import RowBitmap
 
 
 @given(st.lists(st.sets(st.integers(0, 99)), max_size=3))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.columns.schema import (
+from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
     Json,
     Schema,
@@ -20,11 +20,11 @@ from tensorrepo.formats.dataset.columns.schema import (
     Text,
     Timestamp,
 )
-from tensorrepo.formats.dataset.editing.where import find_rows
+from tensorrepo.formats.dataset.selecting.select_rows import find_rows
 from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-from tests.support.datasets import stored
-from tests.support.objects import MemoryObjects
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
 
 SCHEMA = Schema.of(
     {

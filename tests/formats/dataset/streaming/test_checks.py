@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import Scalar, Schema, Tensor
-from tensorrepo.formats.dataset.read import Dataset
-from tensorrepo.formats.dataset.stream import stream
+from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.dataset.schema.schema import Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.streaming.options import Sampling
+from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import InvalidInputError
-from tests.support.datasets import stored
-from tests.support.objects import MemoryObjects
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
 
 SCHEMA = Schema.of(
     {
@@ -35,7 +35,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def dataset() -> Dataset:
+def dataset() -> StoredDataset:
     return stored(MemoryObjects(), SCHEMA, [ROWS])
 
 
@@ -74,7 +74,7 @@ def dataset() -> Dataset:
     ],
 )
 def test_a_stream_names_the_option_that_is_wrong(
-    dataset: Dataset, options: dict[str, Any], message: str
+    dataset: StoredDataset, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
         stream(dataset, **{"batch_size": 8} | options)
@@ -98,7 +98,7 @@ def test_what_is_asked_of_rows_is_named_where_it_is_wrong(
         Sampling(**asked)
 
 
-def test_an_item_of_more_bytes_than_fit_is_refused(dataset: Dataset) -> None:
+def test_an_item_of_more_bytes_than_fit_is_refused(dataset: StoredDataset) -> None:
     with pytest.raises(InvalidInputError, match="4,398,046,511,104 bytes an item: at most"):
         stream(dataset, batch_size=8, columns=["tokens"], sampling=Sampling(pack=1 << 40))
 
@@ -116,19 +116,21 @@ def test_an_item_of_more_bytes_than_fit_is_refused(dataset: Dataset) -> None:
         {"pin": None},
     ],
 )
-def test_what_means_the_right_thing_is_taken(dataset: Dataset, options: dict[str, Any]) -> None:
+def test_what_means_the_right_thing_is_taken(
+    dataset: StoredDataset, options: dict[str, Any]
+) -> None:
     found = stream(dataset, **{"batch_size": 8} | options)
     assert sum(len(batch.rows) for batch in found) == 50
 
 
 @pytest.mark.parametrize("position", [-1, 51, 1.5, "3", True])
-def test_no_state_is_made_of_a_position_that_is_none(dataset: Dataset, position: Any) -> None:
+def test_no_state_is_made_of_a_position_that_is_none(dataset: StoredDataset, position: Any) -> None:
     found = stream(dataset, batch_size=8)
     with pytest.raises(InvalidInputError, match="position is a whole number, at least 0 and"):
         found.state_dict(position)
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "3", None])
-def test_no_epoch_is_set_that_is_none(dataset: Dataset, epoch: Any) -> None:
+def test_no_epoch_is_set_that_is_none(dataset: StoredDataset, epoch: Any) -> None:
     with pytest.raises(InvalidInputError, match="epoch is a whole number"):
         stream(dataset, batch_size=8).set_epoch(epoch)

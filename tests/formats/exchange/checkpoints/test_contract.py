@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tensorrepo.formats.common.tensors import TYPES, ArrayTensor
 from tensorrepo.formats.exchange.checkpoints.models import export_model, read_model, usual_format
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS
-from tensorrepo.formats.model.source import ModelSource
-from tensorrepo.formats.tensors import TYPES, ArrayTensor
+from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
-from tests.support import modelfiles
-from tests.support.models import stored
+from tests.support.builders import model_files
+from tests.support.builders.models import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tensorrepo.formats.model.read import Model
+    from tensorrepo.formats.model.stored_model import StoredModel
 
 FILES: dict[str, tuple[str, Callable[[Path], Path]]] = {
-    "safetensors": ("m.safetensors", modelfiles.write_safetensors),
-    "gguf": ("m.gguf", modelfiles.write_gguf),
-    "onnx": ("m.onnx", modelfiles.write_onnx),
-    "torch": ("m.pt", modelfiles.write_torch),
-    "npz": ("m.npz", modelfiles.write_npz),
-    "packed npz": ("m.npz", modelfiles.write_packed_npz),
-    "npy": ("m.npy", modelfiles.write_npy),
+    "safetensors": ("m.safetensors", model_files.write_safetensors),
+    "gguf": ("m.gguf", model_files.write_gguf),
+    "onnx": ("m.onnx", model_files.write_onnx),
+    "torch": ("m.pt", model_files.write_torch),
+    "npz": ("m.npz", model_files.write_npz),
+    "packed npz": ("m.npz", model_files.write_packed_npz),
+    "npy": ("m.npy", model_files.write_npy),
 }
 EACH = pytest.mark.parametrize("kind", FILES)
 
@@ -43,11 +43,11 @@ def form_of(kind: str) -> str:
     return kind.rpartition(" ")[2]
 
 
-def values(model: Model) -> dict[str, bytes]:
+def values(model: StoredModel) -> dict[str, bytes]:
     return {name: b"".join(map(bytes, model.tensor_chunks(name))) for name in list(model)}
 
 
-def copied(model: Model) -> Model:
+def copied(model: StoredModel) -> StoredModel:
     """The same tensors, of no file."""
     return stored(
         ModelSource(

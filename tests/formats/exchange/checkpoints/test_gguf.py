@@ -12,18 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.exchange.checkpoints.gguf import read_gguf, write_gguf
-from tensorrepo.formats.exchange.checkpoints.ggufheader import (
+from tensorrepo.formats.common.tensors import TYPES, ArrayTensor
+from tensorrepo.formats.exchange.checkpoints.gguf import (
     GGML_TYPES,
     MAX_ITEMS,
+    read_gguf,
     read_gguf_header,
+    write_gguf,
 )
-from tensorrepo.formats.model.source import ModelSource
-from tensorrepo.formats.tensors import TYPES, ArrayTensor
+from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
-from tests.support import modelfiles
-from tests.support.modelfiles import gguf_file, gguf_pair, gguf_tensor, gguf_text
-from tests.support.models import stored
+from tests.support.builders import model_files
+from tests.support.builders.model_files import gguf_file, gguf_pair, gguf_tensor, gguf_text
+from tests.support.builders.models import stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +45,7 @@ def test_types_are_those_of_the_library() -> None:
 
 
 def test_tensors_are_those_that_the_library_reads(tmp_path: Path) -> None:
-    path = modelfiles.write_gguf(tmp_path / "m.gguf")
+    path = model_files.write_gguf(tmp_path / "m.gguf")
     model = stored(read_gguf(path))
     theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     assert set(model.keys()) == set(theirs)
@@ -54,7 +55,7 @@ def test_tensors_are_those_that_the_library_reads(tmp_path: Path) -> None:
 
 
 def test_short_metadata_is_kept_and_a_vocabulary_is_not(tmp_path: Path) -> None:
-    source = read_gguf(modelfiles.write_gguf(tmp_path / "m.gguf"))
+    source = read_gguf(model_files.write_gguf(tmp_path / "m.gguf"))
     assert source.metadata["gguf"] == {
         "general.architecture": "llama",
         "general.name": "tiny",
@@ -65,7 +66,7 @@ def test_short_metadata_is_kept_and_a_vocabulary_is_not(tmp_path: Path) -> None:
 
 
 def test_a_new_file_is_read_by_the_library_with_its_metadata(tmp_path: Path) -> None:
-    old = stored(read_gguf(modelfiles.write_gguf(tmp_path / "m.gguf")))
+    old = stored(read_gguf(model_files.write_gguf(tmp_path / "m.gguf")))
     tensors = {name: old.tensor(name) for name in old.keys()}  # noqa: SIM118
     new = stored(ModelSource(tensors, metadata=old.metadata))
     write_gguf(new, tmp_path / "new.gguf")
@@ -79,7 +80,7 @@ def test_a_new_file_is_read_by_the_library_with_its_metadata(tmp_path: Path) -> 
 
 
 def test_rows_of_blocks_are_sliced(tmp_path: Path) -> None:
-    model = stored(read_gguf(modelfiles.write_gguf(tmp_path / "m.gguf")))
+    model = stored(read_gguf(model_files.write_gguf(tmp_path / "m.gguf")))
     whole = model["q.Q8_0"]
     assert whole.shape == (3, 512 // 32 * 34)
     assert np.array_equal(model.slice("q.Q8_0", slice(1, 3)), whole[1:3])

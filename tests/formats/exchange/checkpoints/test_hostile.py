@@ -16,7 +16,7 @@ import pytest
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-from tests.support.models import stored
+from tests.support.builders.models import stored
 
 if TYPE_CHECKING:
     from pathlib import Path

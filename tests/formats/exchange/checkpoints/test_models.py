@@ -14,10 +14,10 @@ from tensorrepo.formats.exchange.checkpoints.models import (
     read_model,
     usual_format,
 )
-from tensorrepo.formats.model.read import Model, open_model
-from tensorrepo.formats.model.write import write_model
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tests.support.objects import MemoryObjects
+from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ FIRST = {"a.weight": np.arange(12, dtype="f4").reshape(3, 4), "a.bias": np.ones(
 SECOND = {"b.weight": np.arange(6, dtype="i8")}
 
 
-def through_the_store(path: Path, format_name: str | None = None) -> Model:
+def through_the_store(path: Path, format_name: str | None = None) -> StoredModel:
     objects = MemoryObjects()
     return open_model(objects, write_model(objects, read_model(path, format_name)))
 

@@ -12,20 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tensorrepo.formats.common.tensors import TYPES
+from tensorrepo.formats.exchange.checkpoints.file_tensors import RangeFile
 from tensorrepo.formats.exchange.checkpoints.models import export_model, read_model
 from tensorrepo.formats.exchange.checkpoints.onnx import read_onnx, write_onnx
-from tensorrepo.formats.exchange.checkpoints.onnxfile import ONNX_TYPES, scan_onnx
-from tensorrepo.formats.exchange.checkpoints.onnxgraph import (
+from tensorrepo.formats.model.graph.onnx_file import (
+    ONNX_TYPES,
+    OnnxConstant,
     OnnxGraph,
-    OnnxTensor,
     graph_of,
     parse_graph,
+    scan_onnx,
 )
-from tensorrepo.formats.exchange.checkpoints.tensorfile import RangeFile
-from tensorrepo.formats.tensors import TYPES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tests.support import modelfiles
-from tests.support.models import stored
+from tests.support.builders import model_files
+from tests.support.builders.models import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,8 +63,8 @@ def test_types_are_those_of_the_library() -> None:
 
 
 def test_initialisers_are_those_that_the_library_reads(tmp_path: Path) -> None:
-    model = stored(read_onnx(modelfiles.write_onnx(tmp_path / "m.onnx")))
-    theirs = {each.name: each for each in modelfiles.onnx_model().graph.initializer}
+    model = stored(read_onnx(model_files.write_onnx(tmp_path / "m.onnx")))
+    theirs = {each.name: each for each in model_files.onnx_model().graph.initializer}
     del theirs["words"], theirs["four"]
     assert set(model.keys()) == {*theirs, "four"}
     assert all(
@@ -73,21 +74,21 @@ def test_initialisers_are_those_that_the_library_reads(tmp_path: Path) -> None:
 
 
 def test_what_stays_in_the_graph_is_told(tmp_path: Path) -> None:
-    source = read_onnx(modelfiles.write_onnx(tmp_path / "m.onnx"))
+    source = read_onnx(model_files.write_onnx(tmp_path / "m.onnx"))
     assert len(source.notes) == 1
     assert "'words' stays in the graph" in source.notes[0]
 
 
 def test_what_the_model_says_of_itself_is_metadata(tmp_path: Path) -> None:
-    metadata = read_onnx(modelfiles.write_onnx(tmp_path / "m.onnx")).metadata["onnx"]
+    metadata = read_onnx(model_files.write_onnx(tmp_path / "m.onnx")).metadata["onnx"]
     assert (metadata["producer"], metadata["graph"]) == ("tests", "tiny")
     assert set(metadata["opset"]) == {"ai.onnx"}
 
 
 def test_data_beside_the_file_comes_out_beside_it(tmp_path: Path) -> None:
-    path = modelfiles.write_onnx_outside(tmp_path / "m.onnx")
+    path = model_files.write_onnx_outside(tmp_path / "m.onnx")
     model = stored(read_model(path))
-    assert np.array_equal(model["layer.0.weight"], modelfiles.ARRAYS["layer.0.weight"])
+    assert np.array_equal(model["layer.0.weight"], model_files.ARRAYS["layer.0.weight"])
     (tmp_path / "out").mkdir()
     export_model(model, tmp_path / "out/other.onnx")
     assert (tmp_path / "out/other.onnx").read_bytes() == path.read_bytes()
@@ -95,7 +96,7 @@ def test_data_beside_the_file_comes_out_beside_it(tmp_path: Path) -> None:
 
 
 def test_data_beside_the_file_is_not_overwritten(tmp_path: Path) -> None:
-    model = stored(read_model(modelfiles.write_onnx_outside(tmp_path / "m.onnx")))
+    model = stored(read_model(model_files.write_onnx_outside(tmp_path / "m.onnx")))
     (tmp_path / "weights.bin").write_bytes(b"mine")
     with pytest.raises(InvalidInputError, match="exists"):
         write_onnx(model, tmp_path / "other.onnx")
@@ -104,7 +105,7 @@ def test_data_beside_the_file_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_failed_export_leaves_no_data_behind(tmp_path: Path) -> None:
-    model = stored(read_model(modelfiles.write_onnx_outside(tmp_path / "m.onnx")))
+    model = stored(read_model(model_files.write_onnx_outside(tmp_path / "m.onnx")))
     (tmp_path / "out").mkdir()
     (tmp_path / "out/m.onnx").write_bytes(b"mine")
     with pytest.raises(InvalidInputError, match="exists"):
@@ -208,7 +209,7 @@ def test_fewer_values_than_elements_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_new_file_passes_the_library_s_checker(tmp_path: Path) -> None:
-    arrays = dict(modelfiles.ARRAYS)
+    arrays = dict(model_files.ARRAYS)
     write_onnx(stored(arrays), tmp_path / "m.onnx")
     model = onnx.load(tmp_path / "m.onnx")
     onnx.checker.check_model(model)
@@ -218,7 +219,7 @@ def test_a_new_file_passes_the_library_s_checker(tmp_path: Path) -> None:
 
 def test_a_graph_is_read_with_its_nodes(tmp_path: Path) -> None:
     graph = parse_graph(
-        RangeFile(modelfiles.write_onnx(tmp_path / "m.onnx"), "ONNX file"), "m.onnx"
+        RangeFile(model_files.write_onnx(tmp_path / "m.onnx"), "ONNX file"), "m.onnx"
     )
     assert [node.op for node in graph.nodes] == ["Reshape", "Gemm", "Constant", "Softmax"]
     gemm = graph.nodes[1]
@@ -227,14 +228,14 @@ def test_a_graph_is_read_with_its_nodes(tmp_path: Path) -> None:
     assert gemm.attributes == {"alpha": 0.5, "transB": 1}
     assert graph.nodes[3].attributes == {"axis": -1}
     constant = graph.nodes[2].attributes["value"]
-    assert isinstance(constant, OnnxTensor)
+    assert isinstance(constant, OnnxConstant)
     assert (constant.type, constant.shape) == ("F32", (2,))
     (given_input,) = graph.inputs
     assert (given_input.name, given_input.type, given_input.shape) == ("x", "F32", ("batch", 32))
     assert graph.outputs[0].shape is None
 
 
-@pytest.mark.parametrize("write", [modelfiles.write_onnx, modelfiles.write_onnx_outside])
+@pytest.mark.parametrize("write", [model_files.write_onnx, model_files.write_onnx_outside])
 def test_a_stored_graph_is_that_of_the_file(write: Callable[[Path], Path], tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx")
     assert graph_of(stored(read_onnx(path))) == parse_graph(RangeFile(path, "ONNX file"), "m.onnx")
@@ -273,7 +274,7 @@ class Bytes:
         return self.data[start : start + size]
 
 
-SMALL = modelfiles.onnx_model().SerializeToString()
+SMALL = model_files.onnx_model().SerializeToString()
 
 
 @given(st.data())

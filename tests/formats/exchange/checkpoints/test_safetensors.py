@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save, save_file
 
+from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES, TYPES, ArrayTensor
 from tensorrepo.formats.exchange.checkpoints.safetensors import (
     MAX_HEADER_BYTES,
     parse_header,
     read_safetensors,
     write_safetensors,
 )
-from tensorrepo.formats.model.source import ModelSource
-from tensorrepo.formats.tensors import SAFETENSORS_TYPES, TYPES, ArrayTensor
+from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
-from tests.support.models import flip, stored
-from tests.support.objects import MemoryObjects
+from tests.support.builders.models import flip, stored
+from tests.support.builders.objects import MemoryObjects
 
 ARRAYS: dict[str, Any] = {
     "layer.10.w": np.arange(6000, dtype="f4").reshape(60, 100),

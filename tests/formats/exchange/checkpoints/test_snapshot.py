@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tensorrepo.formats.common.tensors import TYPES, ArrayTensor
 from tensorrepo.formats.exchange.checkpoints.models import export_model, read_model
-from tensorrepo.formats.model.source import ModelSource
-from tensorrepo.formats.tensors import TYPES, ArrayTensor
+from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tests.support import modelfiles
-from tests.support.models import stored
+from tests.support.builders import model_files
+from tests.support.builders.models import stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,7 +142,7 @@ def test_networks_in_subfolders_have_names_of_their_own(tmp_path: Path) -> None:
 def test_a_pickle_of_arguments_beside_weights_is_a_file(tmp_path: Path) -> None:
     folder = tmp_path / "net"
     folder.mkdir()
-    modelfiles.write_torch(folder / "pytorch_model.bin")
+    model_files.write_torch(folder / "pytorch_model.bin")
     (folder / "training_args.bin").write_bytes(b"\x80\x02cposix\nsystem\nX\x01\0\0\0x\x85R.")
     source = read_model(folder)
     assert "model.weight" in source.tensors
@@ -159,9 +159,9 @@ def test_a_folder_of_pickles_alone_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "name"),
     [
-        (modelfiles.write_gguf, "model.gguf"),
-        (modelfiles.write_onnx_outside, "onnx/model.onnx"),
-        (modelfiles.write_npz, "model.npz"),
+        (model_files.write_gguf, "model.gguf"),
+        (model_files.write_onnx_outside, "onnx/model.onnx"),
+        (model_files.write_npz, "model.npz"),
     ],
 )
 def test_other_weights_come_out_of_a_folder_as_they_were(
@@ -180,7 +180,7 @@ def test_other_weights_come_out_of_a_folder_as_they_were(
 def test_weights_of_another_format_become_safetensors_of_an_hf_folder(tmp_path: Path) -> None:
     folder = tmp_path / "net"
     folder.mkdir()
-    modelfiles.write_torch(folder / "pytorch_model.bin")
+    model_files.write_torch(folder / "pytorch_model.bin")
     (folder / "config.json").write_text("{}")
     export_model(stored(read_model(folder)), tmp_path / "out", "hf")
     assert set(digests(tmp_path / "out")) == {"config.json", "model.safetensors"}

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.exchange.checkpoints.torch import read_torch
-from tensorrepo.formats.exchange.checkpoints.torchout import write_torch
-from tensorrepo.formats.tensors import TORCH_NAMES
+from tensorrepo.formats.common.tensors import TORCH_NAMES
+from tensorrepo.formats.exchange.checkpoints.torch import read_torch, write_torch
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-from tests.support.damage import places
-from tests.support.models import stored
+from tests.support.builders.models import stored
+from tests.support.faults.damage import places
 
 CHECKED = sorted(name for name in TORCH_NAMES.values() if name != "complex32")
 
@@ -150,7 +149,7 @@ def test_reading_needs_no_torch(torch: Any, tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path\n"
-        "from tests.support.models import stored\n"
+        "from tests.support.builders.models import stored\n"
         "from tensorrepo.formats.exchange.checkpoints.torch import read_torch\n"
         f"print(stored(read_torch(Path({str(path)!r})))['w'].sum())"
     )

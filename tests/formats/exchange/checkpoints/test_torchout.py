@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.exchange.checkpoints.torch import read_torch
-from tensorrepo.formats.exchange.checkpoints.torchout import write_torch
-from tensorrepo.formats.model.source import ModelSource
-from tensorrepo.formats.tensors import TORCH_NAMES, TYPES, ArrayTensor
+from tensorrepo.formats.common.tensors import TORCH_NAMES, TYPES, ArrayTensor
+from tensorrepo.formats.exchange.checkpoints.torch import read_torch, write_torch
+from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
-from tests.support.models import stored
+from tests.support.builders.models import stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,8 +85,8 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
 import sys
 import numpy as np
 from pathlib import Path
-from tensorrepo.formats.exchange.checkpoints.torchout import write_torch
-from tests.support.models import stored
+from tensorrepo.formats.exchange.checkpoints.torch import write_torch
+from tests.support.builders.models import stored
 write_torch(stored({{"w": np.ones(100)}}), Path({str(tmp_path / "m.pt")!r}))
 assert "torch" not in sys.modules
 """

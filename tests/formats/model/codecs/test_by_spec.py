@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model.codecs.framecodec import FrameShape
-from tensorrepo.formats.model.codecs.registry import CODECS
-from tensorrepo.formats.tensors import TYPES
-from tests.support import codecs_by_spec
+from tensorrepo.formats.common.tensors import TYPES
+from tensorrepo.formats.model.delta.frame_codec import FrameShape
+from tensorrepo.formats.model.delta.registry import CODECS
+from tests.support.second_readers import codecs
 
 RANDOM = np.random.default_rng(11)
 COUNT = 6000  # many coders; a tenth of it: few
@@ -48,12 +48,12 @@ def test_a_frame_is_decoded_by_the_spec_alone(codec: str, name: str, count: int)
     if codec == "palette":
         frame = np.resize(frame[:50], count)
     chosen, element = CODECS[codec], TYPES[name]
-    of = codecs_by_spec.numbers_of(name, (element.block_elements, element.block_bytes))
+    of = codecs.numbers_of(name, (element.block_elements, element.block_bytes))
     row_bytes = 20 * element.block_bytes
     about = FrameShape(element, frame.nbytes, row_bytes, 7 * row_bytes + 3 * of.size)
     given = [base.view(np.uint8).data] if chosen.bases else []
     planes = chosen.encode(frame.view(np.uint8).data, given, about)
-    stored = codecs_by_spec.Frame(
+    stored = codecs.Frame(
         [(int(plane.codec), bytes(plane.data)) for plane in planes],
         frame.nbytes,
         of,
@@ -61,4 +61,4 @@ def test_a_frame_is_decoded_by_the_spec_alone(codec: str, name: str, count: int)
         row_bytes // of.size,
         about.first_byte // of.size,
     )
-    assert codecs_by_spec.decode(codec, stored) == frame.tobytes()
+    assert codecs.decode(codec, stored) == frame.tobytes()

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.model.codecs.planecodec import PlaneCodec, StoredPlane, unpack_plane
-from tensorrepo.formats.model.codecs.registry import CODECS, DELTA, PALETTE, PLANES
-from tensorrepo.formats.tensors import TYPES
+from tensorrepo.formats.common.tensors import TYPES
+from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, unpack_plane
+from tensorrepo.formats.model.delta.registry import CODECS, DELTA, PALETTE, PLANES
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tests.formats.model.codecs.test_codecs import about, decoded, encoded, near
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.model.codecs.framecodec import FrameCodec
+    from tensorrepo.formats.model.delta.frame_codec import FrameCodec
 
 EVERY = pytest.mark.parametrize("codec", CODECS.values(), ids=lambda codec: codec.name)
 F32, BF16 = TYPES["F32"], TYPES["BF16"]

@@ -6,18 +6,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model.codecs.adam import AdamParams, predict, unpack_params
-from tensorrepo.formats.model.codecs.delta import encode_against
-from tensorrepo.formats.model.codecs.estimate import Sample, stored_share
-from tensorrepo.formats.model.codecs.framecodec import FrameShape
-from tensorrepo.formats.model.codecs.numbers import numbers_of
-from tensorrepo.formats.model.codecs.planecodec import (
+from tensorrepo.formats.common.tensors import TYPES
+from tensorrepo.formats.model.delta.distances import encode_against, numbers_of
+from tensorrepo.formats.model.delta.frame_codec import FrameSample, FrameShape, stored_share
+from tensorrepo.formats.model.delta.plane_codec import (
     PlaneCodec,
     StoredPlane,
     pack_plane,
     unpack_plane,
 )
-from tensorrepo.formats.model.codecs.registry import (
+from tensorrepo.formats.model.delta.predictions import AdamParams, predict, unpack_params
+from tensorrepo.formats.model.delta.registry import (
     ADAM,
     DECAY,
     DELTA,
@@ -26,7 +25,6 @@ from tensorrepo.formats.model.codecs.registry import (
     PLANES,
     ROWS,
 )
-from tensorrepo.formats.tensors import TYPES
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 F32, BF16 = TYPES["F32"], TYPES["BF16"]
@@ -40,7 +38,7 @@ def share(
 ) -> float:
     views = [memoryview(np.ascontiguousarray(each)).cast("B") for each in (frame, *bases)]
     about = FrameShape(F32, views[0].nbytes, row_bytes, 0, params)
-    found = stored_share(codec, [Sample(views[0], views[1:], about)])
+    found = stored_share(codec, [FrameSample(views[0], views[1:], about)])
     assert found is not None
     return found
 

@@ -2,20 +2,27 @@ from __future__ import annotations
 
 import pytest
 
-from tensorrepo.formats.model.graph.cut import between, nodes_named
-from tensorrepo.formats.model.graph.graph import Graph, Input, Node, Parameter, make_graph
+from tensorrepo.formats.model.graph.graph import (
+    Graph,
+    GraphNode,
+    Input,
+    Parameter,
+    between,
+    make_graph,
+    nodes_named,
+)
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 
-def node(name: str, *inputs: str, output: int = 0) -> Node:
+def node(name: str, *inputs: str, output: int = 0) -> GraphNode:
     weight = Parameter("weight", f"m.{name}.weight", "F32", (2,))
     taken = tuple(Input(str(at), one, output) for at, one in enumerate(inputs))
-    return Node(name, "op", {}, taken, (weight,))
+    return GraphNode(name, "op", {}, taken, (weight,))
 
 
 def diamond() -> Graph:
     """in -> a -> (b, c) -> d -> e, and side -> d."""
-    nodes = [Node("in", "input"), Node("side", "input"), node("a", "in"), node("b", "a"),
+    nodes = [GraphNode("in", "input"), GraphNode("side", "input"), node("a", "in"), node("b", "a"),
              node("c", "a"), node("d", "b", "c", "side"), node("e", "d")]  # fmt: skip
     return make_graph("given", nodes, [Input("0", "e")])
 

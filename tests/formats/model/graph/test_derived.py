@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.model.graph.derived import derived_graph, natural_key
-from tensorrepo.formats.model.graph.graph import Graph
-from tensorrepo.formats.model.graph.hashes import common_prefix
+from tensorrepo.formats.model.graph.graph import Graph, common_prefix
 from tensorrepo.formats.model.graph.source import model_graph
-from tests.support.models import stored
+from tests.support.builders.models import stored
 
 GPT = {
     "lm_head.weight": (50, 8), "h.0.attn.weight": (8, 8), "h.10.attn.weight": (8, 8),

@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.model.graph.graph import (
     Graph,
+    GraphNode,
     Input,
-    Node,
     Parameter,
     decode_graph,
     encode_graph,
     make_graph,
 )
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
-from tests.support.damage import places
-from tests.support.graphs import node_lists
+from tests.support.builders.graphs import node_lists
+from tests.support.faults.damage import places
 
-CHAIN = [Node("a", "input"), Node("b", "relu", {}, (Input("0", "a"),))]
+CHAIN = [GraphNode("a", "input"), GraphNode("b", "relu", {}, (Input("0", "a"),))]
 
 
 @given(node_lists(), st.randoms(use_true_random=False))
 def test_a_graph_has_one_encoding_in_whatever_order_nodes_come(
-    nodes: list[Node], random: Any
+    nodes: list[GraphNode], random: Any
 ) -> None:
     shuffled = list(nodes)
     random.shuffle(shuffled)
@@ -36,7 +36,7 @@ def test_a_graph_has_one_encoding_in_whatever_order_nodes_come(
 
 
 def test_arguments_are_sorted_by_role() -> None:
-    node = Node("b", "add", {}, (Input("y", "a"), Input("x", "a")))
+    node = GraphNode("b", "add", {}, (Input("y", "a"), Input("x", "a")))
     graph = make_graph("given", [CHAIN[0], node])
     assert [one.role for one in graph.node("b").inputs] == ["x", "y"]
     with pytest.raises(KeyError, match="c"):
@@ -46,21 +46,21 @@ def test_arguments_are_sorted_by_role() -> None:
 @pytest.mark.parametrize(
     ("nodes", "told"),
     [
-        ([Node("a", "x", {}, (Input("0", "a"),))], "circle"),
-        ([Node("a", "x", {}, (Input("0", "b"),)), Node("b", "x", {}, (Input("0", "a"),))],
+        ([GraphNode("a", "x", {}, (Input("0", "a"),))], "circle"),
+        ([GraphNode("a", "x", {}, (Input("0", "b"),)), GraphNode("b", "x", {}, (Input("0", "a"),))],
          "circle"),
-        ([Node("a", "x", {}, (Input("0", "gone"),))], "no node 'gone'"),
-        ([Node("a", "x"), Node("a", "y")], "two nodes"),
-        ([Node("", "x")], "0 bytes"),
-        ([Node("a", "x", {"value": object()})], "is not JSON"),
-        ([*CHAIN, Node("c", "x", {}, (Input("0", "a"), Input("0", "b")))], "each once"),
-        ([*CHAIN, Node("c", "x", {}, (Input("0", "a", -1),))], "counted from 0"),
-        ([Node("a", "x", {}, (), (Parameter("w", "t", "F32", (-1,)),))], "shape"),
-        ([CHAIN[0], Node("b", "x", {}, (Input("w", "a"),), (Parameter("w", "t", "F32", ()),))],
+        ([GraphNode("a", "x", {}, (Input("0", "gone"),))], "no node 'gone'"),
+        ([GraphNode("a", "x"), GraphNode("a", "y")], "two nodes"),
+        ([GraphNode("", "x")], "0 bytes"),
+        ([GraphNode("a", "x", {"value": object()})], "is not JSON"),
+        ([*CHAIN, GraphNode("c", "x", {}, (Input("0", "a"), Input("0", "b")))], "each once"),
+        ([*CHAIN, GraphNode("c", "x", {}, (Input("0", "a", -1),))], "counted from 0"),
+        ([GraphNode("a", "x", {}, (), (Parameter("w", "t", "F32", (-1,)),))], "shape"),
+        ([CHAIN[0], GraphNode("b", "x", {}, (Input("w", "a"),), (Parameter("w", "t", "F32", ()),))],
          "an input and a parameter"),
     ],
 )  # fmt: skip
-def test_what_is_no_graph_is_refused(nodes: list[Node], told: str) -> None:
+def test_what_is_no_graph_is_refused(nodes: list[GraphNode], told: str) -> None:
     with pytest.raises(InvalidInputError, match=told):
         make_graph("given", nodes)
 

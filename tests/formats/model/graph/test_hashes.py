@@ -6,29 +6,32 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.model.graph.graph import Input, Node, Parameter, make_graph
-from tensorrepo.formats.model.graph.hashes import (
+from tensorrepo.formats.model.graph.graph import (
+    GraphNode,
+    Input,
+    Parameter,
     common_prefix,
     graph_hash,
+    make_graph,
     prefix_hashes,
     weight_hashes,
 )
-from tests.support.graphs import node_lists
+from tests.support.builders.graphs import node_lists
 
 
 def chain(*ops: str, name: str = "n", width: int = 2) -> Any:
     """Operations one after the other, each with a square weight."""
-    nodes: list[Node] = []
+    nodes: list[GraphNode] = []
     for at, op in enumerate(ops):
         inputs = (Input("x", nodes[-1].name),) if nodes else ()
         weight = Parameter("weight", f"{name}{at}.weight", "F32", (width, width))
-        nodes.append(Node(f"{name}{at}", op, {}, inputs, (weight,)))
+        nodes.append(GraphNode(f"{name}{at}", op, {}, inputs, (weight,)))
     return make_graph("given", nodes)
 
 
 @given(node_lists(), st.randoms(use_true_random=False))
 def test_hashes_do_not_depend_on_names_or_on_the_order_of_nodes(
-    nodes: list[Node], random: Any
+    nodes: list[GraphNode], random: Any
 ) -> None:
     names = [node.name for node in nodes]
     others = [f"other{at}" for at in range(len(names))]
@@ -54,7 +57,7 @@ def test_hashes_do_not_depend_on_names_or_on_the_order_of_nodes(
 
 
 @given(node_lists())
-def test_a_change_is_seen_by_all_that_follow_and_by_nothing_else(nodes: list[Node]) -> None:
+def test_a_change_is_seen_by_all_that_follow_and_by_nothing_else(nodes: list[GraphNode]) -> None:
     changed = [msgspec.structs.replace(nodes[0], op="other"), *nodes[1:]]
     graph = make_graph("given", nodes)
     before, after = prefix_hashes(graph), prefix_hashes(make_graph("given", changed))
@@ -68,15 +71,19 @@ def test_shapes_count_and_types_do_not() -> None:
     wide = prefix_hashes(chain("linear", width=3))
     assert wide != prefix_hashes(chain("linear"))
     half = Parameter("weight", "n0.weight", "BF16", (2, 2))
-    graph = make_graph("given", [Node("n0", "linear", {}, (), (half,))])
+    graph = make_graph("given", [GraphNode("n0", "linear", {}, (), (half,))])
     assert prefix_hashes(graph) == prefix_hashes(chain("linear"))
 
 
 def test_a_layer_used_twice_is_not_two_equal_layers() -> None:
     def siamese(*names: str) -> Any:
-        layers = [Node(name, "linear", {}, (Input("x", "in"),)) for name in dict.fromkeys(names)]
+        layers = [
+            GraphNode(name, "linear", {}, (Input("x", "in"),)) for name in dict.fromkeys(names)
+        ]
         joined = tuple(Input(str(at), name) for at, name in enumerate(names))
-        return make_graph("given", [Node("in", "input"), *layers, Node("out", "add", {}, joined)])
+        return make_graph(
+            "given", [GraphNode("in", "input"), *layers, GraphNode("out", "add", {}, joined)]
+        )
 
     once, twice = siamese("a", "a"), siamese("a", "b")
     assert prefix_hashes(once)["out"] == prefix_hashes(twice)["out"]
@@ -107,7 +114,10 @@ def test_equal_siblings_are_paired_by_name() -> None:
     def attention(*names: str) -> Any:
         return make_graph(
             "given",
-            [Node("x", "input"), *(Node(name, "linear", {}, (Input("x", "x"),)) for name in names)],
+            [
+                GraphNode("x", "input"),
+                *(GraphNode(name, "linear", {}, (Input("x", "x"),)) for name in names),
+            ],
         )
 
     pairs = common_prefix(attention("q", "k", "v"), attention("v", "q", "other"))

@@ -7,17 +7,12 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.exchange.checkpoints.onnx import read_onnx
-from tensorrepo.formats.exchange.checkpoints.onnxgraph import (
-    OnnxGraph,
-    OnnxNode,
-    OnnxTensor,
-    OnnxValue,
-)
 from tensorrepo.formats.model.graph.graph import Graph
 from tensorrepo.formats.model.graph.onnx import from_onnx
+from tensorrepo.formats.model.graph.onnx_file import OnnxConstant, OnnxGraph, OnnxNode, OnnxValue
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.repo.errors import InvalidInputError
-from tests.support.models import stored
+from tests.support.builders.models import stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +73,7 @@ def test_a_nested_graph_takes_what_it_needs_from_outside() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (OnnxTensor("F32", (2,), "ab"), {"tensor": "F32", "shape": [2], "sha256": "ab"}),
+        (OnnxConstant("F32", (2,), "ab"), {"tensor": "F32", "shape": [2], "sha256": "ab"}),
         ((1, 2.5), [1, 2.5]),
         (b"\xff", {"bytes": 1, "sha256": sha256(b"\xff").hexdigest()}),
         ("SAME", "SAME"),

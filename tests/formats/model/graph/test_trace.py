@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
-from tensorrepo.formats.model.graph.graph import decode_graph, encode_graph
-from tensorrepo.formats.model.graph.hashes import common_prefix, graph_hash, prefix_hashes
+from tensorrepo.formats.model.graph.graph import (
+    common_prefix,
+    decode_graph,
+    encode_graph,
+    graph_hash,
+    prefix_hashes,
+)
 from tensorrepo.formats.model.graph.trace import trace_module
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-from tests.support.graphs import small_network
-from tests.support.sources import ROOT
+from tests.support.architecture.sources import ROOT
+from tests.support.builders.graphs import small_network
 
 
 def example() -> tuple[Any, ...]:
@@ -54,9 +59,9 @@ def test_weights_do_not_matter_and_depth_does(args: str | None) -> None:
 
 def test_another_process_finds_the_same_hash() -> None:
     code = (
-        "from tests.support.graphs import small_network; import torch\n"
+        "from tests.support.builders.graphs import small_network; import torch\n"
         "from tensorrepo.formats.model.graph.trace import trace_module\n"
-        "from tensorrepo.formats.model.graph.hashes import graph_hash, prefix_hashes\n"
+        "from tensorrepo.formats.model.graph.graph import graph_hash, prefix_hashes\n"
         "graph = trace_module(small_network(seed=5), (torch.zeros(2, 1, 8, 8),))\n"
         "print(graph_hash(prefix_hashes(graph).values()))"
     )

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.columns.coerce import coerce_column
-from tensorrepo.formats.dataset.columns.schema import Column, Tensor
-from tensorrepo.formats.dataset.columns.values import RaggedValues
-from tensorrepo.formats.dataset.pages.pool import Pool
-from tensorrepo.formats.dataset.streaming.batching.batch import pad_rows
+from tensorrepo.formats.common.pool import Pool
+from tensorrepo.formats.dataset.schema.coerce import coerce_column
+from tensorrepo.formats.dataset.schema.schema import Column, Tensor
+from tensorrepo.formats.dataset.schema.values import RaggedValues
+from tensorrepo.formats.dataset.streaming.collate.batch import pad_rows
 
 SHAPES = [(None,), (None, 3), (None, 0), (2, None), (None, None)]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.columns.schema import Column, Schema, Tensor
-from tensorrepo.formats.dataset.mix import mix as mix_of
-from tensorrepo.formats.dataset.stream import Stream, stream
-from tensorrepo.repo.pagecache import PageCache
-from tests.support.datasets import stored
-from tests.support.objects import MemoryObjects
-from tests.support.streams import MappedObjects, stream_threads
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
+from tensorrepo.formats.dataset.streaming.mix.feed import mix as mix_of
+from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
+from tensorrepo.repo.objects.cache import PageDiskCache
+from tests.support.builders.datasets import stored
+from tests.support.builders.objects import MemoryObjects
+from tests.support.builders.streams import MappedObjects, stream_threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,11 +30,11 @@ def _no_thread_is_left() -> Any:
 
 
 @pytest.fixture
-def pages(tmp_path: Path) -> PageCache:
-    return PageCache(tmp_path / "pages", 1 << 30, spare=0)
+def pages(tmp_path: Path) -> PageDiskCache:
+    return PageDiskCache(tmp_path / "pages", 1 << 30, spare=0)
 
 
-def source(objects: MemoryObjects, first: float, cache: PageCache | None) -> Stream:
+def source(objects: MemoryObjects, first: float, cache: PageDiskCache | None) -> BatchStream:
     rows = [{"x": np.full(256, first + at, np.float32)} for at in range(ROWS)]
     dataset = stored(objects, SCHEMA, [rows], page_bytes=PAGE)
     found = stream(dataset, batch_size=16, window_bytes=100_000, page_cache=cache)
@@ -42,11 +42,13 @@ def source(objects: MemoryObjects, first: float, cache: PageCache | None) -> Str
     return found
 
 
-def firsts(mix: Stream) -> list[float]:
+def firsts(mix: BatchStream) -> list[float]:
     return sorted(np.concatenate([batch["x"][:, 0] for batch in mix]).tolist())
 
 
-def test_local_sources_beside_remote_ones_are_neither_fetched_nor_cached(pages: PageCache) -> None:
+def test_local_sources_beside_remote_ones_are_neither_fetched_nor_cached(
+    pages: PageDiskCache,
+) -> None:
     near, far = MappedObjects(), MemoryObjects()
     mix = mix_of([source(far, 0, pages), source(near, 1000, pages)])
     assert firsts(mix) == [*range(ROWS), *range(1000, 1000 + ROWS)]
@@ -56,7 +58,9 @@ def test_local_sources_beside_remote_ones_are_neither_fetched_nor_cached(pages: 
     assert len(kept) == ROWS * 1024 // PAGE
 
 
-def test_a_mix_caches_what_is_remote_when_its_first_source_has_no_cache(pages: PageCache) -> None:
+def test_a_mix_caches_what_is_remote_when_its_first_source_has_no_cache(
+    pages: PageDiskCache,
+) -> None:
     near, far = MappedObjects(), MemoryObjects()
     mix = mix_of([source(near, 0, None), source(far, 1000, pages)])
     firsts(mix)
@@ -68,7 +72,7 @@ def test_a_mix_caches_what_is_remote_when_its_first_source_has_no_cache(pages: P
 def test_all_remote_sources_of_a_mix_share_the_limit_of_its_cache(tmp_path: Path) -> None:
     one, other, near = MemoryObjects(), MemoryObjects(), MappedObjects()
     limit = ROWS * 1024  # half of what is remote
-    cache = PageCache(tmp_path / "pages", limit, spare=0)
+    cache = PageDiskCache(tmp_path / "pages", limit, spare=0)
     sources = [(one, 0), (other, 1000), (near, 2000)]
     mix = mix_of([source(objects, first, cache) for objects, first in sources])
     admitted = [mix.setup.page_cache.admits(name(at)) for at in range(2000)]  # type: ignore[union-attr]
@@ -79,7 +83,7 @@ def name(page: int) -> str:
     return f"{page:064x}.0-{PAGE}"
 
 
-def test_a_mix_of_local_sources_needs_no_cache(pages: PageCache) -> None:
+def test_a_mix_of_local_sources_needs_no_cache(pages: PageDiskCache) -> None:
     mix = mix_of([source(MappedObjects(), 0, pages), source(MappedObjects(), 1000, pages)])
     firsts(mix)
     assert mix.setup.page_cache is None

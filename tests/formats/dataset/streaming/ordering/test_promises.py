@@ -15,9 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.ordering.grouped import grouped_lanes, grouping
-from tensorrepo.formats.dataset.streaming.ordering.keyed import Purpose, epoch_key
-from tensorrepo.formats.dataset.streaming.ordering.order import (
+from tensorrepo.formats.dataset.streaming.order.grouped import grouped_lanes, grouping
+from tensorrepo.formats.dataset.streaming.order.orders import (
     Buffered,
     Order,
     PairedLanes,
@@ -26,7 +25,8 @@ from tensorrepo.formats.dataset.streaming.ordering.order import (
     choose_lanes,
     paired_lanes,
 )
-from tensorrepo.formats.dataset.streaming.ordering.schedule import Share, Stretch, stretches
+from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
+from tensorrepo.formats.dataset.streaming.order.schedule import Share, StepStretch, stretches
 from tests.support.effort import examples
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Table:
         }
         return makers[self.kind]()
 
-    def steps(self, share: Share) -> list[Stretch]:
+    def steps(self, share: Share) -> list[StepStretch]:
         key = epoch_key(self.seed, self.epoch, Purpose.ROWS)
         rows = max(1024, 2 * self.lanes)
         found = stretches(self.order(), self.live, share, key=key, keep=False, stretch_rows=rows)
@@ -112,7 +112,7 @@ def test_ranks_share_the_steps_that_one_rank_has_and_differ_by_one_row(
     assert np.array_equal(sorted_steps(ranks), sorted_steps([table.steps(whole)]))
 
 
-def sorted_steps(ranks: list[list[Stretch]]) -> NDArray[np.int64]:
+def sorted_steps(ranks: list[list[StepStretch]]) -> NDArray[np.int64]:
     """All rows as (step, run, row), sorted."""
     rows = [
         np.stack(

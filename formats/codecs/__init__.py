@@ -1,1 +1,0 @@
-"""Pure byte codecs for the buffers of pages and packs."""

@@ -1,0 +1,122 @@
+"""Argument checks, and wording of counts and sizes.
+
+Each check names the argument as the user wrote it, what was expected, and what was found. Whole
+numbers of numpy count as such, and come out as Python's; True is no number.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from math import inf, isfinite, nan
+from operator import index
+from typing import Any
+
+from tensorrepo.repo.errors import InvalidInputError
+
+MOST = (1 << 62) - 1  # leaves room for sums of two in int64
+MOST_WORD = (1 << 64) - 1
+
+
+def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
+    """A whole number in ``[least, most]``.
+
+    Raises:
+        InvalidInputError: it is another one, or none.
+    """
+    try:
+        found = None if _is_bool(value) else index(value)
+    except TypeError:
+        found = None
+    if found is None or not least <= found <= most:
+        beyond = "" if most == MOST else f" and at most {_power(most)}"
+        raise wrong(name, f"a whole number, at least {least}{beyond}", value)
+    return found
+
+
+def word(name: str, value: Any) -> int:
+    """A whole number of 64 bits, such as a seed."""
+    return whole(name, value, 0, MOST_WORD)
+
+
+def real(name: str, value: Any, least: float, most: float = inf) -> float:
+    """A finite number in ``[least, most]``.
+
+    Raises:
+        InvalidInputError: it is another one, or none.
+    """
+    try:
+        found = nan if isinstance(value, str | bytes) or _is_bool(value) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = nan
+    if not (isfinite(found) and least <= found <= most):
+        beyond = "" if most == inf else f" and at most {most:g}"
+        raise wrong(name, f"a finite number, at least {least:g}{beyond}", value)
+    return found
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, of numpy too. Raises InvalidInputError."""
+    if not _is_bool(value):
+        raise wrong(name, "True or False", value)
+    return bool(value)
+
+
+def encodable(name: str, value: Any) -> str:
+    """Text that can be stored: UTF-8 has no lone surrogates. Raises InvalidInputError."""
+    if not isinstance(value, str):
+        raise wrong(name, "text", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise wrong(name, "text that UTF-8 can hold", value) from error
+    return value
+
+
+def wrong(name: str, expected: str, value: Any) -> InvalidInputError:
+    """The error of an argument that is something else."""
+    return InvalidInputError(f"{name} is {expected}, got {value!r:.80}")
+
+
+def _is_bool(value: Any) -> bool:
+    """Whether it is True or False, of numpy too, which is not loaded for this question."""
+    of_numpy = type(value).__module__ == "numpy" and type(value).__name__ in {"bool", "bool_"}
+    return of_numpy or isinstance(value, bool)
+
+
+def _power(number: int) -> str:
+    exponent = number.bit_length()
+    return f"2^{exponent} - 1" if number == (1 << exponent) - 1 and exponent > 20 else f"{number:,}"
+
+
+_OBEYED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories that a terminal acts upon
+_JOINERS = "\u200c\u200d"  # of letters and pictures: they stay
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 file``, ``2,000 files``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def bytes_text(count: int) -> str:
+    """``1.5 MiB``."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """`text` without what a terminal would obey instead of showing it, escaped as Python does.
+
+    `keep` are characters that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(each)[1:-1]
+        if each not in keep and each not in _JOINERS and unicodedata.category(each) in _OBEYED
+        else each
+        for each in text
+    )

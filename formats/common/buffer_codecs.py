@@ -1,0 +1,364 @@
+"""Buffer codecs: zstd, byte shuffle and bit packing, and the choice among them.
+
+A codec is a small number that stands in stored formats and never changes its meaning. Decoders
+get the number of raw bytes from a verified parent and allocate no more than the stored bytes can
+justify.
+
+Each number is stored as its distance from the smallest one, in as many bits as the largest distance
+needs. Distances are taken modulo the item's range, so whether numbers have a sign does not matter.
+
+    0 numbers u64 | 8 minimum u64, as it stands in an unsigned item | 16 width u8 | 17 zeros
+    24 distances, `width` bits each, little-endian: bit b of number i is bit i * width + b
+
+"auto" is a writer's wish and never stored. It tries a sample with every codec and compresses only
+where that saves a quarter: what is not compressed can be mapped, and its rows read one by one.
+
+Source:
+    docs/spec/dataset.md, section "Codecs".
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import zstandard
+
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.repo.ids import Buffer
+
+
+HEAD = Struct("<QQB7s")
+assert HEAD.size == 24, "docs/spec/dataset.md promises a 24-byte header"
+MAX_CONSTANT_BYTES = 1 << 19  # width 0 proves nothing by its length: larger buffers take width 1
+MAX_WIDTH = 56  # a distance and the bits before it fit 8 bytes; wider ones are stored as items
+
+_GROUP = 8  # so many numbers of any width begin and end at whole bytes
+_BLOCK = 8192  # groups at a time: what is computed stays in cache
+
+
+def packed_width(items: NDArray[Any]) -> tuple[int, int]:
+    """Minimum and width with which these unsigned numbers are packed best."""
+    if not len(items):
+        return 0, 0
+    signed = items.view(f"i{items.itemsize}")
+    spans = [(int(each.max()) - int(each.min()), int(each.min())) for each in (items, signed)]
+    span, minimum = min(spans)
+    width = span.bit_length()
+    if not width and items.nbytes > MAX_CONSTANT_BYTES:
+        width = 1
+    if width > min(MAX_WIDTH, 8 * items.itemsize):
+        width, minimum = 8 * items.itemsize, 0
+    return minimum % (1 << 8 * items.itemsize), width
+
+
+def packed_bytes(numbers: int, width: int) -> int:
+    """Bytes of so many packed numbers, header included."""
+    return HEAD.size + -(-numbers * width // 8)
+
+
+def pack(items: NDArray[Any]) -> bytes:
+    """Pack little-endian unsigned numbers of 1, 2, 4 or 8 bytes."""
+    minimum, width = packed_width(items)
+    head = HEAD.pack(len(items), minimum, width, bytes(7))
+    if width == 8 * items.itemsize and not minimum:
+        return head + items.tobytes()
+    return head + _pack(items, items.dtype.type(minimum), width).tobytes()
+
+
+def unpack(stored: memoryview, numbers: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The `numbers` numbers that `pack` packed; `dtype` is an unsigned one.
+
+    Raises:
+        CorruptError: the header makes no sense, or the length is not that of so many numbers.
+    """
+    if stored.nbytes < HEAD.size:
+        raise CorruptError(f"bitpack: {stored.nbytes} bytes are fewer than its header")
+    count, minimum, width, reserved = HEAD.unpack_from(stored)
+    if count != numbers:
+        raise CorruptError(f"bitpack: {count} numbers, expected {numbers}")
+    bits = 8 * dtype.itemsize
+    if any(reserved) or width > bits or MAX_WIDTH < width < bits or minimum >> bits:
+        raise CorruptError(f"bitpack: no header of {bits}-bit items: {minimum:x}, width {width}")
+    if not width and numbers * dtype.itemsize > MAX_CONSTANT_BYTES:
+        raise CorruptError(f"bitpack: width 0 for {numbers} numbers, more than it may stand for")
+    if stored.nbytes != packed_bytes(numbers, width):
+        raise CorruptError(
+            f"bitpack: {stored.nbytes} bytes, expected {packed_bytes(numbers, width)} "
+            f"for {numbers} numbers of width {width}"
+        )
+    packed = np.frombuffer(stored, np.uint8, offset=HEAD.size)
+    if (tail := numbers * width % 8) and packed[-1] >> tail:
+        raise CorruptError("bitpack: bits after the last number are set")
+    found = _unpack(packed, numbers, width, dtype)
+    if minimum:
+        found += dtype.type(minimum)
+    return found
+
+
+# ------------------------------------------------------------------------------ packing
+
+
+def _pack(items: NDArray[Any], minimum: np.unsignedinteger[Any], width: int) -> NDArray[np.uint8]:
+    out = np.zeros(packed_bytes(len(items), width) - HEAD.size, np.uint8)
+    if not width:
+        return out
+    step = _GROUP * _BLOCK
+    for start in range(0, len(items), step):
+        distances = items[start : start + step] - minimum
+        at = start * width // 8
+        part = _pack_block(distances, width)
+        out[at : at + len(part)] = part[: len(out) - at]
+    return out
+
+
+def _pack_block(distances: NDArray[Any], width: int) -> NDArray[np.uint8]:
+    """One block, filled up with zeros to whole groups."""
+    if width == 1:
+        return np.packbits(distances != 0, bitorder="little")
+    if width in (2, 4):
+        lanes = np.zeros((-(-len(distances) * width // 8), 8 // width), np.uint8)
+        lanes.reshape(-1)[: len(distances)] = distances
+        found = lanes[:, 0].copy()
+        for place in range(1, 8 // width):
+            found |= lanes[:, place] << place * width
+        return found
+    if width in (8, 16, 32):
+        return distances.astype(f"<u{width // 8}").view(np.uint8)
+    groups = -(-len(distances) // _GROUP)
+    numbers = np.zeros((groups, _GROUP), np.uint64)
+    numbers.reshape(-1)[: len(distances)] = distances
+    if width < 8:
+        # All eight fit one word, whose low bytes they fill.
+        for place in range(1, _GROUP):
+            numbers[:, 0] |= numbers[:, place] << np.uint64(place * width)
+        words = numbers[:, 0].astype("<u8").view(np.uint8).reshape(groups, 8)
+        return np.ascontiguousarray(words[:, :width]).reshape(-1)
+    out = np.zeros(groups * width + 8, np.uint8)
+    for place in range(_GROUP):
+        at, shift = divmod(place * width, 8)
+        # Groups are at least 8 bytes apart here, so no two windows of one place overlap.
+        windows = np.ndarray((groups,), "<u8", out.data, at, (width,))
+        windows |= numbers[:, place] << np.uint64(shift)
+    return out[: groups * width]
+
+
+def _unpack(
+    packed: NDArray[np.uint8], numbers: int, width: int, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    if not width:
+        return np.zeros(numbers, dtype)
+    if width in (8, 16, 32, 64):
+        return packed.view(f"<u{width // 8}").astype(dtype)
+    out = np.empty(numbers, dtype)
+    step = _GROUP * _BLOCK
+    for start in range(0, numbers, step):
+        stop = min(numbers, start + step)
+        part = packed[start * width // 8 : -(-stop * width // 8)]
+        _unpack_block(part, width, out[start:stop])
+    return out
+
+
+def _unpack_block(packed: NDArray[np.uint8], width: int, out: NDArray[Any]) -> None:
+    if width == 1:
+        out[...] = np.unpackbits(packed, count=len(out), bitorder="little")
+        return
+    if width in (2, 4):
+        lanes = np.empty((len(packed), 8 // width), out.dtype)
+        for place in range(8 // width):
+            lanes[:, place] = (packed >> place * width) & ((1 << width) - 1)
+        out[...] = lanes.reshape(-1)[: len(out)]
+        return
+    groups = -(-len(out) // _GROUP)
+    # As wide as needed, as narrow as possible: a number begins up to 7 bits into its window.
+    window = np.dtype("<u4" if width + 7 <= 32 else "<u8")
+    padded = np.zeros(groups * width + window.itemsize, np.uint8)
+    padded[: len(packed)] = packed
+    found = np.empty((groups, _GROUP), out.dtype)
+    mask = window.type((1 << width) - 1)
+    for place in range(_GROUP):
+        at, shift = divmod(place * width, 8)
+        windows = np.ndarray((groups,), window, padded.data, at, (width,))
+        found[:, place] = (windows >> window.type(shift)) & mask
+    out[...] = found.reshape(-1)[: len(out)]
+
+
+LEVEL = 1
+# A block of zstd stands for 128 KiB at most and takes 4 bytes at least.
+MAX_RATIO = 1 << 15
+# What decodes to more than this must be justified by more bytes.
+LARGE_BYTES = 256 << 20
+LARGE_RATIO = 1 << 8
+
+
+class Codec(IntEnum):
+    """Number of a codec, for page buffers, tiles and metadata sections alike."""
+
+    NONE = 0
+    ZSTD = 1
+    SHUFFLE_ZSTD = 2  # bytes regrouped by their place in the item, then zstd
+    BITPACK = 3  # distances from the smallest number, in as few bits as the largest needs
+
+
+_KNOWN = frozenset(Codec)
+
+
+def most_raw_bytes(codec: int, stored_bytes: int) -> int:
+    """What so many stored bytes can stand for at most; readers refuse what claims more."""
+    if codec == Codec.NONE:
+        return stored_bytes
+    return min(stored_bytes * MAX_RATIO, max(LARGE_BYTES, stored_bytes * LARGE_RATIO))
+
+
+def encode_buffer(codec: Codec, data: Buffer, item_bytes: int) -> Buffer:
+    """`data` compressed; `item_bytes` is the element size that it is regrouped or packed by.
+
+    Its bytes are whole items. The result may be larger than `data`, or smaller than
+    `most_raw_bytes` allows: who stores it looks first. No bytes are no bytes in every codec.
+    """
+    if codec is Codec.NONE or not memoryview(data).nbytes:
+        return data
+    if codec is Codec.BITPACK:
+        return pack(np.frombuffer(data, packed_dtype(item_bytes)))
+    if codec is Codec.SHUFFLE_ZSTD:
+        data = _shuffle(data, item_bytes)
+    return zstandard.ZstdCompressor(level=LEVEL).compress(data)
+
+
+def decode_buffer(codec: int, stored: memoryview, raw_bytes: int, item_bytes: int) -> memoryview:
+    """The `raw_bytes` bytes that `stored` was made from; a view of it where nothing was done.
+
+    What was decoded is read-only: it may be kept and shared.
+
+    Raises:
+        UnsupportedError: a codec that this version does not know.
+        CorruptError: the bytes do not decode to exactly `raw_bytes`.
+    """
+    if codec not in _KNOWN:
+        raise UnsupportedError(f"codec {codec} is unknown here. Update tensorrepo.")
+    if codec == Codec.NONE or not raw_bytes:
+        if stored.nbytes != raw_bytes:
+            raise CorruptError(f"buffer has {stored.nbytes} bytes, expected {raw_bytes}")
+        return stored
+    if raw_bytes > most_raw_bytes(codec, stored.nbytes):
+        raise CorruptError(f"{stored.nbytes} bytes of codec {codec} cannot stand for {raw_bytes}")
+    if item_bytes < 1 or raw_bytes % item_bytes:
+        raise CorruptError(f"{raw_bytes} bytes are no whole items of {item_bytes}")
+    if codec == Codec.BITPACK:
+        dtype = packed_dtype(item_bytes)
+        found = unpack(stored, raw_bytes // dtype.itemsize, dtype)
+        return found.view(np.uint8).data.toreadonly()
+    raw = _decompress(stored, raw_bytes)
+    return _unshuffle(raw, item_bytes) if codec == Codec.SHUFFLE_ZSTD else memoryview(raw)
+
+
+def _decompress(stored: memoryview, raw_bytes: int) -> bytes:
+    try:
+        # The decoder allocates what the frame claims: compare that before it does.
+        claimed = zstandard.get_frame_parameters(stored).content_size
+        if claimed != raw_bytes:
+            raise CorruptError(f"zstd frame claims {claimed} bytes, expected {raw_bytes}")
+        raw = zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise CorruptError(f"zstd cannot decode {stored.nbytes} bytes: {error}") from error
+    if len(raw) != raw_bytes:
+        raise CorruptError(f"{stored.nbytes} zstd bytes do not hold exactly {raw_bytes}")
+    return raw
+
+
+def packed_dtype(item_bytes: int) -> np.dtype[Any]:
+    """Items are packed as numbers of 8, 4, 2 or 1 bytes: the largest that divides them."""
+    return np.dtype(f"<u{next(size for size in (8, 4, 2, 1) if item_bytes % size == 0)}")
+
+
+def _shuffle(data: Buffer, item_bytes: int) -> bytes:
+    items: NDArray[np.uint8] = np.frombuffer(data, np.uint8).reshape(-1, item_bytes)
+    return np.ascontiguousarray(items.T).tobytes()
+
+
+def _unshuffle(raw: bytes, item_bytes: int) -> memoryview:
+    planes = np.frombuffer(raw, np.uint8).reshape(item_bytes, -1)
+    items = np.empty((planes.shape[1], item_bytes), np.uint8)
+    for place, plane in enumerate(planes):
+        items[:, place] = plane
+    return items.reshape(-1).data.toreadonly()
+
+
+AUTO: Final = "auto"
+CodecChoice = Codec | Literal["auto"]
+CODEC_NAMES: Mapping[str, CodecChoice] = {
+    "none": Codec.NONE,
+    "zstd": Codec.ZSTD,
+    "shuffle": Codec.SHUFFLE_ZSTD,
+    "bitpack": Codec.BITPACK,
+    "auto": AUTO,
+}
+
+SAMPLE_BYTES = 64 << 10
+SAMPLE_PLACES = 3
+MIN_BYTES = 512  # below this a directory and a decoder cost more than is saved
+_CLOSE = 1.1  # codecs whose results differ less are told apart by the speed of decoding
+_FASTEST_FIRST = (Codec.BITPACK, Codec.ZSTD, Codec.SHUFFLE_ZSTD)
+
+
+def parse_codec(name: str) -> CodecChoice:
+    """The choice of that name: "none", "zstd", "shuffle", "bitpack" or "auto".
+
+    Raises:
+        InvalidInputError: another name.
+    """
+    if name not in CODEC_NAMES:
+        raise InvalidInputError(f"no codec {name!r}; choose one of {', '.join(CODEC_NAMES)}")
+    return CODEC_NAMES[name]
+
+
+def encode_chosen(choice: CodecChoice, data: memoryview, item_bytes: int) -> tuple[Codec, Buffer]:
+    """`data` as it is to be stored, and in which codec that is.
+
+    It stays as it is unless compression saves a quarter, and where readers would take the result
+    for a bomb.
+    """
+    codec = choose_codec(data, item_bytes) if choice == AUTO else choice
+    if codec is not Codec.NONE:
+        stored = encode_buffer(codec, data, item_bytes)
+        size = memoryview(stored).nbytes
+        if _pays(size, data.nbytes) and data.nbytes <= most_raw_bytes(codec, size):
+            return codec, stored
+    return Codec.NONE, data
+
+
+def choose_codec(data: memoryview, item_bytes: int) -> Codec:
+    """The codec that seems best for `data`, whose bytes are whole items."""
+    if data.nbytes < MIN_BYTES:
+        return Codec.NONE
+    items = np.frombuffer(data, packed_dtype(item_bytes))
+    shares = {Codec.BITPACK: packed_bytes(len(items), packed_width(items)[1]) / data.nbytes}
+    sample = _sample(np.frombuffer(data, np.uint8).reshape(-1, item_bytes))
+    for codec in (Codec.ZSTD, Codec.SHUFFLE_ZSTD)[: 1 + (item_bytes > 1)]:
+        packed = memoryview(encode_buffer(codec, sample.data, item_bytes))
+        shares[codec] = packed.nbytes / sample.nbytes
+    best = min(shares.values())
+    if best > 0.75:
+        return Codec.NONE
+    return next(codec for codec in _FASTEST_FIRST if shares.get(codec, 1.0) <= best * _CLOSE)
+
+
+def _sample(items: NDArray[Any]) -> NDArray[np.uint8]:
+    """Items from the beginning, the middle and the end; all of them where they are few."""
+    if items.nbytes <= SAMPLE_BYTES:
+        return items.reshape(-1)
+    count = max(1, SAMPLE_BYTES // SAMPLE_PLACES // items.shape[1])
+    starts = np.linspace(0, len(items) - count, SAMPLE_PLACES, dtype=np.int64).tolist()
+    return np.concatenate([items[start : start + count] for start in starts]).reshape(-1)
+
+
+def _pays(stored_bytes: int, raw_bytes: int) -> bool:
+    return stored_bytes <= raw_bytes * 3 // 4

@@ -1,0 +1,107 @@
+"""Element types of datasets: names, codes and numpy types.
+
+A stored element is little-endian; a bool takes a byte, 0 or 1. Names are numpy's and those of
+ml_dtypes, codes are what stored formats say, and never change.
+
+Source:
+    docs/spec/dataset.md, section "Element types".
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+
+DTypeLike = str | np.dtype[Any] | type
+
+CODES: Final = {
+    "bool": 1,
+    "int8": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "uint8": 6,
+    "uint16": 7,
+    "uint32": 8,
+    "uint64": 9,
+    "float16": 10,
+    "float32": 11,
+    "float64": 12,
+    "complex64": 13,
+    "complex128": 14,
+    "bfloat16": 15,
+    "float8_e4m3fn": 16,
+    "float8_e5m2": 17,
+}
+_NAMES: Final = {code: name for name, code in CODES.items()}
+# Their `dtype.kind` is "V" or "f", and their scalars are no np.floating: ask `is_float`.
+SMALL_FLOATS: Final[dict[str, np.dtype[Any]]] = {
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}
+
+
+def element_dtype(name: str) -> np.dtype[Any]:
+    """The little-endian numpy dtype of a stored element type.
+
+    Raises:
+        InvalidInputError: no such type.
+    """
+    if name in SMALL_FLOATS:
+        return SMALL_FLOATS[name]
+    if name not in CODES:
+        raise InvalidInputError(f"unknown element type {name!r}; known: {', '.join(CODES)}")
+    return np.dtype(name).newbyteorder("<")
+
+
+@lru_cache(maxsize=64)  # numpy makes a name in Python, and batches ask this of every array
+def is_small_float(dtype: np.dtype[Any]) -> bool:
+    """Whether this is bfloat16 or a float of 8 bits, of either byte order: Arrow has none."""
+    return dtype.name in SMALL_FLOATS
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are real floating-point numbers of any width."""
+    return dtype.kind == "f" or is_small_float(dtype)
+
+
+def dtype_name(dtype: DTypeLike) -> str:
+    """Name of an element type given as a name, a numpy dtype or a numpy scalar class.
+
+    Raises:
+        InvalidInputError: not an element type (objects, strings, records, ...).
+    """
+    if isinstance(dtype, str) and dtype in SMALL_FLOATS:
+        return dtype
+    try:
+        name = str(np.dtype(dtype).name)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"unknown element type {dtype!r}; known: {', '.join(CODES)}"
+        ) from error
+    element_dtype(name)
+    return name
+
+
+def dtype_code(name: str) -> int:
+    return CODES[dtype_name(name)]
+
+
+def dtype_from_code(code: int) -> str:
+    """Name of the element type with this stored code.
+
+    Raises:
+        UnsupportedError: a code of a newer version.
+        CorruptError: a code that no version gives.
+    """
+    if code in _NAMES:
+        return _NAMES[code]
+    if code == 0:
+        raise CorruptError("element type code 0 stands for no type")
+    raise UnsupportedError(f"element type code {code} is unknown here. Update tensorrepo.")

@@ -1,0 +1,406 @@
+"""Tensor types and readers: element types, shapes, and bytes of arrays and torch tensors.
+
+Element types are named as safetensors names them. A type is a block: so many elements in so many
+bytes, (1, 4) for F32, (2, 1) for F4. A tensor's bytes are its elements in C order, little-endian.
+
+Source:
+    docs/spec/model.md, section "Element types".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+import numpy as np
+
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_DIMS: Final = 64
+MAX_TENSOR_BYTES: Final = 1 << 62
+MAX_ELEMENT_BYTES: Final = 16  # keeps a frame of 2^19 elements within 8 MiB
+_MAX_BLOCK_ELEMENTS: Final = 1 << 12
+
+TensorOutput = Literal["numpy", "torch"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """`block_elements` elements lie in `block_bytes` bytes."""
+
+    name: str
+    block_elements: int
+    block_bytes: int
+
+    def __post_init__(self) -> None:
+        elements, size = self.block_elements, self.block_bytes
+        if not 1 <= elements <= _MAX_BLOCK_ELEMENTS or elements & (elements - 1):
+            raise InvalidInputError(f"type {self.name!r:.40}: {elements} elements in a block")
+        if not 1 <= size <= MAX_ELEMENT_BYTES * elements:
+            raise InvalidInputError(f"type {self.name!r:.40}: {size} bytes in a block")
+        if not (0 < len(self.name) <= 32 and self.name.isascii() and self.name.isprintable()):
+            raise InvalidInputError(f"type name {self.name!r:.40}: 1 to 32 ASCII characters")
+
+    @property
+    def numpy(self) -> np.dtype[Any] | None:
+        """The numpy type with this meaning, None where numpy has none (BF16, F8, blocks)."""
+        return _NUMPY.get(self.name)
+
+    @property
+    def units(self) -> np.dtype[Any]:
+        """What arrays of this type hold: `numpy`, else unsigned integers with the bits.
+
+        Bytes, for types whose blocks are no unsigned integer.
+        """
+        known = self.numpy
+        if known is not None:
+            return known
+        whole = self.block_elements == 1 and self.block_bytes in {1, 2, 4, 8}
+        return np.dtype(f"<u{self.block_bytes}" if whole else "u1")
+
+    def bytes_of(self, shape: tuple[int, ...]) -> int:
+        """Bytes of a tensor of this shape.
+
+        Raises:
+            InvalidInputError: not a shape, too large, or not a whole number of blocks.
+        """
+        return _size_of(self.name, self.block_elements, self.block_bytes, shape)
+
+    def units_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the array of `units`: a last dimension of blocks is counted in bytes."""
+        if self.block_bytes == self.units.itemsize and self.block_elements == 1:
+            return shape
+        if not shape or shape[-1] % self.block_elements:
+            return (self.bytes_of(shape),)
+        return (*shape[:-1], shape[-1] // self.block_elements * self.block_bytes)
+
+
+@lru_cache(4096)  # models have few shapes, and ask for the bytes of each tensor several times
+def _size_of(name: str, block_elements: int, block_bytes: int, shape: tuple[int, ...]) -> int:
+    if len(shape) > MAX_DIMS or any(dim < 0 or dim >= MAX_TENSOR_BYTES for dim in shape):
+        raise InvalidInputError(
+            f"shape {shape!s:.80}: expected up to {MAX_DIMS} dimensions of 0 to "
+            f"{MAX_TENSOR_BYTES - 1}"
+        )
+    elements = prod(shape)
+    if elements % block_elements:
+        raise InvalidInputError(
+            f"shape {shape!s:.80}: {elements} elements are no whole number of {name} blocks of "
+            f"{block_elements}"
+        )
+    size = elements // block_elements * block_bytes
+    if size > MAX_TENSOR_BYTES:
+        raise InvalidInputError(
+            f"shape {shape!s:.80} of {name} takes {size} bytes, at most {MAX_TENSOR_BYTES} are "
+            "stored"
+        )
+    return size
+
+
+# In the order of safetensors' own list: its writer puts later types first.
+TYPES: Final = {
+    name: TensorType(name, elements, size)
+    for name, elements, size in (
+        ("BOOL", 1, 1),
+        ("F4", 2, 1),
+        ("F6_E2M3", 4, 3),
+        ("F6_E3M2", 4, 3),
+        ("U8", 1, 1),
+        ("I8", 1, 1),
+        ("F8_E5M2", 1, 1),
+        ("F8_E4M3", 1, 1),
+        ("F8_E8M0", 1, 1),
+        ("F8_E4M3FNUZ", 1, 1),
+        ("F8_E5M2FNUZ", 1, 1),
+        ("I16", 1, 2),
+        ("U16", 1, 2),
+        ("F16", 1, 2),
+        ("BF16", 1, 2),
+        ("I32", 1, 4),
+        ("U32", 1, 4),
+        ("F32", 1, 4),
+        ("C64", 1, 8),
+        ("F64", 1, 8),
+        ("I64", 1, 8),
+        ("U64", 1, 8),
+        # Ours: safetensors has no name for these.
+        ("C32", 1, 4),
+        ("C128", 1, 16),
+        ("OPAQUE", 1, 1),
+        # ONNX's: several in a byte, the first one lowest.
+        ("I4", 2, 1),
+        ("U4", 2, 1),
+        ("I2", 4, 1),
+        ("U2", 4, 1),
+        # GGUF's: scales and small integers together.
+        ("Q1_0", 128, 18),
+        ("Q4_0", 32, 18),
+        ("Q4_1", 32, 20),
+        ("Q5_0", 32, 22),
+        ("Q5_1", 32, 24),
+        ("Q8_0", 32, 34),
+        ("Q8_1", 32, 40),
+        ("Q2_K", 256, 84),
+        ("Q3_K", 256, 110),
+        ("Q4_K", 256, 144),
+        ("Q5_K", 256, 176),
+        ("Q6_K", 256, 210),
+        ("Q8_K", 256, 292),
+        ("IQ1_S", 256, 50),
+        ("IQ1_M", 256, 56),
+        ("IQ2_XXS", 256, 66),
+        ("IQ2_XS", 256, 74),
+        ("IQ2_S", 256, 82),
+        ("IQ3_XXS", 256, 98),
+        ("IQ3_S", 256, 110),
+        ("IQ4_NL", 32, 18),
+        ("IQ4_XS", 256, 136),
+        ("TQ1_0", 256, 54),
+        ("TQ2_0", 256, 66),
+        ("MXFP4", 32, 17),
+        ("NVFP4", 64, 36),
+    )
+}
+SAFETENSORS_TYPES: Final = tuple(TYPES)[:22]
+_NUMPY: Final = {
+    "BOOL": np.dtype("?"),
+    "U8": np.dtype("u1"),
+    "I8": np.dtype("i1"),
+    "I16": np.dtype("<i2"),
+    "U16": np.dtype("<u2"),
+    "F16": np.dtype("<f2"),
+    "I32": np.dtype("<i4"),
+    "U32": np.dtype("<u4"),
+    "F32": np.dtype("<f4"),
+    "C64": np.dtype("<c8"),
+    "F64": np.dtype("<f8"),
+    "I64": np.dtype("<i8"),
+    "U64": np.dtype("<u8"),
+    "C128": np.dtype("<c16"),
+}
+# By numpy's name, and by those of the ml_dtypes package, which numpy shows for its arrays.
+_BY_NUMPY_NAME: Final = {str(dtype.name): name for name, dtype in _NUMPY.items()} | {
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}
+TORCH_NAMES: Final = {
+    "BOOL": "bool",
+    "F4": "float4_e2m1fn_x2",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "C64": "complex64",
+    "F64": "float64",
+    "I64": "int64",
+    "U64": "uint64",
+    "C32": "complex32",
+    "C128": "complex128",
+}
+TYPES_BY_TORCH_NAME: Final = {torch: TYPES[name] for name, torch in TORCH_NAMES.items()}
+
+
+class TensorReader(Protocol):
+    """A tensor somewhere: in memory, in a file, in a repository."""
+
+    @property
+    def type(self) -> TensorType: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the tensor's bytes from `start_byte`. Thread-safe.
+
+        Both ends lie between blocks.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryTensor:
+    """A tensor whose bytes lie in memory as they would be stored."""
+
+    type: TensorType
+    shape: tuple[int, ...]
+    data: memoryview
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        buffer[:] = self.data[start_byte : start_byte + buffer.nbytes]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayTensor:
+    """A tensor in memory: `array` is numpy's or torch's, with one item per block."""
+
+    array: Any
+    type: TensorType
+    shape: tuple[int, ...]
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        """Copies the range alone, also of a strided array and from another device."""
+        if not buffer.nbytes:
+            return
+        unit = self.type.block_bytes
+        start, stop = start_byte // unit, (start_byte + buffer.nbytes) // unit
+        np.frombuffer(buffer, np.uint8)[:] = _bytes_of(_gather(self.array, start, stop))
+
+
+def _gather(array: Any, start: int, stop: int) -> Any:
+    """Items ``[start, stop)`` in C order, flat: a view where the array is contiguous."""
+    if array.ndim <= 1:
+        return array.reshape(-1)[start:stop]
+    row = prod(array.shape[1:])
+    first, last = start // row, -(-stop // row)
+    before = first * row
+    if last - first == 1:
+        return _gather(array[first], start - before, stop - before)
+    return array[first:last].reshape(-1)[start - before : stop - before]
+
+
+def _bytes_of(flat: Any) -> NDArray[np.uint8]:
+    if isinstance(flat, np.ndarray):
+        little = flat.astype(flat.dtype.newbyteorder("<"), copy=False)
+        return np.ascontiguousarray(little).view(np.uint8)
+    import torch
+
+    plain = flat.resolve_conj().resolve_neg().contiguous()
+    packed: NDArray[np.uint8] = plain.view(torch.uint8).cpu().numpy()
+    return packed
+
+
+def tensor_of(name: str, value: object) -> TensorReader:
+    """`value` (numpy array, torch tensor or TensorReader) as a tensor called `name` in messages.
+
+    Raises:
+        InvalidInputError: not a tensor, or of a type that cannot be stored.
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _from_numpy(name, np.asarray(value))
+    if is_torch(value):
+        return _from_torch(name, value)
+    if hasattr(value, "read_into"):
+        return value  # type: ignore[return-value]  # the protocol, told by its one method
+    raise InvalidInputError(
+        f"tensor {name!r}: expected a numpy array or a torch tensor, got {type(value).__name__}"
+    )
+
+
+def is_torch(value: object) -> bool:
+    """Whether this is a torch tensor, told without importing torch."""
+    return any(
+        base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__
+    )
+
+
+def _from_numpy(name: str, array: NDArray[Any]) -> ArrayTensor:
+    known = _BY_NUMPY_NAME.get(array.dtype.name)
+    if known is None:
+        raise InvalidInputError(
+            f"tensor {name!r}: numpy type {array.dtype} cannot be stored; "
+            f"use one of {', '.join(sorted(_BY_NUMPY_NAME))}"
+        )
+    element = TYPES[known]
+    return ArrayTensor(
+        array if element.numpy is not None else array.view(element.units), element, array.shape
+    )
+
+
+def _from_torch(name: str, value: Any) -> ArrayTensor:
+    element = TYPES_BY_TORCH_NAME.get(str(value.dtype).removeprefix("torch."))
+    fault = (
+        f"type {value.dtype} cannot be stored"
+        if element is None or value.is_quantized
+        else "it has no data (device 'meta')"
+        if value.device.type == "meta"
+        else f"layout {value.layout} cannot be stored; call .to_dense()"
+        if str(value.layout) != "torch.strided"
+        else "it is one rank's share of a tensor; call .full_tensor()"
+        if hasattr(value, "full_tensor")
+        else None
+    )
+    if element is None or fault:
+        raise InvalidInputError(f"tensor {name!r}: {fault}")
+    shape = tuple(int(dim) for dim in value.shape)
+    if element.block_elements > 1:  # float4_e2m1fn_x2: torch counts pairs
+        if not shape:
+            raise InvalidInputError(
+                f"tensor {name!r}: {value.dtype} without a dimension is two numbers; reshape it to "
+                "(1,)"
+            )
+        shape = (*shape[:-1], shape[-1] * element.block_elements)
+    return ArrayTensor(_bits_of(value.detach()), element, shape)
+
+
+def _bits_of(value: Any) -> Any:
+    """A bool as its byte, of which a copy by torch would keep only whether it is 0."""
+    import torch
+
+    return value.view(torch.uint8) if value.dtype == torch.bool else value
+
+
+def memory_key(value: object) -> tuple[object, ...] | None:
+    """Equal for two tensors in memory that are one: same storage, offset, shape and stride.
+
+    None where that means nothing: no elements, or not in memory.
+    """
+    if isinstance(value, np.ndarray) and value.size:
+        address = value.__array_interface__["data"][0]
+        return "numpy", address, value.dtype.str, value.shape, value.strides
+    if is_torch(value) and value.numel() and str(value.layout) == "torch.strided":  # type: ignore[attr-defined]  # a torch tensor, told without importing torch
+        return _torch_key(value)
+    return None
+
+
+def _torch_key(value: Any) -> tuple[object, ...] | None:
+    address = value.untyped_storage().data_ptr()
+    place = str(value.device), value.storage_offset(), tuple(value.shape), tuple(value.stride())
+    # Conjugated or negated are other numbers in the same memory.
+    means = str(value.dtype), value.is_conj(), value.is_neg()
+    return ("torch", address, *means, *place) if address else None
+
+
+def array_of(data: memoryview | NDArray[Any], element: TensorType, shape: tuple[int, ...]) -> Any:
+    """The tensor as a numpy array of `element.units`, a view into `data`."""
+    return np.frombuffer(data, element.units).reshape(element.units_shape(shape))
+
+
+def torch_of(data: memoryview, element: TensorType, shape: tuple[int, ...]) -> Any:
+    """The tensor as a torch tensor that shares the (writable) memory of `data`.
+
+    Raises:
+        UnsupportedError: torch is not installed, or has no such type.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedError(
+            "torch is not installed: `pip install tensorrepo[torch]`, or ask for numpy arrays"
+        ) from error
+    dtype = getattr(torch, TORCH_NAMES.get(element.name, ""), None)
+    if dtype is None:
+        raise UnsupportedError(f"torch has no type {element.name}; ask for numpy arrays")
+    if element.block_elements > 1:
+        shape = element.units_shape(shape)
+    if not data.nbytes:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(shape)

@@ -1,1 +1,0 @@
-"""What columns hold: types, schemas, and values in memory."""

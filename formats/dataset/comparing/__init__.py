@@ -1,1 +1,0 @@
-"""What differs between two versions, row by row."""

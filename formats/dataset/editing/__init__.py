@@ -1,1 +1,0 @@
-"""How some rows of a dataset get other values."""

@@ -1,1 +1,0 @@
-"""Links and adopted files: data that stays where it is."""

@@ -1,0 +1,1 @@
+"""External data: linked values and adopted files that stay where they are."""

@@ -1,1 +1,0 @@
-"""How the changes of two sides are joined."""

@@ -1,0 +1,1 @@
+"""Metadata: root, leaves, page indexes, patches, deletions and row ids of a dataset."""

@@ -1,0 +1,146 @@
+"""Chunk layout: pages of several columns in one object.
+
+A chunk's payload is pages, column after column, each at a multiple of 64 bytes, then a footer that
+repeats what the page index says, so that a chunk without its index can be read and checked.
+
+    pages | footer: sections | footer_bytes u64 | xxh3_64 of the footer u64 | magic "TRPCHUNK"
+
+Source:
+    docs/spec/dataset.md, section "Chunk".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from tensorrepo.formats.dataset.metadata.index import (
+    ENTRIES,
+    TAGS,
+    ColumnPages,
+    column_sections,
+    decode_columns,
+)
+from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, TAG_BYTES
+from tensorrepo.formats.dataset.pages.sections import (
+    decode_sections,
+    encode_sections,
+    section_array,
+)
+from tensorrepo.repo.errors import CorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.pages.page import EncodedPage
+    from tensorrepo.formats.dataset.schema.types import Storage
+    from tensorrepo.repo.ids import Buffer
+
+CHUNK_BYTES = 64 << 20
+FOOTER_MAGIC = b"TRPF"
+TRAILER = Struct("<QQ8s")
+assert TRAILER.size == 24, "docs/spec/dataset.md promises a 24-byte trailer"
+TRAILER_MAGIC = b"TRPCHUNK"
+UIDS = 16  # section of the footer: u64 uids of the fragments whose pages are here
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkColumn:
+    """What one column puts into a chunk: its pages and the first row of each in its fragment."""
+
+    id: str
+    storage: Storage
+    pages: Sequence[EncodedPage]
+    first_rows: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaidChunk:
+    """A chunk ready to be stored: the parts of its pages, and where each page came to lie."""
+
+    parts: tuple[memoryview, ...]
+    columns: tuple[ColumnPages, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+
+def lay_out(columns: Sequence[ChunkColumn], chunk_number: int) -> LaidChunk:
+    """Place all pages, column after column.
+
+    Args:
+        columns: in the order of the page index's column table.
+        chunk_number: the chunk's place in the page index's chunk list.
+    """
+    parts: list[memoryview] = []
+    laid = []
+    offset = 0
+    for place, column in enumerate(columns):
+        entries = np.zeros(len(column.pages), PAGE_ENTRY)
+        tags = np.zeros((len(column.pages), TAG_BYTES), np.uint8)
+        for at, (page, first_row) in enumerate(zip(column.pages, column.first_rows, strict=True)):
+            entries[at] = page.entry
+            entries[at]["first_row"], entries[at]["offset"] = first_row, offset
+            tags[at] = np.frombuffer(page.tag, np.uint8)
+            parts.append(page.data.data)
+            offset += page.data.nbytes
+        entries["column"] = place
+        chunk = np.full(len(entries), chunk_number, np.uint32)
+        laid.append(ColumnPages(column.id, column.storage, entries, tags, chunk))
+    return LaidChunk(tuple(parts), tuple(laid))
+
+
+def encode_footer(columns: Sequence[ColumnPages], uids: Sequence[int]) -> bytes:
+    """What follows the pages of a chunk that is an object of its own."""
+    sections = column_sections(columns) | {
+        ENTRIES: np.concatenate([column.entries for column in columns]),
+        TAGS: np.concatenate([column.tags for column in columns]),
+        UIDS: np.array(uids, "<u8"),
+    }
+    footer = encode_sections(FOOTER_MAGIC, sections)
+    return footer + TRAILER.pack(len(footer), xxh3_64_intdigest(footer), TRAILER_MAGIC)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Footer:
+    """A chunk's own account of itself: per column id, storage, entries and tags."""
+
+    columns: tuple[tuple[str, Storage, NDArray[Any], NDArray[np.uint8]], ...]
+    uids: tuple[int, ...]
+
+
+def decode_footer(payload: Buffer) -> Footer:
+    """Read the footer of a whole chunk payload.
+
+    Raises:
+        CorruptError: it is not there, or not what it was.
+        UnsupportedError: made by a newer version.
+    """
+    view = memoryview(payload).cast("B")
+    if view.nbytes < TRAILER.size:
+        raise CorruptError(f"chunk: {view.nbytes} bytes are fewer than its trailer")
+    size, checksum, magic = TRAILER.unpack(view[-TRAILER.size :])
+    if magic != TRAILER_MAGIC or size > view.nbytes - TRAILER.size:
+        raise CorruptError(f"chunk: no trailer at its end, found magic {magic!r}")
+    footer = view[view.nbytes - TRAILER.size - size : view.nbytes - TRAILER.size]
+    if xxh3_64_intdigest(footer) != checksum:
+        raise CorruptError("chunk: the footer disagrees with its checksum")
+    sections = decode_sections(FOOTER_MAGIC, footer, "chunk footer")
+    entries = section_array(sections, ENTRIES, PAGE_ENTRY, "chunk footer")
+    tags = section_array(sections, TAGS, np.dtype("u1"), "chunk footer")
+    if len(tags) != TAG_BYTES * len(entries):
+        raise CorruptError("chunk footer: not as many tags as entries")
+    tags = tags.reshape(-1, TAG_BYTES)
+    columns = []
+    for record, storage in decode_columns(sections, "chunk footer"):
+        part = slice(record["first_entry"], record["first_entry"] + record["entries"])
+        columns.append((f"{record['id']:016x}", storage, entries[part], tags[part]))
+    uids = section_array(sections, UIDS, np.dtype("<u8"), "chunk footer").tolist()
+    return Footer(tuple(columns), tuple(uids))

@@ -1,0 +1,371 @@
+"""Editor of a dataset's tree: some fragments change in place, the rest is linked.
+
+Fragments neither come nor go here, so leaves keep their boundaries. In a leaf only the page indexes
+are written anew that cover a changed fragment, and of the rest what is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dataset.metadata.boundaries import (
+    MAX_BYTES,
+    ColumnPart,
+    FragmentPart,
+    IndexParts,
+    OpenSpan,
+)
+from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.manifest import (
+    HAS_DELETIONS,
+    HAS_PATCHES,
+    INLINE_DATA_BYTES,
+    Leaf,
+)
+from tensorrepo.formats.dataset.metadata.span_write import PatchPart, Room, SpanWriter, leaf_patches
+from tensorrepo.formats.dataset.metadata.tree_read import (
+    Links,
+    covering,
+    read_deletions,
+    read_index,
+    read_leaf,
+)
+from tensorrepo.formats.dataset.metadata.tree_write import Groups, known_entries, put_root, tallies
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.metadata.boundaries import ColumnTally, WaitingPage
+    from tensorrepo.formats.dataset.metadata.deletions import Deletions
+    from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, LeafEntry
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.schema.schema import Schema
+    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FragmentEdit:
+    """What becomes of one fragment.
+
+    Attributes:
+        deletions: all of its deleted rows; None: as they were.
+        pages: by column id, instead of those there are; patches of these columns go.
+        patches: by column id, laid over those there are.
+    """
+
+    deletions: Deletions | None = None
+    pages: Mapping[str, ColumnPart] = field(default_factory=dict)
+    patches: Mapping[str, PatchPart] = field(default_factory=dict)
+
+
+class TreeEditor:
+    """Changes fragments of `base`, from the first to the last. Used by one thread."""
+
+    def __init__(
+        self,
+        objects: ObjectSink,
+        base: StoredDataset,
+        schema: Schema,
+        groups: Groups,
+        storers: ThreadPoolExecutor,
+        waiting_bytes: int,
+    ) -> None:
+        """Begin.
+
+        Args:
+            objects: where to store.
+            base: what to change.
+            schema: of the result; a column more or less is a change too.
+            groups: of the result.
+            storers: threads that store chunks.
+            waiting_bytes: bound of the pages that wait for their chunk, and again of the chunks
+                that are on their way to the store.
+        """
+        self._objects = objects
+        self._base = base
+        self._schema = schema
+        self._groups = groups
+        self._tallies = tallies(schema, base)
+        self.spans = SpanWriter(objects, storers, waiting_bytes, self._count)
+        self._leaves: list[LeafEntry] = []
+        self._stored_bytes: NDArray[Any] = np.zeros(0, np.uint64)
+
+    @property
+    def tallies(self) -> dict[str, ColumnTally]:
+        """Statistics by column, to be put right by whoever knows better."""
+        return self._tallies
+
+    def keep(self) -> None:
+        """Leave the next leaf as it is."""
+        self._leaves.append(self._base.root.leaves[len(self._leaves)])
+
+    def edit(self, edits: Iterator[tuple[int, FragmentEdit]]) -> None:
+        """Change the next leaf.
+
+        Args:
+            edits: fragments, counted within the leaf and ascending, and what becomes of them. It is
+                asked for more while chunks are written, so that not all of it need be in memory.
+        """
+        number = len(self._leaves)
+        entry = self._base.root.leaves[number]
+        leaf, links = read_leaf(self._base.objects, self._base.links, entry)
+        fragments = leaf.fragments.copy()
+        self._stored_bytes = fragments["stored_bytes"]
+        last = number == len(self._base.root.leaves) - 1
+        room = _room_beside(leaf, last=last)
+        editor = _LeafEditor(self, leaf, links, room)
+        for at, each in edits:
+            editor.edit(at, each)
+        changed = editor.finish(fragments)
+        if _same(leaf, changed):
+            self._leaves.append(entry)
+        else:
+            self._leaves.append(self.spans.end_leaf(changed, last=last))
+
+    def finish(
+        self, properties: Mapping[str, Any] | None = None, lineage: Sequence[Any] | None = None
+    ) -> Link:
+        """Store the root; leaves that were not come to are kept."""
+        while len(self._leaves) < len(self._base.root.leaves):
+            self.keep()
+        root = self._base.root
+        return put_root(
+            self._objects,
+            self._schema,
+            self._groups,
+            self._tallies,
+            self._leaves,
+            root.properties if properties is None else properties,
+            root.lineage if lineage is None else lineage,
+        )
+
+    # -------------------------------------------------------------------------- for leaf editors
+
+    @property
+    def base(self) -> StoredDataset:
+        return self._base
+
+    @property
+    def groups(self) -> Groups:
+        return self._groups
+
+    @property
+    def live(self) -> frozenset[str]:
+        return frozenset(column.id for column in self._schema.columns)
+
+    def forget(self, part: ColumnPart, fragment: int) -> None:
+        """Count pages no more that others take the place of."""
+        entries = known_entries(part)
+        self._tallies[part.id].remove(entries)
+        self._stored_bytes[fragment] -= entries["stored_bytes"].sum()
+
+    def _count(self, column: str, page: WaitingPage) -> None:
+        self._tallies[column].add(page.encoded().entry, page.tile_bytes)
+        stored_bytes = int(page.encoded().entry["stored_bytes"]) + page.tile_bytes
+        self._stored_bytes[page.fragment] += stored_bytes
+
+
+class _LeafEditor:
+    """One leaf while it is changed."""
+
+    def __init__(self, tree: TreeEditor, leaf: Leaf, links: Links, room: Room) -> None:
+        self._tree = tree
+        self._leaf = leaf
+        self._links = links
+        self._room = room
+        self._group_of = {name: group[0] for group in tree.groups for name in group}
+        self._groups: dict[str, _GroupEditor] = {}
+        self._deletions: dict[int, Deletions] = {}
+        self._patches: dict[str, dict[int, PatchPart]] = {}
+        self._waiting_bytes = 0  # of patches
+        self._replaced: dict[str, set[int]] = {}
+
+    def edit(self, at: int, edit: FragmentEdit) -> None:
+        if edit.deletions is not None:
+            self._deletions[at] = edit.deletions
+        by_group: dict[str, list[ColumnPart]] = {}
+        for column, part in edit.pages.items():
+            by_group.setdefault(self._group_of[column], []).append(part)
+            self._replaced.setdefault(column, set()).add(at)
+        for group, parts in by_group.items():
+            if group not in self._groups:
+                self._groups[group] = _GroupEditor(
+                    self._tree, self._leaf, self._links, group, self._room
+                )
+            self._groups[group].replace(at, parts)
+        for column, patch in edit.patches.items():
+            self._patches.setdefault(column, {})[at] = patch
+            self._waiting_bytes += _waiting_bytes(patch)
+        if self._waiting_bytes > self._tree.spans.waiting_bytes:
+            self._store_patches()
+        self._tree.spans.store_full([each.open for each in self._groups.values() if each.open])
+
+    def _store_patches(self) -> None:
+        """Memory would not hold all patches of the leaf until it ends."""
+        uids = self._leaf.fragments["uid"].tolist()
+        self._patches = {
+            column: self._tree.spans.store_patches(column, parts, uids)
+            for column, parts in self._patches.items()
+        }
+        self._waiting_bytes = 0
+
+    def finish(self, fragments: NDArray[Any]) -> Leaf:
+        """The leaf as it became; `fragments` are its records, to be brought up to date."""
+        leaf = self._leaf
+        uids = fragments["uid"].tolist()
+        indexes: list[FragmentSpan] = []
+        for group in self._tree.groups:
+            if group[0] in self._groups:
+                indexes += self._groups[group[0]].finish()
+            else:
+                indexes += [span for span in leaf.indexes if span.group == group[0]]
+        patches = self._end_patches(fragments, uids)
+        deletions = self._end_deletions(fragments, uids)
+        return Leaf(fragments, tuple(indexes), deletions, patches, leaf.runs)
+
+    def _end_deletions(
+        self, fragments: NDArray[Any], uids: Sequence[int]
+    ) -> tuple[FragmentSpan, ...]:
+        if not self._deletions:
+            return self._leaf.deletions
+        every = read_deletions(self._tree.base.objects, self._leaf, self._links)
+        every |= self._deletions
+        for at, each in self._deletions.items():
+            fragments["deleted"][at] = each.deleted
+            fragments["flags"][at] |= HAS_DELETIONS
+        return tuple(self._tree.spans.end_deletions(every, uids, self._room))
+
+    def _end_patches(
+        self, fragments: NDArray[Any], uids: Sequence[int]
+    ) -> tuple[FragmentSpan, ...]:
+        leaf, tree = self._leaf, self._tree
+        touched = self._patches.keys() | self._replaced.keys()
+        kept = [span for span in leaf.patches if span.group in tree.live - touched]
+        known = leaf_patches(tree.base.objects, leaf, self._links, tree.live & touched)
+        spans = {column: [span for span in kept if span.group == column] for column in tree.live}
+        for column in sorted(touched):
+            every = dict(known.get(column, {}))
+            for at in self._replaced.get(column, ()):
+                for part in every.pop(at, ()):
+                    tree.forget(part.column, at)
+            for at, part in self._patches.get(column, {}).items():
+                every[at] = (*every.get(at, ()), part)
+                fragments["flags"][at] |= HAS_PATCHES
+            spans[column] = tree.spans.end_patches(column, every, uids, self._room)
+        return tuple(span for column in sorted(spans) for span in spans[column])
+
+
+class _GroupEditor:
+    """The page indexes of one column group in one leaf, while some of their pages change."""
+
+    def __init__(self, tree: TreeEditor, leaf: Leaf, links: Links, group: str, room: Room) -> None:
+        self._tree = tree
+        self._uids = leaf.fragments["uid"].tolist()
+        self._links = links
+        self._group = group
+        self._room = room
+        self._todo = covering(leaf.indexes, group, len(leaf.fragments))
+        self._parts: IndexParts | None = None  # of the span that is written anew
+        self._start = self._next = self._stop = 0  # fragments: of that span, and how far it got
+        self._done: list[FragmentSpan] = []
+        self.open: OpenSpan | None = None
+
+    def replace(self, at: int, columns: Sequence[ColumnPart]) -> None:
+        self._reach(at)
+        known = FragmentPart(())
+        if self._parts is not None:
+            known = self._parts.of(at - self._start, at - self._start + 1)
+        for column in known.columns:
+            if any(column.id == new.id for new in columns):
+                self._tree.forget(column, at)
+        self._put(at, known.replaced(columns))
+        self._next = at + 1
+
+    def finish(self) -> list[FragmentSpan]:
+        self._pass_on(self._stop)
+        self._end_open()
+        self._done += [span for _, _, span in self._todo if span is not None]
+        return self._done
+
+    def _reach(self, at: int) -> None:
+        """Go on to fragment `at`, keeping what lies before it."""
+        while at >= self._stop:
+            self._pass_on(self._stop)
+            start, stop, span = self._todo.pop(0)
+            if at >= stop and span is not None:
+                self._end_open()
+                self._done.append(span)
+            elif span is not None:
+                self._end_open()
+                index, _ = read_index(self._tree.base.objects, span, self._links)
+                self._parts = IndexParts(index, self._tree.live)
+            else:
+                self._parts = None
+            self._start, self._stop = start, stop
+            self._next = start if at < stop else stop
+        self._pass_on(at)
+
+    def _pass_on(self, stop: int) -> None:
+        """Put fragments up to `stop` in as they are."""
+        parts = self._parts
+        if parts is not None and stop > self._next:
+            low, high = self._next - self._start, stop - self._start
+            if parts.are_laid:
+                self._put_laid(parts.of(low, high), parts.sizes[low:high])
+            else:
+                for at in range(low, high):
+                    self._put(self._start + at, parts.of(at, at + 1))
+        if stop >= self._stop:
+            self._parts = None
+        self._next = max(self._next, stop)
+
+    def _put_laid(self, part: FragmentPart, sizes: Sequence[int]) -> None:
+        """Put in several fragments at once, from the next one on."""
+        first = self._next
+        fits = self.open is not None and self.open.cuts.bytes + sum(sizes) <= MAX_BYTES
+        if self.open is None or not fits or not self.open.takes(part, first):
+            self._end_open()
+            self.open = OpenSpan(self._group, first)
+        self.open.add_laid(part, self._uids[first : first + len(sizes)], sizes)
+
+    def _put(self, at: int, part: FragmentPart) -> None:
+        if self.open is None or not self.open.takes(part, at) or self._is_full(part):
+            self._end_open()
+            self.open = OpenSpan(self._group, at)
+        self.open.add_fragment(self._uids[at], at, part)
+
+    def _is_full(self, part: FragmentPart) -> bool:
+        return self.open is not None and self.open.cuts.must_end_before(part.index_bytes)
+
+    def _end_open(self) -> None:
+        if self.open is not None:
+            self._done.append(self._tree.spans.end_index(self.open, self._room))
+            self.open = None
+
+
+def _waiting_bytes(patch: PatchPart) -> int:
+    pages = patch.column.pages
+    return 0 if isinstance(pages, ColumnPages) else sum(page.raw_bytes for page in pages)
+
+
+def _room_beside(leaf: Leaf, *, last: bool) -> Room:
+    """What may stand inline in a changed leaf, beside what stands there."""
+    room = Room(pages=INLINE_DATA_BYTES if last else INLINE_DATA_BYTES // 4)
+    inline = sum(span.payload.nbytes for span in leaf.spans if isinstance(span.payload, memoryview))
+    room.payloads = max(room.payloads - inline, room.payloads // 2)
+    return room
+
+
+def _same(one: Leaf, two: Leaf) -> bool:
+    pairs = zip(one.spans, two.spans, strict=False)
+    return (
+        len(one.spans) == len(two.spans)
+        and bool((one.fragments == two.fragments).all())
+        and all(old is new or old.payload == new.payload for old, new in pairs)
+    )

@@ -1,0 +1,1 @@
+"""Reading of pages and rows, proved."""

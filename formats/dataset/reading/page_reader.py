@@ -1,0 +1,466 @@
+"""Verified pages of one column, and the LRU cache of those that were read from a store.
+
+A page is proved before anything of it is returned. Bytes mapped from a local disk are compared
+with their xxh3, once per page and process: that finds damage. Bytes that come from a store are
+compared with their truncated BLAKE3, which a hostile store cannot forge, and the last ones read
+are kept. What a page holds is given as the schema says: converted where the column was widened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from tensorrepo.formats.dataset.pages.page import (
+    PAGE_FOREIGN,
+    PAGE_PLAIN,
+    PAGE_TILES,
+    decode_page,
+    verify_page,
+)
+from tensorrepo.formats.dataset.pages.tile_io import TileRange, TileSource, read_rows
+from tensorrepo.formats.dataset.pages.tiles import decode_tile_table
+from tensorrepo.formats.dataset.reading.overlay import RowPiece, by_page, collect, overlay, repeated
+from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
+from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues, TiledValues
+from tensorrepo.formats.dataset.schema.widen import convert_values
+from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tensorrepo.repo.objects.envelope import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.metadata.index import ColumnIndex
+    from tensorrepo.repo.objects.envelope import ObjectSource
+
+
+_V = TypeVar("_V")
+
+
+class LimitedCache(Generic[_V]):
+    """The values used last, within a limit in bytes. Thread-safe."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._items: OrderedDict[object, tuple[_V, int]] = OrderedDict()
+        self._loading: dict[tuple[int, object], Future[_V]] = {}
+        self._lock = Lock()
+
+    def get(self, key: object) -> _V | None:
+        with self._lock:
+            found = self._items.get(key)
+            if found is None:
+                return None
+            self._items.move_to_end(key)
+            return found[0]
+
+    def put(self, key: object, value: _V, size: int) -> None:
+        with self._lock:
+            if key in self._items or size > self._limit_bytes:
+                return
+            self._items[key] = value, size
+            self._bytes += size
+            while self._bytes > self._limit_bytes:
+                self._bytes -= self._items.popitem(last=False)[1][1]
+
+    def drop(self, key: object) -> None:
+        with self._lock:
+            self._bytes -= self._items.pop(key, (None, 0))[1]
+
+    def get_or_load(self, key: object, load: Callable[[], tuple[_V, int]]) -> _V:
+        """The value of `key`; `load` gives it and its bytes, once for all who ask meanwhile."""
+        found = self.get(key)
+        if found is not None:
+            return found
+        # A forked process has the keys of threads that it does not have: nobody answers there.
+        loading = (os.getpid(), key)
+        with self._lock:
+            other = self._loading.get(loading)
+            if other is None:
+                self._loading[loading] = mine = Future[_V]()
+        if other is not None:
+            return other.result()
+        try:
+            value, size = load()
+            self.put(key, value, size)
+            mine.set_result(value)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._loading[loading]
+        return value
+
+
+READ_THREADS = 16
+AHEAD_BYTES = 32 << 20  # read ahead of a scan
+CACHE_BYTES = 64 << 20
+
+# Reads all rows of a page that lies in a foreign file, verified: given the link of the object that
+# says where they are, the column's id, the page's entry and the form that it is stored in.
+ForeignPage = Callable[[Link, str, "NDArray[Any]", Storage], ColumnValues]
+
+
+class DecodedPageCache:
+    """What was last read from a store: decoded pages, and row tables for single rows."""
+
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
+        self.pages: LimitedCache[ColumnValues] = LimitedCache(limit_bytes * 3 // 4)
+        self.tables: LimitedCache[Any] = LimitedCache(limit_bytes // 4)
+
+
+class PageReader:
+    """Reads pages of one column. Thread-safe: what it remembers is only ever added to.
+
+    Rows are physical ones: deleted rows count.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectSource,
+        index: ColumnIndex,
+        name: str,
+        cache: DecodedPageCache,
+        foreign: ForeignPage | None = None,
+    ) -> None:
+        """Open a column.
+
+        Args:
+            objects: where its chunks are.
+            index: where its pages are.
+            name: of the column, for errors.
+            cache: shared by the columns of a dataset.
+            foreign: reads pages that lie in foreign files; None: they are refused.
+        """
+        self.index = index
+        self.objects = objects
+        self.cache = cache
+        self.verified = np.zeros(index.pages, np.bool_)  # of pages in memory
+        # xxh3 of the row sums of pages in memory that a stream has proved; 0: not yet.
+        self.proved_sums = np.zeros(index.pages, np.uint64)
+        self.patches: PageReader | None = None
+        if index.patches is not None:
+            self.patches = PageReader(objects, index.patches.pages, name, cache, foreign)
+        self._name = name
+        self._foreign = foreign
+        self._token = object()  # tells this reader's pages from those of others in the cache
+
+    def bytes(self, page: int) -> memoryview:
+        """The stored bytes of one page, proved; read-only.
+
+        Raises:
+            CorruptError: names column, page and object.
+            UnsupportedError: the page has no bytes of ours: a default, or a foreign file.
+        """
+        if self.link(page) is None or self.is_foreign(page):
+            raise UnsupportedError(
+                f"column {self._name!r}, page {page} has no bytes of its own: read its values"
+            )
+        view = self._mapped(page)
+        return self._fetched(page) if view is None else view
+
+    def values(self, page: int) -> ColumnValues:
+        """All rows of one page: read-only views where it is stored as it is wanted."""
+        start, stop = self.index.first_row[page : page + 2].tolist()
+        return self._patched(self.unpatched(page), start, stop)
+
+    def unpatched(self, page: int) -> ColumnValues:
+        """The same without the patches that lie over it."""
+        if self.link(page) is None:
+            return repeated(self.default(page), int(self.index.entries["rows"][page]))
+        if self.is_tiled(page):
+            return self.tiled_rows(page, np.arange(int(self.index.entries["rows"][page])))
+        if self._is_view(page):
+            view = self._mapped(page)
+            if view is not None:
+                return self._decoded(page, view)
+        return self.cache.pages.get_or_load(self.key(page), lambda: self._load(page))
+
+    def range(self, start: int, stop: int) -> list[ColumnValues]:
+        """Rows ``[start, stop)`` page by page, as views."""
+        if start >= stop:
+            return []
+        low, last = self.index.page_of(np.array([start, stop - 1])).tolist()
+        return list(self._ahead(range(low, last + 1), lambda page: self._part(page, start, stop)))
+
+    def scan(self, pages: Sequence[int], *, patched: bool = True) -> Iterator[ColumnValues]:
+        """The values of many pages, in order; those in a store are read ahead in parallel."""
+        return self._ahead(pages, self.values if patched else self.unpatched)
+
+    def take(self, rows: NDArray[np.int64]) -> ColumnValues:
+        """Some rows in the order asked for, a copy; reads every page of theirs as a whole."""
+        pieces = []
+        for page, places in by_page(self.index.page_of(rows)):
+            within = rows[places] - self.index.first_row[page]
+            pieces.append(RowPiece(self.values(page), within, places))
+        return collect(pieces, len(rows)) if pieces else empty_values(self.index)
+
+    def _ahead(
+        self, pages: Sequence[int], read: Callable[[int], ColumnValues]
+    ) -> Iterator[ColumnValues]:
+        """`read` of each page, in order; of those in a store in parallel, some bytes ahead."""
+        if len(pages) < 2 or not self._any_is_far(pages):
+            yield from map(read, pages)
+            return
+        threads = ThreadPoolExecutor(READ_THREADS, "read")
+        try:
+            ahead: deque[tuple[Future[ColumnValues], int]] = deque()
+            held = 0
+            for page in pages:
+                size = int(self.row_bytes(page) * int(self.index.entries["rows"][page]))
+                while ahead and held + size > AHEAD_BYTES:
+                    first, first_bytes = ahead.popleft()
+                    held -= first_bytes
+                    yield first.result()
+                ahead.append((threads.submit(read, page), size))
+                held += size
+            for last, _ in ahead:
+                yield last.result()
+        finally:
+            # Not waiting: a generator that was left may be collected on any thread, one of its own
+            # pool included, which would then wait for itself.
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    # -------------------------------------------------------------------------- one page
+
+    def link(self, page: int) -> Link | memoryview | None:
+        """Where the page lies, as the index says it."""
+        return self.index.chunks[int(self.index.chunk[page])]
+
+    def row_bytes(self, page: int) -> float:
+        """What a row of the page takes in memory: the average, of tiled ones the largest."""
+        entry = self.index.entries[page]
+        if self.link(page) is None:
+            return self.default(page).nbytes
+        if self.is_tiled(page):
+            return int(entry["max"])
+        return max(int(entry["stored_bytes"]), int(entry["raw_bytes"])) / max(1, int(entry["rows"]))
+
+    def key(self, page: int) -> tuple[object, int]:
+        """What the page is called in caches."""
+        return self._token, page
+
+    def storage(self, page: int) -> Storage:
+        """The form in which the page is stored."""
+        return self.index.storages[int(self.index.stored_as[page])]
+
+    def is_foreign(self, page: int) -> bool:
+        return int(self.index.entries["codec"][page]) == PAGE_FOREIGN
+
+    def is_tiled(self, page: int) -> bool:
+        return int(self.index.entries["codec"][page]) == PAGE_TILES
+
+    def payload(self, chunk: int) -> memoryview | None:
+        """The payload of a chunk that lies in memory or on a local disk; NOT proved."""
+        place = self.index.chunks[chunk]
+        if place is None or isinstance(place, memoryview):
+            return place
+        return self.objects.map(place)
+
+    @cached_property
+    def is_far(self) -> bool:
+        """Whether pages must be asked of a store, which maps all chunks or none, or elsewhere."""
+        links = (chunk for chunk in self.index.chunks if isinstance(chunk, Link))
+        link = next(links, None)
+        if link is None or (self.index.entries["codec"] == PAGE_FOREIGN).any():
+            return link is not None
+        return self.objects.map(link) is None
+
+    def is_kept(self, page: int) -> bool:
+        """Whether a page from a store is remembered."""
+        return self.cache.pages.get(self.key(page)) is not None
+
+    def default(self, page: int) -> ColumnValues:
+        """The one row that all rows of a page that is nowhere have."""
+        if self.index.default is None:
+            raise self.located(page, CorruptError("rows without a page, and no default"))
+        return self.index.default
+
+    def converted(self, values: ColumnValues, stored: Storage) -> ColumnValues:
+        """Values as the schema says, given the form that they were stored in."""
+        return convert_values(values, stored, self.index.storage)
+
+    def _part(self, page: int, start: int, stop: int) -> ColumnValues:
+        """Those rows of a page that lie in ``[start, stop)``, counted in the dataset."""
+        first, end = self.index.first_row[page : page + 2].tolist()
+        start, stop = max(start, first), min(stop, end)
+        if self.link(page) is None:
+            values = repeated(self.default(page), stop - start)
+        elif self.is_tiled(page):
+            values = self.tiled_rows(page, np.arange(start - first, stop - first))
+        else:
+            values = self.unpatched(page).slice(start - first, stop - first)
+        return self._patched(values, start, stop)
+
+    def _patched(self, values: ColumnValues, start: int, stop: int) -> ColumnValues:
+        """`values` of rows ``[start, stop)`` with their patches laid over them."""
+        patches = self.index.patches
+        if patches is None or self.patches is None:
+            return values
+        low, high = np.searchsorted(patches.rows, [start, stop]).tolist()
+        if low == high:
+            return values
+        found = self.patches.take(patches.source[low:high])
+        return overlay(values, patches.rows[low:high] - start, found)
+
+    # ---------------------------------------------------------------------------- tiles
+
+    def tile_table(self, page: int) -> TiledValues:
+        """Which tiles the rows of a page have, proved."""
+
+        def load() -> tuple[TiledValues, int]:
+            entry, chunks = self.index.entries[page], len(self.index.tiles[page])
+            try:
+                table = decode_tile_table(self.bytes(page), entry, self.storage(page), chunks)
+            except CorruptError as error:
+                raise self.located(page, error) from error
+            return table, int(entry["raw_bytes"])
+
+        found: TiledValues = self.cache.tables.get_or_load(self.key(page), load)
+        return found
+
+    def tile_source(self, page: int) -> TileSource:
+        """Where the tiles of a page are read from."""
+        index, places = self.index, self.index.tiles[page]
+        near = {place: self.payload(place) for place in places}
+        if all(payload is not None for payload in near.values()):
+
+            def mapped(ranges: Sequence[TileRange]) -> list[memoryview]:
+                payloads = [near[places[each.chunk]] or memoryview(b"") for each in ranges]
+                pairs = zip(payloads, ranges, strict=True)
+                return [payload[each.start : each.stop].toreadonly() for payload, each in pairs]
+
+            return TileSource(mapped, check_tags=False)
+
+        def fetched(ranges: Sequence[TileRange]) -> list[memoryview]:
+            wanted = [ByteRange(places[each.chunk], each.start, each.stop) for each in ranges]
+            return fetch(self.objects, index.chunks, wanted, gap_bytes=0)  # joined already
+
+        return TileSource(fetched)
+
+    def tiled_rows(self, page: int, rows: NDArray[np.int64]) -> ColumnValues:
+        """Whole rows of a page of tiles, counted within it, in the order asked for."""
+        table, stored = self.tile_table(page), self.storage(page)
+        try:
+            values = read_rows(table, rows, stored, self.tile_source(page))
+        except CorruptError as error:
+            raise self.located(page, error) from error
+        return self.converted(values, stored)
+
+    # ---------------------------------------------------------------------------- parts
+
+    def _any_is_far(self, pages: Sequence[int]) -> bool:
+        chosen = np.asarray(pages)
+        if (self.index.entries["codec"][chosen] == PAGE_FOREIGN).any():
+            return True
+        chunks = np.unique(self.index.chunk[chosen]).tolist()
+        return any(
+            self.index.chunks[chunk] is not None and self.payload(chunk) is None for chunk in chunks
+        )
+
+    def _is_view(self, page: int) -> bool:
+        """Whether decoding gives nothing but a view, so that there is nothing to remember."""
+        entry = self.index.entries[page]
+        plain = int(entry["codec"]) == PAGE_PLAIN and not int(entry["nulls"])
+        storage = self.index.storage
+        return plain and storage.layout is ColumnLayout.FIXED and self.storage(page) == storage
+
+    def _load(self, page: int) -> tuple[ColumnValues, int]:
+        """A page's values, and the bytes that they hold in memory."""
+        entry = self.index.entries[page]
+        if self.is_foreign(page):
+            values = self._from_foreign(page)
+            return values, values.nbytes
+        view = self._mapped(page)
+        values = self._decoded(page, self._fetched(page) if view is None else view)
+        if view is not None and int(entry["codec"]) == PAGE_PLAIN:
+            return values, 32 * values.rows  # a row table; the rest is a view of the map
+        return values, max(values.nbytes, int(entry["raw_bytes"]))
+
+    def _mapped(self, page: int) -> memoryview | None:
+        """A page that lies in memory or on a local disk, proved; None elsewhere."""
+        index = self.index
+        payload = self.payload(int(index.chunk[page]))
+        if payload is None:
+            return None
+        start = int(index.entries["offset"][page])
+        stop = start + int(index.entries["stored_bytes"][page])
+        # Read-only: the map is private but shared by all readers of this process.
+        view = payload[start:stop].toreadonly()
+        if not self.verified[page]:
+            try:
+                verify_page(view, index.entries[page])
+            except CorruptError as error:
+                raise self.located(page, error) from error
+            self.verified[page] = True
+        return view
+
+    def _fetched(self, page: int) -> memoryview:
+        index = self.index
+        chunk = self.link(page)
+        assert isinstance(chunk, Link), "inline pages are in memory"
+        start = int(index.entries["offset"][page])
+        stop = start + int(index.entries["stored_bytes"][page])
+        try:
+            data = self.objects.read_checked(chunk, start, stop, index.tags[page].tobytes())
+        except CorruptError as error:
+            raise self.located(page, error) from error
+        return memoryview(data).toreadonly()
+
+    def _decoded(self, page: int, data: memoryview) -> ColumnValues:
+        stored = self.storage(page)
+        try:
+            values = decode_page(data, self.index.entries[page], stored)
+        except CorruptError as error:
+            raise self.located(page, error) from error
+        return self.converted(values, stored)
+
+    def _from_foreign(self, page: int) -> ColumnValues:
+        chunk, stored, entry = self.link(page), self.storage(page), self.index.entries[page]
+        if self._foreign is None:
+            raise UnsupportedError(
+                f"column {self._name!r}, page {page} lies in a foreign file, which this reader "
+                "was not given the means to read. Open the dataset through its repository, or "
+                "run `tensorrepo compact` where the file is."
+            )
+        if not isinstance(chunk, Link):
+            raise self.located(page, CorruptError("a foreign page without the object that says it"))
+        values = self._foreign(chunk, self.index.id, entry, stored)
+        if values.rows != int(entry["rows"]):
+            raise self.located(
+                page, CorruptError(f"expected {entry['rows']} rows, found {values.rows}")
+            )
+        return self.converted(values, stored)
+
+    def located(self, page: int, error: CorruptError) -> CorruptError:
+        """`error`, saying where the page lies."""
+        chunk = self.link(page)
+        place = f"chunk {chunk.digest:.12}" if isinstance(chunk, Link) else "the metadata"
+        rows = self.index.first_row[page : page + 2].tolist()
+        return CorruptError(
+            f"column {self._name!r}, page {page} (rows {rows[0]} to {rows[-1]}) in {place}: {error}"
+        )
+
+
+def empty_values(index: ColumnIndex) -> ColumnValues:
+    """No rows of a column."""
+    storage = index.storage
+    if storage.layout is ColumnLayout.TILED:
+        dims = np.zeros((0, storage.unknown_dims), np.uint32) if storage.stores_dims else None
+        none = np.zeros(0, storage.element)
+        return RaggedValues(np.zeros(1, np.int64), none, storage.shape, dims)
+    entry: Any = np.zeros((), index.entries.dtype)
+    entry["raw_bytes"] = 64
+    return decode_page(memoryview(bytes(64)), entry, storage)

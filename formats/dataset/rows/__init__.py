@@ -1,1 +1,0 @@
-"""Reading pages and rows, proved."""

@@ -1,0 +1,1 @@
+"""Schema: column types, values in memory, and their forms in Arrow, numpy and JSON."""

@@ -1,0 +1,322 @@
+"""Arrow arrays of column values, both ways.
+
+Without a copy wherever the bytes lie alike: numbers, tensors, text and bytes both ways. Bools are
+bits in Arrow and bytes here, so they are converted. Tiled tensors look like any others in Arrow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorrepo.formats.dataset.schema.arrow_types import (
+    FixedTensorType,
+    RaggedTensorType,
+    arrow_type,
+    element_type,
+    is_foreign,
+    is_list,
+    is_text,
+)
+from tensorrepo.formats.dataset.schema.types import (
+    ClassLabel,
+    ColumnLayout,
+    ColumnType,
+    Storage,
+    storage_of,
+)
+from tensorrepo.formats.dataset.schema.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    RaggedValues,
+    as_fixed,
+    as_ragged,
+    concat,
+    offsets_of,
+    row_shapes,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_V = TypeVar("_V", BinaryValues, RaggedValues)
+
+
+# ------------------------------------------------------------------------------ to Arrow
+
+
+def to_arrow_array(column_type: ColumnType, values: ColumnValues) -> pa.Array:
+    """All rows as one Arrow array of type `arrow_type(column_type)`."""
+    target = arrow_type(column_type)
+    mask = None if values.valid is None else pa.array(~values.valid)
+    if isinstance(values, BinaryValues):
+        return _binary_to_arrow(target, values)
+    if isinstance(values, RaggedValues):
+        if None in values.shape:
+            return _ragged_to_arrow(target, values, mask)
+        values = as_fixed(values)
+    flat = np.ascontiguousarray(values.values).reshape(-1)
+    if isinstance(target, FixedTensorType):
+        storage = _fixed_binary(target.storage_type, flat, values)
+        return pa.ExtensionArray.from_storage(target, storage)
+    if isinstance(target, pa.FixedShapeTensorType) or pa.types.is_fixed_size_list(target):
+        lists = target.storage_type if isinstance(target, pa.BaseExtensionType) else target
+        elements = pa.array(flat) if len(flat) else pa.array([], lists.value_type)
+        # Not from_arrays: it divides by the length of a row.
+        storage = pa.Array.from_buffers(
+            lists, values.rows, [_bits(values.valid)], _nulls(values), children=[elements]
+        )
+        if lists is target:
+            return storage
+        return pa.ExtensionArray.from_storage(target, storage)
+    if pa.types.is_timestamp(target):
+        return pa.Array.from_buffers(
+            target, values.rows, [_bits(values.valid), pa.py_buffer(flat)], _nulls(values)
+        )
+    return pa.array(flat, mask=None if values.valid is None else ~values.valid)
+
+
+def _bits(valid: NDArray[np.bool_] | None) -> pa.Buffer | None:
+    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _nulls(values: ColumnValues) -> int:
+    return 0 if values.valid is None else values.rows - int(np.count_nonzero(values.valid))
+
+
+def _fixed_binary(target: pa.DataType, flat: NDArray[Any], values: ColumnValues) -> pa.Array:
+    buffers = [_bits(values.valid), pa.py_buffer(flat)]
+    return pa.Array.from_buffers(target, values.rows, buffers, _nulls(values))
+
+
+def _binary_to_arrow(target: pa.DataType, values: BinaryValues) -> pa.Array:
+    if isinstance(target, pa.BaseExtensionType):
+        storage = _binary_to_arrow(target.storage_type, values)
+        return pa.ExtensionArray.from_storage(target, storage)
+    offsets = np.ascontiguousarray(values.offsets)
+    buffers = [_bits(values.valid), pa.py_buffer(offsets), pa.py_buffer(values.data)]
+    return pa.Array.from_buffers(target, values.rows, buffers, _nulls(values))
+
+
+def _ragged_to_arrow(target: pa.DataType, values: RaggedValues, mask: pa.Array) -> pa.Array:
+    elements = _elements_to_arrow(values.elements)
+    lists = target.storage_type.field(0).type if isinstance(target, RaggedTensorType) else target
+    offsets = pa.array(np.ascontiguousarray(values.offsets))
+    data = pa.LargeListArray.from_arrays(
+        offsets, elements, type=lists, mask=None if isinstance(target, RaggedTensorType) else mask
+    )
+    if not isinstance(target, RaggedTensorType):
+        return data
+    shapes = row_shapes(values)
+    dims = pa.FixedSizeListArray.from_arrays(
+        pa.array(shapes.reshape(-1)), type=target.storage_type.field(1).type
+    )
+    fields = [target.storage_type.field(0), target.storage_type.field(1)]
+    storage = pa.StructArray.from_arrays([data, dims], fields=fields, mask=mask)
+    return pa.ExtensionArray.from_storage(target, storage)
+
+
+def _elements_to_arrow(elements: NDArray[Any]) -> pa.Array:
+    flat = np.ascontiguousarray(elements)
+    if is_foreign(flat.dtype.name):
+        kind = element_type(flat.dtype.name)
+        return pa.Array.from_buffers(kind, len(flat), [None, pa.py_buffer(flat)], 0)
+    return pa.array(flat)
+
+
+# ------------------------------------------------------------------------------ from Arrow
+
+
+def from_arrow_array(
+    column_type: ColumnType, array: pa.Array | pa.ChunkedArray
+) -> ColumnValues | None:
+    """The values of an Arrow array for a column of this type.
+
+    Returns:
+        None where Arrow cannot convert every row: the caller names the row.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        parts = [from_arrow_array(column_type, chunk) for chunk in array.chunks or [_none(array)]]
+        found = [part for part in parts if part is not None]
+        return concat(found) if len(found) == len(parts) else None
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if isinstance(column_type, ClassLabel) and is_text(array.type):
+        array = _numbers_of(column_type, array)
+        if array is None:
+            return None
+    target = arrow_type(column_type)
+    try:
+        array = array if array.type == target else _cast(array, target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return None
+    storage = storage_of(column_type)
+    if storage.layout is not ColumnLayout.TILED:
+        return _decode(storage, array)
+    plain = ColumnLayout.RAGGED if None in storage.shape else ColumnLayout.FIXED
+    values = _decode(Storage(plain, storage.dtype, storage.shape), array)
+    return as_ragged(values, storage) if isinstance(values, FixedValues) else values
+
+
+def _none(array: pa.ChunkedArray) -> pa.Array:
+    return pa.array([], array.type)
+
+
+def _numbers_of(column_type: ClassLabel, names: pa.Array) -> pa.Array | None:
+    numbers = pc.index_in(names, pa.array(column_type.names, names.type))
+    return numbers if numbers.null_count == names.null_count else None
+
+
+def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """`array` as `target`; tensors and lists by way of their storage."""
+    if isinstance(array, pa.ExtensionArray):
+        # Bytes of the same width may well be elements of another type.
+        if isinstance(array.type, FixedTensorType | RaggedTensorType):
+            raise pa.ArrowTypeError(f"{array.type} is not {target}")
+        array = array.storage
+    if isinstance(target, pa.BaseExtensionType):
+        storage = _cast(array, target.storage_type)
+        return pa.ExtensionArray.from_storage(target, storage)
+    if pa.types.is_fixed_size_list(target):
+        return _cast_fixed_list(array, target)
+    if is_text(target) and not is_text(array.type):
+        raise pa.ArrowTypeError(f"{array.type} is no text")
+    if pa.types.is_fixed_size_binary(target) and not pa.types.is_fixed_size_binary(array.type):
+        raise pa.ArrowTypeError(f"{array.type} is not {target}")
+    if pa.types.is_large_binary(target) and is_text(array.type):
+        raise pa.ArrowTypeError("text is not bytes")
+    if is_list(target) and not is_list(array.type):
+        raise pa.ArrowTypeError(f"{array.type} is no list")
+    return array.cast(target)
+
+
+def _cast_fixed_list(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Nested fixed-size lists, flattened to one level of `target`."""
+    rows, valid = len(array), array.is_valid()
+    size = 1
+    while pa.types.is_fixed_size_list(array.type):
+        width = array.type.list_size
+        array = array.values.slice(array.offset * width, len(array) * width)
+        size *= width
+    if size != target.list_size or len(array) != rows * size or array.null_count:
+        raise pa.ArrowTypeError(f"rows of {size} elements are not {target.list_size}")
+    mask = pc.invert(valid) if pc.any(pc.invert(valid)).as_py() else None
+    elements = array.cast(target.value_type)
+    return pa.FixedSizeListArray.from_arrays(elements, type=target, mask=mask)
+
+
+def _decode(storage: Storage, array: pa.Array) -> ColumnValues | None:
+    valid = None
+    if array.null_count:
+        valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    match storage.layout:
+        case ColumnLayout.BINARY:
+            return _decode_binary(array, valid)
+        case ColumnLayout.FIXED:
+            return _decode_fixed(storage, array, valid)
+        case _:
+            return _decode_ragged(storage, array, valid)
+
+
+def _decode_fixed(
+    storage: Storage, array: pa.Array, valid: NDArray[np.bool_] | None
+) -> FixedValues | None:
+    shape = (len(array), *storage.row_shape)
+    if pa.types.is_fixed_size_list(array.type):
+        width = array.type.list_size
+        elements = array.values.slice(array.offset * width, len(array) * width)
+        if elements.null_count and (valid is None or elements.null_count > width * (~valid).sum()):
+            return None
+        flat = _elements(elements, storage)
+    else:
+        flat = _elements(array, storage)
+    values = flat.reshape(shape)
+    if valid is not None:
+        values = values.copy()
+        values[~valid] = 0
+    bits = pa.types.is_fixed_size_binary(array.type) and values.dtype.kind == "b"
+    if bits and (values.view(np.uint8) > 1).any():
+        return None
+    return FixedValues(values, valid)
+
+
+def _elements(array: pa.Array, storage: Storage) -> NDArray[Any]:
+    """The elements of a primitive or fixed-size binary array, nulls as whatever lies there."""
+    if pa.types.is_boolean(array.type):
+        filled = array.fill_null(False) if array.null_count else array
+        return np.asarray(filled.to_numpy(zero_copy_only=False), np.bool_)
+    width = array.type.byte_width if pa.types.is_fixed_size_binary(array.type) else None
+    width = storage.element.itemsize if width is None else width
+    data = array.buffers()[-1]
+    count = len(array) * width // storage.element.itemsize
+    if data is None or not count:
+        return np.zeros(count, storage.element)
+    return np.frombuffer(data, storage.element, count, array.offset * width)
+
+
+def _offsets(array: pa.Array) -> NDArray[np.int64]:
+    data = array.buffers()[1]
+    if data is None:
+        return np.zeros(len(array) + 1, np.int64)
+    return np.frombuffer(data, np.int64, len(array) + 1, array.offset * 8)
+
+
+def _decode_binary(array: pa.Array, valid: NDArray[np.bool_] | None) -> BinaryValues:
+    data = array.buffers()[2]
+    content = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return _emptied(BinaryValues(_offsets(array), content, valid))
+
+
+def _decode_ragged(
+    storage: Storage, array: pa.Array, valid: NDArray[np.bool_] | None
+) -> RaggedValues | None:
+    dims = None
+    if pa.types.is_struct(array.type):
+        sizes = array.field(1)
+        width = len(storage.shape)
+        flat = sizes.values.slice(sizes.offset * width, len(sizes) * width)
+        table = flat.to_numpy(zero_copy_only=False).reshape(len(array), width).astype(np.uint32)
+        array = array.field(0)
+        if not _shapes_fit(storage, table, np.diff(_offsets(array)), valid):
+            return None
+        unknown = [at for at, dim in enumerate(storage.shape) if dim is None]
+        if valid is not None:
+            table[~valid] = 0
+        dims = table[:, unknown] if storage.stores_dims else None
+    if array.values.null_count:
+        return None
+    elements = _elements(array.values, storage)
+    return _emptied(RaggedValues(_offsets(array), elements, storage.shape, dims, valid))
+
+
+def _shapes_fit(
+    storage: Storage,
+    table: NDArray[np.uint32],
+    lengths: NDArray[np.int64],
+    valid: NDArray[np.bool_] | None,
+) -> bool:
+    wanted = [0 if dim is None else dim for dim in storage.shape]
+    known = np.array([dim is not None for dim in storage.shape])
+    right = ((table == np.array(wanted)) | ~known).all(axis=1)
+    right &= table.astype(np.float64).prod(axis=1) == lengths
+    return bool((right if valid is None else right | ~valid).all())
+
+
+def _emptied(values: _V) -> _V:
+    """Rows that are null take no bytes: Arrow allows any under a null."""
+    valid = values.valid
+    if valid is None or not np.diff(values.offsets)[~valid].any():
+        return values
+    kept = values.take(np.flatnonzero(valid))
+    lengths = np.zeros(len(valid), np.int64)
+    lengths[valid] = np.diff(kept.offsets)
+    if isinstance(kept, BinaryValues):
+        return replace(values, offsets=offsets_of(lengths), data=kept.data)
+    return replace(values, offsets=offsets_of(lengths), elements=kept.elements)

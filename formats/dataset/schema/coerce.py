@@ -1,0 +1,651 @@
+"""Coercion of batches: what callers hand over becomes the values of every column.
+
+A batch is columns, Arrow or rows. What it leaves out takes the column's default or null, and
+derived columns are computed. Numbers are converted where nothing is lost; what does not fit is
+refused naming row, column, expected and found.
+
+A default is a JSON value, kept in the schema: numbers and nested lists of them (NaN and the
+infinities as text, a complex number as its two parts), text, base64 of bytes, a class as its
+number, a timestamp as its count. Where there is none, such rows are null.
+
+Source:
+    docs/spec/dataset.md, section "Schema".
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from math import isfinite, isnan
+from typing import TYPE_CHECKING, Any, NoReturn, overload
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tensorrepo.formats.common.dtypes import is_small_float
+from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
+from tensorrepo.formats.dataset.schema.arrow_types import infer_type
+from tensorrepo.formats.dataset.schema.convert import as_array, convert, present_row
+from tensorrepo.formats.dataset.schema.derived import derived_values
+from tensorrepo.formats.dataset.schema.types import (
+    Bytes,
+    ClassLabel,
+    ColumnLayout,
+    Embedding,
+    Image,
+    Json,
+    Link,
+    Scalar,
+    Storage,
+    Tensor,
+    Text,
+    Timestamp,
+    as_link,
+    encode_link,
+    storage_of,
+)
+from tensorrepo.formats.dataset.schema.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    RaggedValues,
+    offsets_of,
+    valid_rows,
+)
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
+    from tensorrepo.formats.images.headers import ImageHeader
+
+
+class LastingBatch(dict[str, Any]):
+    """Columns whose memory nobody writes to again.
+
+    The writer stores rows from where they lie while the next ones come. Of any other batch it has
+    read everything before it asks for the next one, as its owner may use the memory again.
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedImages(Sequence[bytes]):
+    """A sequence of encoded images, none of them null; `headers` has one for each."""
+
+    values: BinaryValues
+    headers: Sequence[ImageHeader]
+
+    def __post_init__(self) -> None:
+        if len(self.headers) != self.values.rows or self.values.valid is not None:
+            raise ValueError(f"{self.values.rows} images have {len(self.headers)} headers")
+
+    def __len__(self) -> int:
+        return self.values.rows
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> EncodedImages: ...
+
+    def __getitem__(self, at: int | slice) -> bytes | EncodedImages:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            if step != 1:
+                raise ValueError(f"images are taken one after the other, not every {step}th")
+            stop = max(start, stop)
+            return EncodedImages(self.values.slice(start, stop), self.headers[start:stop])
+        row = range(len(self))[at]
+        start, stop = self.values.offsets[row : row + 2].tolist()
+        return self.values.data[start:stop].tobytes()
+
+
+def null_values(column: Column, rows: int) -> ColumnValues:
+    """`rows` nulls."""
+    storage = column.storage
+    valid = np.zeros(rows, np.bool_)
+    offsets = np.zeros(rows + 1, np.int64)
+    match storage.layout:
+        case ColumnLayout.FIXED:
+            return FixedValues(np.zeros((rows, *storage.row_shape), storage.element), valid)
+        case ColumnLayout.BINARY:
+            return BinaryValues(offsets, np.empty(0, np.uint8), valid)
+        case ColumnLayout.RAGGED | ColumnLayout.TILED:
+            empty = np.empty(0, storage.element)
+            dims = np.zeros((rows, storage.unknown_dims), np.uint32)
+            stored = dims if storage.stores_dims else None
+            return RaggedValues(offsets, empty, storage.shape, stored, valid)
+
+
+def coerce_column(column: Column, values: Any, first_row: int = 0) -> ColumnValues:
+    """The values of one column.
+
+    Args:
+        column: what they must fit.
+        values: an array, a sequence of rows, or an Arrow array; None, masked and null are null.
+        first_row: number of the first row, for errors.
+
+    Raises:
+        InvalidInputError: names row, column, expected and found.
+    """
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        found = from_arrow_array(column.type, values)
+        if found is None and (numbers := _small_floats(column, values)) is not None:
+            return _check_nulls(column, _coerce_fixed(column, numbers, first_row), first_row)
+        if found is None:  # Arrow cannot convert it, or not every row: go through Python to say why
+            return coerce_column(column, values.to_pylist(), first_row)
+        _check_json(column, found, first_row)
+        found = _check_labels(column, _compact_links(column, found, first_row), first_row)
+    else:
+        found = _coerce(column, values, first_row)
+    return _check_nulls(column, found, first_row)
+
+
+def _small_floats(column: Column, values: pa.Array | pa.ChunkedArray) -> NDArray[Any] | None:
+    """Arrow's numbers for a column of elements that Arrow has not, masked where null."""
+    storage = column.storage
+    if storage.layout is not ColumnLayout.FIXED or not is_small_float(storage.element):
+        return None
+    try:
+        kind = infer_type(values.type, column.name)
+    except UnsupportedError:
+        return None
+    if not isinstance(kind, Scalar | Tensor) or storage_of(kind).shape != storage.shape:
+        return None
+    found = from_arrow_array(kind, values)
+    if not isinstance(found, FixedValues):
+        return None
+    if found.valid is None:
+        return found.values
+    null = np.broadcast_to(~found.valid.reshape(-1, *(1,) * len(storage.shape)), found.values.shape)
+    return np.ma.MaskedArray(found.values, null)
+
+
+def _coerce(column: Column, values: Any, first_row: int) -> ColumnValues:
+    layout = column.storage.layout
+    if isinstance(values, EncodedImages) and isinstance(column.type, Image | Bytes):
+        return values.values
+    if layout is ColumnLayout.FIXED:
+        return _check_labels(column, _coerce_fixed(column, values, first_row), first_row)
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InvalidInputError(
+            f"column {column.name!r}: expected a sequence of rows, found {type(values).__name__}"
+        )
+    rows = list(values)
+    valid = _valid(rows)
+    if layout is ColumnLayout.BINARY:
+        return _coerce_binary(column, rows, valid, first_row)
+    return _coerce_ragged(column, rows, valid, first_row)
+
+
+# ------------------------------------------------------------------------------ fixed
+
+
+def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
+    if isinstance(values, list | tuple) or _is_plain_array(values, "OSU"):
+        array, valid = _stack(column, list(values), first_row)
+    else:
+        mask = np.ma.getmask(values)
+        array = as_array(values)
+        valid = None
+        if mask is not np.ma.nomask:
+            valid = ~mask.reshape(len(array), -1).any(axis=1)
+            array = np.where(mask, np.zeros((), array.dtype), array)
+    _check_shape(column, array, first_row)
+    array, valid = _to_moments(column, array, valid, first_row)
+    converted = convert(array, column.storage.element, column.name, first_row)
+    return FixedValues(_zero_nulls(converted, valid), valid)
+
+
+def _stack(
+    column: Column, rows: list[Any], first_row: int
+) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Rows given one by one, as one array, nulls zeroed."""
+    valid = _valid(rows)
+    given = rows if valid is None else [row for row in rows if row is not None]
+    shape = column.storage.row_shape
+    if isinstance(column.type, ClassLabel):
+        numbers = {name: number for number, name in enumerate(column.type.names)}
+        _check_names(column, rows, numbers, first_row)
+        given = [numbers[row] if isinstance(row, str) else row for row in given]
+    if isinstance(column.type, Timestamp):
+        given = [_moment(row) for row in given]
+    try:
+        array = (
+            as_array(given, column.storage.element)
+            if given
+            else np.empty((0, *shape), column.storage.element)
+        )
+    except (ValueError, OverflowError, TypeError):
+        array = np.empty(0, np.object_)
+    if array.dtype.kind in "OSU" or array.shape[1:] != shape:
+        _name_odd_row(column, rows, first_row)
+    if valid is None:
+        return array, None
+    full = np.zeros((len(rows), *shape), array.dtype)
+    full[valid] = array
+    return full, valid
+
+
+def _name_odd_row(column: Column, rows: list[Any], first_row: int) -> NoReturn:
+    shape = column.storage.row_shape
+    for at, row in enumerate(rows):
+        if row is None:
+            continue
+        try:
+            array = as_array(row, column.storage.element)
+        except (ValueError, OverflowError, TypeError):
+            _refuse(column, first_row + at, f"shape {shape}", "rows of different lengths")
+        if array.dtype.kind in "OSU":
+            _refuse(column, first_row + at, column.storage.dtype, repr(row))
+        if array.shape != shape:
+            _refuse(column, first_row + at, f"shape {shape}", f"shape {array.shape}")
+    _refuse(column, first_row, column.storage.dtype, "values of types that do not mix")
+
+
+def _check_shape(column: Column, array: NDArray[Any], first_row: int) -> None:
+    shape = column.storage.row_shape
+    if not array.ndim or array.shape[1:] != shape:
+        found = f"shape {array.shape[1:]}" if array.ndim else "a single value"
+        _refuse(column, first_row, f"shape {shape}", found)
+
+
+def _zero_nulls(array: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[Any]:
+    if valid is None or valid.all():
+        return array
+    array = array.copy()
+    array[~valid] = 0
+    return array
+
+
+# ------------------------------------------------------------------------------ labels, moments
+
+
+def _check_names(column: Column, rows: list[Any], numbers: dict[str, int], first_row: int) -> None:
+    for row, value in enumerate(rows):
+        if isinstance(value, str) and value not in numbers:
+            _refuse(column, first_row + row, f"a class ({', '.join(numbers):.300})", repr(value))
+
+
+def _check_labels(column: Column, values: ColumnValues, first_row: int) -> ColumnValues:
+    if not isinstance(column.type, ClassLabel) or not isinstance(values, FixedValues):
+        return values
+    classes = len(column.type.names)
+    wrong = (values.values < 0) | (values.values >= classes)
+    if values.valid is not None:
+        wrong &= values.valid
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        expected = f"a class in [0, {classes})"
+        _refuse(column, first_row + row, expected, str(values.values[row]))
+    return values
+
+
+def _moment(row: Any) -> Any:
+    if isinstance(row, datetime):
+        plain = row if row.tzinfo is None else row.astimezone(UTC).replace(tzinfo=None)
+        return np.datetime64(plain, "us")
+    return np.datetime64(row, "D") if isinstance(row, date) else row
+
+
+def _to_moments(
+    column: Column, array: NDArray[Any], valid: NDArray[np.bool_] | None, first_row: int
+) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """datetime64 of any unit as int64 counts of the column's; NaT is null."""
+    if not isinstance(column.type, Timestamp) or array.dtype.kind != "M":
+        return array, valid
+    missing = np.isnat(array)
+    moments = array.astype(f"datetime64[{column.type.unit}]")
+    lost = (moments.astype(array.dtype) != array) & ~missing
+    if lost.any():
+        row = int(np.flatnonzero(lost)[0])
+        expected = f"a moment in whole {column.type.unit}, within 64 bits"
+        _refuse(column, first_row + row, expected, str(array[row]))
+    counts = moments.astype(np.int64)
+    if not missing.any():
+        return counts, valid
+    return counts, ~missing if valid is None else valid & ~missing
+
+
+# ------------------------------------------------------------------------------ binary, ragged
+
+
+def _coerce_binary(
+    column: Column, rows: list[Any], valid: NDArray[np.bool_] | None, first_row: int
+) -> BinaryValues:
+    encode = _ENCODERS.get(type(column.type), _encode_bytes)
+    parts = []
+    for at, row in enumerate(rows):
+        try:
+            parts.append(b"" if row is None else encode(row))
+        except (TypeError, ValueError, InvalidInputError) as error:
+            _refuse(column, first_row + at, _EXPECTED.get(type(column.type), "bytes"), str(error))
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+    return BinaryValues(offsets_of(lengths), np.frombuffer(b"".join(parts), np.uint8), valid)
+
+
+def _encode_bytes(row: Any) -> bytes:
+    if isinstance(row, bytes):
+        return row
+    if isinstance(row, bytearray | memoryview):
+        return bytes(row)
+    raise TypeError(_shown(row))
+
+
+def _encode_text(row: Any) -> bytes:
+    if not isinstance(row, str):
+        raise TypeError(_shown(row))
+    return row.encode()
+
+
+def _encode_json(row: Any) -> bytes:
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _encode_link(row: Any) -> bytes:
+    return encode_link(as_link(row))
+
+
+_ENCODERS: dict[type, Any] = {Text: _encode_text, Json: _encode_json, Link: _encode_link}
+_EXPECTED = {Text: "text", Json: "a JSON value", Link: "a link: a URL, its fields or a LinkValue"}
+
+
+def _check_json(column: Column, values: ColumnValues, first_row: int) -> None:
+    """JSON that came as Arrow text must be JSON."""
+    if not isinstance(column.type, Json) or not isinstance(values, BinaryValues):
+        return
+    data = values.data.tobytes()
+    for at in range(values.rows):
+        text = data[values.offsets[at] : values.offsets[at + 1]]
+        if values.valid is not None and not values.valid[at]:
+            continue
+        try:
+            json.loads(text)
+        except ValueError:
+            _refuse(column, first_row + at, "JSON text", repr(text))
+
+
+def _compact_links(column: Column, values: ColumnValues, first_row: int) -> ColumnValues:
+    """Links that came as Arrow text, which may be bare URLs, as the JSON that is stored."""
+    if not isinstance(column.type, Link) or not isinstance(values, BinaryValues):
+        return values
+    data = values.data.tobytes()
+    valid = valid_rows(values).tolist()
+    bounds = pairwise(values.offsets.tolist())
+    rows = [
+        data[start:stop].decode() if here else None
+        for (start, stop), here in zip(bounds, valid, strict=True)
+    ]
+    return _coerce_binary(column, rows, values.valid, first_row)
+
+
+def _coerce_ragged(
+    column: Column, rows: list[Any], valid: NDArray[np.bool_] | None, first_row: int
+) -> RaggedValues:
+    storage = column.storage
+    empty_shape = tuple(0 if dim is None else dim for dim in storage.shape)
+    arrays = []
+    for at, row in enumerate(rows):
+        array = _row_array(column, row, first_row + at) if row is not None else None
+        if array is None:
+            array = np.zeros(empty_shape, storage.element)[:0].reshape(-1)
+        arrays.append(convert(array[None], storage.element, column.name, first_row + at)[0])
+    flat = [array.reshape(-1) for array in arrays]
+    lengths = np.fromiter(map(len, flat), np.int64, len(flat))
+    elements = np.concatenate(flat) if flat else np.empty(0, storage.element)
+    dims = None
+    if storage.stores_dims:
+        unknown = [at for at, dim in enumerate(storage.shape) if dim is None]
+        shapes = [
+            array.shape if row is not None else empty_shape
+            for array, row in zip(arrays, rows, strict=True)
+        ]
+        picked = [[shape[at] for at in unknown] for shape in shapes]
+        dims = np.array(picked, np.uint32).reshape(len(rows), len(unknown))
+    return RaggedValues(offsets_of(lengths), elements, storage.shape, dims, valid)
+
+
+def _row_array(column: Column, row: Any, number: int) -> NDArray[Any]:
+    shape = column.storage.shape
+    try:
+        array = as_array(row, column.storage.element)
+    except (ValueError, OverflowError, TypeError):
+        _refuse(column, number, f"shape {shape}", "rows of different lengths")
+    if not array.size and array.dtype == np.float64:  # an empty list has no type of its own
+        array = array.astype(column.storage.element)
+    fits = array.ndim == len(shape) and all(
+        dim is None or dim == found for dim, found in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        _refuse(column, number, f"shape {shape}", f"shape {array.shape}")
+    return array
+
+
+# ------------------------------------------------------------------------------ nulls, errors
+
+
+def _valid(rows: Iterable[Any]) -> NDArray[np.bool_] | None:
+    present = np.array([row is not None for row in rows], np.bool_)
+    return None if present.all() else present
+
+
+def _check_nulls(column: Column, values: ColumnValues, first_row: int) -> ColumnValues:
+    if values.valid is None:
+        return values
+    if values.valid.all():
+        return replace(values, valid=None)
+    if not column.nullable:
+        row = int(np.flatnonzero(~values.valid)[0])
+        _refuse(column, first_row + row, "a value (the column is not nullable)", "null")
+    return values
+
+
+def _is_plain_array(values: Any, kinds: str) -> bool:
+    return getattr(getattr(values, "dtype", None), "kind", "") in tuple(kinds)
+
+
+def _shown(row: Any) -> str:
+    return f"{type(row).__name__} {row!r:.60}" if not isinstance(row, date) else repr(row)
+
+
+def _refuse(column: Column, row: int, expected: str, found: str) -> NoReturn:
+    raise InvalidInputError(
+        f"row {row}, column {column.name!r}: expected {expected}, found {found:.120}"
+    )
+
+
+MAX_DEFAULT_BYTES = 1 << 16
+_BEYOND_JSON = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+
+
+def default_values(column: Column, rows: int = 1) -> ColumnValues:
+    """`rows` times the default of a column; nulls where it has none.
+
+    Raises:
+        InvalidInputError: it has none and is not nullable, or one that does not fit its type.
+    """
+    if column.default is not None:
+        return _values(column).take(np.zeros(rows, np.int64))
+    if not column.nullable:
+        raise InvalidInputError(
+            f"column {column.name!r} is not nullable and has no default: "
+            "rows without a value need one. Give values, or a default."
+        )
+    return null_values(column, rows)
+
+
+def default_row(column: Column) -> Any:
+    """The default as reading a row gives it, None where there is none."""
+    return None if column.default is None else present_row(column, default_values(column))
+
+
+def check_default(column: Column) -> Column:
+    """The column with its default as the JSON value that is stored.
+
+    It may be given as anything that would do for a row: an array, bytes, a datetime, a class name.
+    An empty array is kept as one with 0 in every unknown dimension.
+
+    Raises:
+        InvalidInputError: a default that does not fit the column's type, or above 64 KiB.
+    """
+    if column.default is None:
+        return column
+    form = _to_json(column, _values(column))
+    size = len(json.dumps(form))
+    if size > MAX_DEFAULT_BYTES:
+        raise InvalidInputError(
+            f"the default of column {column.name!r} takes {size} bytes of JSON, at most "
+            f"{MAX_DEFAULT_BYTES} are kept in a schema. Add the column with values instead."
+        )
+    return replace(column, default=form)
+
+
+def _values(column: Column) -> ColumnValues:
+    try:
+        return coerce_column(column, [_from_json(column, column.default)])
+    except (ValueError, TypeError, InvalidInputError) as error:
+        raise InvalidInputError(f"the default of column {column.name!r}: {error}") from error
+
+
+def _from_json(column: Column, default: Any) -> Any:
+    match column.type:
+        case Bytes() | Image() if isinstance(default, str):
+            return b64decode(default, validate=True)
+        case Timestamp() if isinstance(default, str):
+            return datetime.fromisoformat(default)
+        case Scalar() | Tensor() | Embedding():
+            return _array(column.storage, default)
+        case _:
+            return default
+
+
+def _array(storage: Storage, default: Any) -> NDArray[Any]:
+    array = as_array(_named_numbers(default), storage.element)
+    least = tuple(dim or 0 for dim in storage.shape)
+    if not array.size and not np.prod(least):
+        return np.zeros(least, storage.element)
+    parts = array.ndim == len(storage.shape) + 1 and array.shape[-1] == 2
+    if storage.element.kind == "c" and parts and array.dtype.kind != "c":
+        return np.ascontiguousarray(array, np.float64).view(np.complex128)[..., 0]
+    return array
+
+
+def _named_numbers(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_named_numbers(each) for each in value]
+    return _BEYOND_JSON.get(value, value) if isinstance(value, str) else value
+
+
+def _to_json(column: Column, values: ColumnValues) -> Any:
+    row = present_row(column, values)
+    match column.type:
+        case Bytes() | Image():
+            return b64encode(row).decode("ascii")
+        case Link():
+            return msgspec.to_builtins(row)
+        case Timestamp():
+            return int(row.astype(np.int64))
+        case Scalar() | Tensor() | Embedding():
+            return _numbers(np.asarray(row))
+        case _:
+            return row.item() if isinstance(row, np.generic) else row
+
+
+def _numbers(array: NDArray[Any]) -> Any:
+    if array.dtype.kind == "c":
+        array = np.stack([array.real, array.imag], -1)
+    if is_small_float(array.dtype):  # whose scalars are no Python floats
+        array = convert(array, np.dtype(np.float64), "", 0)
+    return _nameable(array.tolist())
+
+
+def _nameable(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_nameable(each) for each in value]
+    if not isinstance(value, float) or isfinite(value):
+        return value
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+__all__ = ["coerce_batch", "coerce_column", "null_values"]
+
+
+def coerce_batch(schema: Schema, batch: InputBatch, first_row: int = 0) -> list[ColumnValues]:
+    """The values of every column of one batch, in the order of the schema.
+
+    Derived columns are computed: a batch must not have them.
+
+    Args:
+        schema: what the batch must fit.
+        batch: columns, an Arrow batch or table, or a list of rows.
+        first_row: number of its first row, for errors.
+
+    Raises:
+        InvalidInputError: names row, column, expected and found.
+    """
+    given = schema.visible
+    columns = _columns(given, batch, first_row)
+    found: dict[str, ColumnValues] = {}
+    rows: int | None = None
+    for column in given.columns:
+        if column.name not in columns:
+            continue
+        values = coerce_column(column, columns[column.name], first_row)
+        if rows is not None and values.rows != rows:
+            raise InvalidInputError(
+                f"rows from {first_row}: column {column.name!r} has {values.rows} rows, "
+                f"the columns before it {rows}"
+            )
+        rows = values.rows
+        found[column.name] = values
+    if rows is None:
+        raise InvalidInputError(f"rows from {first_row}: a batch has no column of the schema")
+    for column in given.columns:
+        if column.name not in found:
+            found[column.name] = default_values(column, rows)
+    if given is not schema:
+        known = {
+            name: values.headers
+            for name, values in columns.items()
+            if isinstance(values, EncodedImages)
+        }
+        found |= derived_values(schema, found, known)
+    return [found[column.name] for column in schema.columns]
+
+
+def _columns(schema: Schema, batch: InputBatch, first_row: int) -> Mapping[str, Any]:
+    if isinstance(batch, pa.RecordBatch | pa.Table):
+        columns: Mapping[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+    elif isinstance(batch, Mapping):
+        columns = batch
+    else:
+        columns = _columns_of_rows(schema, batch, first_row)
+    for name in columns:
+        if name not in schema:
+            raise InvalidInputError(
+                f"rows from {first_row}: unexpected column {name!r}; "
+                f"the schema has {', '.join(map(repr, schema.names))}"
+            )
+    for column in schema.columns:
+        if column.name not in columns and not column.nullable and column.default is None:
+            raise InvalidInputError(f"rows from {first_row}: column {column.name!r} is missing")
+    return columns
+
+
+def _columns_of_rows(
+    schema: Schema, rows: Sequence[Mapping[str, Any]], first_row: int
+) -> dict[str, list[Any]]:
+    for at, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InvalidInputError(
+                f"row {first_row + at}: expected a mapping of columns, found {type(row).__name__}"
+            )
+        if unknown := row.keys() - set(schema.names):
+            raise InvalidInputError(f"row {first_row + at}: unexpected column {min(unknown)!r}")
+    defaults = {column.name: default_row(column) for column in schema.columns}
+    return {name: [row.get(name, default) for row in rows] for name, default in defaults.items()}

@@ -1,0 +1,274 @@
+"""Conversion between users' arrays and column values: numbers, torch tensors, Python values.
+
+Numbers are converted where nothing is lost but what rounding to a narrower float takes. Arrays pass
+to torch and from it with their bits, those of types that numpy has not by itself too.
+
+Users see fixed columns as numpy arrays (masked where nullable), ragged and tiled ones as lists of
+arrays, text, JSON, links and bytes as lists of Python values; null is None. Encoded images stay
+bytes: `decode_image` turns one into an array where pillow is installed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tensorrepo.formats.common.dtypes import CODES, SMALL_FLOATS, is_float, is_small_float
+from tensorrepo.formats.common.tensors import is_torch, tensor_of
+from tensorrepo.formats.dataset.schema.types import (
+    ColumnType,
+    Json,
+    Link,
+    Text,
+    Timestamp,
+    decode_link,
+)
+from tensorrepo.formats.dataset.schema.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    valid_rows,
+)
+from tensorrepo.formats.images.headers import raster_formats
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.schema.schema import Column
+
+
+# Element types whose values another one holds. numpy's "safe" takes in int64 as float64, too.
+_SAFE: Final = {
+    wide: frozenset(
+        narrow
+        for narrow in CODES
+        if not {narrow, wide} & SMALL_FLOATS.keys()
+        and np.can_cast(narrow, wide, "safe")
+        and (narrow not in ("int64", "uint64") or np.dtype(wide).kind in "iu")
+    )
+    for wide in CODES
+}
+
+
+def as_array(given: Any, wanted: np.dtype[Any] | None = None) -> NDArray[Any]:
+    """`np.asarray`, which also takes torch tensors of types that numpy has not, alone or in a list.
+
+    Args:
+        given: anything that numpy takes, or a torch tensor.
+        wanted: the element type that the numbers are going to have.
+
+    Raises:
+        ValueError, OverflowError, TypeError: as numpy raises them.
+    """
+    if isinstance(given, list) and given and is_torch(given[0]):
+        return np.asarray([as_array(row) for row in given])
+    name = str(given.dtype).removeprefix("torch.") if is_torch(given) else ""
+    if name not in SMALL_FLOATS:
+        array = np.asarray(given)
+        return array if wanted != np.uint64 else _whole(given, array)
+    array = np.empty(tuple(given.shape), SMALL_FLOATS[name])
+    tensor_of("", given).read_into(0, array.reshape(-1).view(np.uint8).data)
+    return array
+
+
+def _whole(given: Any, array: NDArray[Any]) -> NDArray[Any]:
+    """`array`, but exact: numpy makes floats of integers that partly need all 64 bits."""
+    if isinstance(given, np.ndarray) or array.dtype != np.float64 or not (array >= 2.0**63).any():
+        return array
+    numbers: NDArray[Any] = np.asarray(given, np.object_)
+    if numbers.shape != array.shape:
+        return array
+    whole = all(
+        isinstance(n, int | np.integer) and 0 <= n < 1 << 64 for n in numbers.reshape(-1).tolist()
+    )
+    return numbers.astype(np.uint64) if whole else array
+
+
+def as_torch(array: NDArray[Any]) -> Any:
+    """A torch tensor of the array's memory, which must be writable."""
+    return to_torch(array.dtype)(array)
+
+
+def to_torch(dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], Any]:
+    """What makes tensors, as `as_torch` does, of arrays of one type: it is asked for once."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedError(
+            "tensors need torch, which is not installed: `pip install tensorrepo[torch]`"
+        ) from error
+    make: Callable[[NDArray[Any]], Any] = torch.from_numpy
+    if not is_small_float(dtype):
+        return make
+    bits, element = f"u{dtype.itemsize}", getattr(torch, dtype.name)
+    return lambda array: make(array.view(bits)).view(element)
+
+
+def convert(array: NDArray[Any], dtype: np.dtype[Any], name: str, first_row: int) -> NDArray[Any]:
+    """`array` as `dtype`, without loss but for the rounding of floats to narrower floats.
+
+    Args:
+        array: ``(rows, ...)`` numbers or bools of either byte order.
+        dtype: a stored element type.
+        name: of the column, for errors.
+        first_row: number of the first row, for errors.
+
+    Raises:
+        InvalidInputError: a value that `dtype` cannot hold; names its row.
+    """
+    if array.dtype == dtype:
+        return array
+    if array.dtype.name == dtype.name:  # the other byte order
+        return array.astype(dtype)
+    if is_small_float(array.dtype):
+        array = array.astype(np.float32)  # which holds each of them
+    if array.dtype.kind not in "biufc":
+        raise InvalidInputError(
+            f"row {first_row}, column {name!r}: expected {dtype.name}, found {array.dtype}"
+        )
+    with np.errstate(all="ignore"):
+        converted = _cast(array, dtype)
+        lost = _lost(array, converted)
+    if lost is not None and lost.any():
+        row = int(np.flatnonzero(lost.reshape(len(array), -1).any(axis=1))[0])
+        value = array[row][lost[row]].flat[0]
+        raise InvalidInputError(
+            f"row {first_row + row}, column {name!r}: expected {dtype.name}, found {value}"
+        )
+    return converted
+
+
+def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """As `astype`, without its warnings."""
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        array = array.real
+    return array.astype(dtype)
+
+
+def _lost(array: NDArray[Any], converted: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Which values the conversion changed; None where it cannot change any."""
+    if array.dtype.name in _SAFE.get(converted.dtype.name, ()):
+        return None
+    lost: NDArray[np.bool_]
+    from_float = array.dtype.kind == "f" and is_float(converted.dtype)
+    if from_float or (array.dtype.kind in "fc" and converted.dtype.kind == "c"):
+        lost = np.isfinite(array) & ~np.isfinite(converted)
+        # float8_e4m3fn has no infinity, and says NaN.
+        lost |= np.isnan(converted) & ~np.isnan(array)
+        return lost
+    lost = _cast(converted, array.dtype) != array
+    source, target = array.dtype.kind, converted.dtype.kind
+    if source in "iu" and target in "iu":
+        lost |= (converted < 0) != (array < 0)  # -1 as uint64 and back is -1
+    # 2^63 as int64 and back is 2^63 again on some machines: bound what is to be whole.
+    if source in "fc" and target in "iu":
+        lost |= ~_within(array.real, np.iinfo(converted.dtype))
+    if source in "iu" and is_float(converted.dtype):
+        lost |= ~_within(converted.astype(np.float64), np.iinfo(array.dtype))
+    return lost
+
+
+def _within(numbers: NDArray[Any], bounds: np.iinfo[Any]) -> NDArray[np.bool_]:
+    inside: NDArray[np.bool_] = numbers >= float(bounds.min)
+    return inside & (numbers < float(bounds.max) + 1.0)
+
+
+Presented = np.ndarray[Any, np.dtype[Any]] | list[Any]
+
+
+def present(column: Column, values: ColumnValues) -> Presented:
+    """All rows.
+
+    Returns:
+        Fixed: ndarray ``(rows, *row shape)``; of a nullable column always a masked array.
+        Ragged, tiled, binary: a list with one ndarray, bytes, str, JSON value or LinkValue per row.
+    """
+    if isinstance(values, FixedValues):
+        return _fixed(column, values)
+    if isinstance(values, BinaryValues):
+        return _binary(column.type, values)
+    rows: list[Any] = [values.row(at) for at in range(values.rows)]
+    return _with_nulls(rows, values.valid)
+
+
+def present_row(column: Column, values: ColumnValues, at: int = 0) -> Any:
+    """One row: a numpy scalar or array, bytes, str, LinkValue or a JSON value; None where null."""
+    if values.valid is not None and not values.valid[at]:
+        return None
+    if isinstance(values, FixedValues):
+        return _typed(column.type, values.values)[at]
+    return present(column, values.slice(at, at + 1))[0]
+
+
+def _fixed(column: Column, values: FixedValues) -> NDArray[Any]:
+    array = _typed(column.type, values.values)
+    if not column.nullable:
+        return array
+    mask = np.zeros(len(array), np.bool_) if values.valid is None else ~values.valid
+    shape = (len(array), *(1,) * (array.ndim - 1))
+    masked: NDArray[Any] = np.ma.MaskedArray(
+        array, np.broadcast_to(mask.reshape(shape), array.shape).copy()
+    )
+    return masked
+
+
+def _typed(column_type: ColumnType, array: NDArray[Any]) -> NDArray[Any]:
+    if isinstance(column_type, Timestamp):
+        return array.view(f"<M8[{column_type.unit}]")
+    return array
+
+
+def _binary(column_type: ColumnType, values: BinaryValues) -> list[Any]:
+    bounds = values.offsets.tolist()
+    first, last = bounds[0], bounds[-1]
+    data = values.data[first:last].tobytes()
+    rows: list[Any] = [
+        data[bounds[at] - first : bounds[at + 1] - first] for at in range(values.rows)
+    ]
+    decode = _DECODERS.get(type(column_type))
+    if decode is None:
+        return _with_nulls(rows, values.valid)
+    valid = valid_rows(values).tolist()
+    try:
+        return [decode(row) if here else None for row, here in zip(rows, valid, strict=True)]
+    except ValueError as error:
+        raise CorruptError(f"stored {type(column_type).__name__.lower()}: {error}") from error
+
+
+_DECODERS: dict[type, Callable[[bytes], Any]] = {
+    Text: bytes.decode,
+    Json: json.loads,
+    Link: decode_link,
+}
+
+
+def _with_nulls(rows: list[Any], valid: NDArray[np.bool_] | None) -> list[Any]:
+    if valid is None:
+        return rows
+    return [row if present else None for row, present in zip(rows, valid.tolist(), strict=True)]
+
+
+def decode_image(encoded: bytes) -> NDArray[np.uint8]:
+    """The pixels of one encoded image: ``(height, width)`` or ``(height, width, channels)``.
+
+    Raises:
+        UnsupportedError: pillow is not installed.
+        CorruptError: the bytes are no image that pillow can read.
+    """
+    try:
+        from PIL import Image as Pillow
+    except ImportError as error:
+        raise UnsupportedError(
+            "decoding images needs pillow: pip install 'tensorrepo[images]'"
+        ) from error
+    try:
+        with Pillow.open(io.BytesIO(encoded), formats=raster_formats(Pillow)) as image:
+            plain = image.convert("RGB") if image.mode in ("P", "CMYK", "YCbCr") else image
+            return np.array(plain)
+    except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
+        raise CorruptError(f"{len(encoded)} bytes are no image: {error}") from error

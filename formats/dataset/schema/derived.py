@@ -1,0 +1,103 @@
+"""Derived columns: size and mode of every image, hidden beside it.
+
+They are read from the header of its encoded bytes, so that a query can choose images without
+touching them. Null where the image is, or where its header cannot be read.
+
+Source:
+    docs/spec/dataset.md, section "Schema".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorrepo.formats.dataset.schema.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    offsets_of,
+    valid_rows,
+)
+from tensorrepo.formats.images.headers import ImageHeader, header_of
+from tensorrepo.repo.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.schema.schema import Schema
+
+MAX_SIZE = (1 << 32) - 1
+
+Headers = Sequence[ImageHeader | None]
+
+
+def derived_values(
+    schema: Schema,
+    given: Mapping[str, ColumnValues],
+    known: Mapping[str, Headers] = MappingProxyType({}),
+) -> dict[str, ColumnValues]:
+    """The values of every derived column, by name.
+
+    Args:
+        schema: of the dataset, its columns with their ids.
+        given: the values of the columns that they are derived from, by name.
+        known: headers of images that were read before, by the name of their column.
+
+    Raises:
+        UnsupportedError: a fact that this version cannot compute.
+    """
+    names = {column.id: column.name for column in schema.columns}
+    ids = {column.name: column.id for column in schema.columns}
+    headers = {ids[name]: each for name, each in known.items()}
+    found: dict[str, ColumnValues] = {}
+    for column in schema.columns:
+        if column.derived is None:
+            continue
+        source, fact = column.derived
+        values = given.get(names.get(source, ""))
+        if not isinstance(values, BinaryValues):
+            raise UnsupportedError(f"column {column.name!r} is derived from {source}: not an image")
+        if source not in headers:
+            headers[source] = read_headers(values)
+        found[column.name] = _fact(fact, headers[source])
+    return found
+
+
+def read_headers(values: BinaryValues) -> Headers:
+    """What each image says of itself; None for null rows and where it says nothing."""
+    encoded = values.data.data
+    bounds = pairwise(values.offsets.tolist())
+    present = valid_rows(values).tolist()
+    return [
+        header_of(encoded[start:stop]) if here else None
+        for (start, stop), here in zip(bounds, present, strict=True)
+    ]
+
+
+def _fact(fact: str, headers: Headers) -> ColumnValues:
+    match fact:
+        case "height":
+            return _sizes([0 if header is None else header.height for header in headers])
+        case "width":
+            return _sizes([0 if header is None else header.width for header in headers])
+        case "mode":
+            return _modes(["" if header is None else header.mode or "" for header in headers])
+        case _:
+            raise UnsupportedError(
+                f"images have no {fact!r} that is known here. Update tensorrepo."
+            )
+
+
+def _sizes(sizes: Sequence[int]) -> FixedValues:
+    pixels = [size if size <= MAX_SIZE else 0 for size in sizes]
+    values = np.array(pixels, "<u4")
+    return FixedValues(values, None if values.all() else values > 0)
+
+
+def _modes(modes: Sequence[str]) -> BinaryValues:
+    lengths = np.fromiter(map(len, modes), np.int64, len(modes))
+    data = np.frombuffer("".join(modes).encode("ascii"), np.uint8)
+    return BinaryValues(offsets_of(lengths), data, None if lengths.all() else lengths > 0)

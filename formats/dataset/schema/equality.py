@@ -1,0 +1,139 @@
+"""Equality of column values, bit by bit.
+
+NaN equals itself, and 0.0 is not -0.0. A null equals nothing but a null. Where one side is stored
+in a narrower form, it is widened first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    RaggedValues,
+    as_ragged,
+    valid_rows,
+)
+from tensorrepo.formats.dataset.schema.widen import convert_values
+from tensorrepo.repo.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.schema.types import Storage
+
+
+def differing(
+    old: ColumnValues, new: ColumnValues, old_storage: Storage, new_storage: Storage
+) -> NDArray[np.bool_]:
+    """Whether each row of `old` differs from the same row of `new`: bool ``(rows,)``."""
+    pair = _alike(old, new, old_storage, new_storage)
+    if pair is None:
+        return np.ones(old.rows, np.bool_)
+    return differing_alike(*pair)
+
+
+def differing_alike(old: ColumnValues, new: ColumnValues) -> NDArray[np.bool_]:
+    """`differing` of rows that are in one form."""
+    changed = _content(old, new)
+    if old.valid is None and new.valid is None:
+        return changed
+    mine, theirs = valid_rows(old), valid_rows(new)
+    differs: NDArray[np.bool_] = (changed & mine & theirs) | (mine != theirs)
+    return differs
+
+
+def _alike(
+    old: ColumnValues, new: ColumnValues, old_storage: Storage, new_storage: Storage
+) -> tuple[ColumnValues, ColumnValues] | None:
+    """Both in one form; None where neither form holds the values of the other."""
+    before, after = in_memory_form(old_storage), in_memory_form(new_storage)
+    try:
+        return convert_values(_as_stored(old, before), before, after), _as_stored(new, after)
+    except UnsupportedError:
+        pass
+    try:
+        return _as_stored(old, before), convert_values(_as_stored(new, after), after, before)
+    except UnsupportedError:
+        return None
+
+
+def in_memory_form(storage: Storage) -> Storage:
+    """The form of values that were read: the tiles of a row are one array by then."""
+    if storage.layout is not ColumnLayout.TILED:
+        return storage
+    return replace(storage, layout=ColumnLayout.RAGGED, tile=())
+
+
+def _as_stored(values: ColumnValues, storage: Storage) -> ColumnValues:
+    if storage.layout is ColumnLayout.RAGGED and isinstance(values, FixedValues):
+        return as_ragged(values, storage)
+    return values
+
+
+def _content(old: ColumnValues, new: ColumnValues) -> NDArray[np.bool_]:
+    match old, new:
+        case FixedValues(), FixedValues():
+            return _fixed(old.values, new.values)
+        case BinaryValues(), BinaryValues():
+            return _items(old, new)
+        case RaggedValues(), RaggedValues():
+            changed = _items(old, new)
+            if old.dims is not None and new.dims is not None:
+                changed |= (old.dims != new.dims).any(axis=1)
+            return changed
+    return np.ones(old.rows, np.bool_)
+
+
+def _fixed(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
+    row_bytes = old.nbytes // max(1, len(old))
+    if not row_bytes or not len(old):
+        return np.zeros(len(old), np.bool_)
+    word = next(size for size in (8, 4, 2, 1) if not row_bytes % size)
+    one, two = (
+        np.ascontiguousarray(each).reshape(-1).view(f"u{word}").reshape(len(old), -1)
+        for each in (old, new)
+    )
+    unequal: NDArray[np.bool_] = one != two
+    if unequal.shape[1] == 1:
+        return unequal[:, 0]
+    changed: NDArray[np.bool_] = np.logical_or.reduce(unequal, axis=1)
+    return changed
+
+
+def _items(old: BinaryValues | RaggedValues, new: BinaryValues | RaggedValues) -> NDArray[np.bool_]:
+    """Rows that are not as long, or of which some bytes differ."""
+    lengths = np.diff(old.offsets)
+    changed: NDArray[np.bool_] = lengths != np.diff(new.offsets)
+    if changed.any():
+        same = np.flatnonzero(~changed)
+        changed[same] = _items_alike(old.take(same), new.take(same))
+        return changed
+    return _items_alike(old, new)
+
+
+def _items_alike(
+    old: BinaryValues | RaggedValues, new: BinaryValues | RaggedValues
+) -> NDArray[np.bool_]:
+    """The same for rows of the same lengths."""
+    one, two = _bytes_of(old), _bytes_of(new)
+    lengths = np.diff(old.offsets)
+    changed = np.zeros(old.rows, np.bool_)
+    filled = np.flatnonzero(lengths)
+    if len(filled):
+        size = len(one) // int(lengths.sum())
+        starts = (old.offsets[filled] - old.offsets[0]) * size
+        changed[filled] = np.logical_or.reduceat(one != two, starts)
+    return changed
+
+
+def _bytes_of(values: BinaryValues | RaggedValues) -> NDArray[np.uint8]:
+    items = values.data if isinstance(values, BinaryValues) else values.elements
+    used = items[values.offsets[0] : values.offsets[-1]]
+    return np.ascontiguousarray(used).view(np.uint8)

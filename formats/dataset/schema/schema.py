@@ -1,0 +1,293 @@
+"""Dataset schema: an ordered set of named, typed columns.
+
+A schema is a frozen value with a JSON form and an Arrow form. Column types live in `types`; they
+are importable from here too.
+
+Source:
+    docs/spec/dataset.md, section "Schema".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tensorrepo.formats.dataset.schema.arrow_types import FieldFacts, from_field, to_field
+from tensorrepo.formats.dataset.schema.types import (
+    Bytes,
+    ClassLabel,
+    ColumnLayout,
+    ColumnType,
+    Embedding,
+    Image,
+    Json,
+    Link,
+    LinkValue,
+    Scalar,
+    Storage,
+    Tensor,
+    Text,
+    Timestamp,
+    TypeLike,
+    as_type,
+    storage_of,
+    type_from_json,
+    type_to_json,
+)
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+
+__all__ = [
+    "Bytes",
+    "ClassLabel",
+    "Column",
+    "ColumnBatch",
+    "ColumnLayout",
+    "ColumnType",
+    "Embedding",
+    "Image",
+    "InputBatch",
+    "Json",
+    "Link",
+    "LinkValue",
+    "Scalar",
+    "Schema",
+    "Storage",
+    "Tensor",
+    "Text",
+    "Timestamp",
+    "TypeLike",
+    "Values",
+    "as_type",
+    "storage_of",
+    "type_from_json",
+    "type_to_json",
+]
+
+# The values of one column of a batch, as writers accept them, None standing for null:
+#   fixed    ndarray of shape (rows, *row shape), masked where null, or a sequence of rows
+#   ragged   sequence of ndarrays
+#   binary   sequence of bytes, of str (text, class names), of JSON values (json) or of links
+# and any of them as an Arrow array.
+Values: TypeAlias = np.ndarray[Any, np.dtype[Any]] | Sequence[Any] | pa.Array | pa.ChunkedArray
+ColumnBatch: TypeAlias = Mapping[str, Values]
+# What `write_dataset` takes as one batch: columns, Arrow, or a list of rows.
+InputBatch: TypeAlias = ColumnBatch | pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]
+
+MAX_COLUMNS = 65_535
+MAX_NAME_BYTES = 255
+# Columns derived from an image column, whatever the rows' header says; null where it says nothing.
+IMAGE_FACTS: Final[dict[str, ColumnType]] = {
+    "height": Scalar("uint32"),
+    "width": Scalar("uint32"),
+    "mode": Text(),
+}
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One named column.
+
+    Attributes:
+        id: 16 hex digits, "" until a dataset with it has been written.
+        default: what rows without a value of their own have, a JSON value; None: null, or for a
+            column that is not nullable that there is no default.
+        derived: (id of the column it is computed from, which fact of its rows), such as "height"
+            of an image. Such a column is written along with its source and hidden from users
+            unless they ask for it by name.
+    """
+
+    name: str
+    type: ColumnType
+    nullable: bool = False
+    id: str = ""
+    default: Any = None
+    derived: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.id and not _ID.fullmatch(self.id):
+            raise InvalidInputError(f"column {self.name!r}: id {self.id!r} is not 16 hex digits")
+
+    @property
+    def storage(self) -> Storage:
+        return storage_of(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of a dataset, in order, names unique."""
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if not 1 <= len(names) <= MAX_COLUMNS:
+            raise InvalidInputError(f"a schema has 1 to {MAX_COLUMNS} columns, got {len(names)}")
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidInputError(f"column {twice!r} is there twice")
+
+    @classmethod
+    def of(cls, columns: Mapping[str, TypeLike]) -> Schema:
+        """Columns without nulls: ``Schema.of({"image": Image("png"), "label": "int64"})``."""
+        return cls(tuple(Column(name, as_type(kind)) for name, kind in columns.items()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def column(self, name: str) -> Column:
+        """The column of that name, or NotFoundError that lists what there is."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise NotFoundError(f"no column {name!r}; there are {', '.join(map(repr, self.names))}")
+
+    def select(self, names: Iterable[str] | None) -> Schema:
+        """Only these columns, in the order asked for; None: those that are not hidden.
+
+        A derived column that is asked for is shown like any other.
+        """
+        if names is None:
+            return self.visible
+        return Schema(tuple(replace(self.column(name), derived=None) for name in names))
+
+    @property
+    def visible(self) -> Schema:
+        """The columns that a user gave."""
+        shown = tuple(column for column in self.columns if column.derived is None)
+        return self if len(shown) == len(self.columns) else Schema(shown)
+
+    def with_derived(self) -> Schema:
+        """These columns, which have ids, and hidden ones with the facts of every image.
+
+        They are called ``<image>.height``, ``.width`` and ``.mode``, come after the others and have
+        no ids yet. One whose name is taken is left out.
+        """
+        known = {column.derived for column in self.columns}
+        names, hidden = set(self.names), []
+        for column in self.columns:
+            if not isinstance(column.type, Image) or not column.id:
+                continue
+            for fact, kind in IMAGE_FACTS.items():
+                name, derived = f"{column.name}.{fact}", (column.id, fact)
+                if derived not in known and name not in names and _fits(name):
+                    names.add(name)
+                    hidden.append(Column(name, kind, nullable=True, derived=derived))
+        return Schema((*self.columns, *hidden[: MAX_COLUMNS - len(self.columns)]))
+
+    def without_ids(self) -> Schema:
+        """The visible columns as nobody wrote them yet: for comparing what schemas mean."""
+        return Schema(tuple(replace(column, id="") for column in self.visible.columns))
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"columns": [{"name", "type": {...}, "nullable", "id", "default", "derived"}, ...]}``.
+
+        The last two only where there are such.
+        """
+        return {"columns": [_column_to_json(column) for column in self.columns]}
+
+    @classmethod
+    def from_json(cls, form: object) -> Schema:
+        """The schema that `to_json` wrote. `nullable` and `id` may be left out.
+
+        Raises:
+            InvalidInputError: not the form of a schema.
+            UnsupportedError: a column type that this version does not know.
+        """
+        columns = form.get("columns") if isinstance(form, dict) else None
+        if not isinstance(columns, list | tuple):
+            raise InvalidInputError(f"a schema is {{'columns': [...]}}, got {form!r:.80}")
+        return cls(tuple(_column_from_json(column) for column in columns))
+
+    def to_arrow(self) -> pa.Schema:
+        """The Arrow schema in which rows are given out; `from_arrow` restores this one from it.
+
+        What is derived from what stays at home: in Arrow all columns are alike.
+        """
+        return pa.schema([_to_field(column) for column in self.columns])
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema) -> Schema:
+        """The schema of Arrow data: exact when `to_arrow` made it, else inferred.
+
+        Raises:
+            UnsupportedError: names a field that no column type holds.
+        """
+        return cls(tuple(_from_field(field) for field in schema))
+
+
+def check_name(name: str) -> str:
+    """`name` if a column may be called that: 1 to 255 bytes of UTF-8, no control characters."""
+    if not isinstance(name, str):
+        raise InvalidInputError(f"a column name is text, got {name!r:.80}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"column name {name!r} is not valid unicode") from error
+    if not 1 <= size <= MAX_NAME_BYTES:
+        raise InvalidInputError(f"a column name has 1 to {MAX_NAME_BYTES} bytes, got {size}")
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
+        raise InvalidInputError(f"column name {name!r} has control characters")
+    return name
+
+
+def _to_field(column: Column) -> pa.Field:
+    facts = FieldFacts(column.type, column.id, column.default)
+    return to_field(column.name, facts, nullable=column.nullable)
+
+
+def _from_field(field: pa.Field) -> Column:
+    facts = from_field(field)
+    return Column(field.name, facts.type, field.nullable, facts.id, facts.default)
+
+
+def _column_to_json(column: Column) -> dict[str, Any]:
+    form: dict[str, Any] = {
+        "name": column.name,
+        "type": type_to_json(column.type),
+        "nullable": column.nullable,
+        "id": column.id,
+    }
+    if column.default is not None:
+        form["default"] = column.default
+    if column.derived is not None:
+        form["derived"] = list(column.derived)
+    return form
+
+
+def _column_from_json(form: object) -> Column:
+    if not isinstance(form, dict) or not {"name", "type"} <= form.keys() <= _COLUMN_KEYS:
+        raise InvalidInputError(f"not a column of a schema: {form!r:.120}")
+    nullable, column_id = form.get("nullable", False), form.get("id", "")
+    if not isinstance(nullable, bool) or not isinstance(column_id, str):
+        raise InvalidInputError(f"not a column of a schema: {form!r:.120}")
+    kind = type_from_json(form["type"])
+    derived = _derived_from_json(form.get("derived"))
+    return Column(form["name"], kind, nullable, column_id, form.get("default"), derived)
+
+
+def _derived_from_json(form: object) -> tuple[str, str] | None:
+    match form:
+        case None:
+            return None
+        case [str(source), str(fact)] if _ID.fullmatch(source):
+            return source, fact
+        case _:
+            raise InvalidInputError(f"not what a column is derived from: {form!r:.120}")
+
+
+def _fits(name: str) -> bool:
+    return len(name.encode()) <= MAX_NAME_BYTES
+
+
+_COLUMN_KEYS = {"name", "type", "nullable", "id", "default", "derived"}

@@ -1,0 +1,348 @@
+"""Column types and their stored layouts.
+
+A column type is a small frozen value with a JSON form (`{"type": "tensor", ...}`). Whatever the
+type, its rows are stored in one of four layouts: fixed (rows back to back), ragged (a row table
+and elements), binary (end offsets and bytes) or tiled (each row cut into blocks of its own).
+
+One value of a `Link` column is a `LinkValue`: a URL, perhaps a byte range of it, and what proves
+that it is still the same. Nothing is opened here.
+
+Source:
+    docs/spec/dataset.md, section "Column types".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import msgspec
+import numpy as np
+
+from tensorrepo.formats.common.dtypes import DTypeLike, dtype_name, element_dtype
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+MAX_DIMS = 32
+MAX_DIM = (1 << 32) - 1
+
+
+class ColumnLayout(IntEnum):
+    """How the rows of a column lie in its pages."""
+
+    FIXED = 0
+    RAGGED = 1
+    BINARY = 2
+    TILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The stored form of a column: what a page is encoded and decoded with.
+
+    `dtype` is the element type's name ("uint8" for binary), `shape` that of one row, None where
+    rows differ; `tile` is the shape of a whole tile, empty unless the layout is tiled.
+    """
+
+    layout: ColumnLayout
+    dtype: str
+    shape: tuple[int | None, ...]
+    tile: tuple[int, ...] = ()
+
+    @property
+    def element(self) -> np.dtype[Any]:
+        return element_dtype(self.dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a fixed row; of the other layouts 0."""
+        if self.layout is not ColumnLayout.FIXED:
+            return 0
+        return self.element.itemsize * prod(self.row_shape)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of a fixed row."""
+        return tuple(dim for dim in self.shape if dim is not None)
+
+    @property
+    def unknown_dims(self) -> int:
+        return sum(dim is None for dim in self.shape)
+
+    @property
+    def known_elements(self) -> int:
+        """Product of the known dimensions: elements of a ragged row are a multiple of it."""
+        return prod(self.row_shape)
+
+    @property
+    def stores_dims(self) -> bool:
+        """Whether the dimensions of a ragged or tiled row need more than its number of elements."""
+        rows_differ = self.layout in (ColumnLayout.RAGGED, ColumnLayout.TILED)
+        return rows_differ and (self.unknown_dims > 1 or not self.known_elements)
+
+
+class _Type(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
+    """Base of all column types, for `isinstance`."""
+
+
+class Scalar(_Type, frozen=True, tag="scalar"):
+    """One number or bool per row."""
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        _set(self, "dtype", dtype_name(self.dtype))
+
+
+class Tensor(_Type, frozen=True, tag="tensor"):
+    """One array per row. A dimension of None differs from row to row.
+
+    `dtype` may be given as numpy's dtype or class; `shape` as any sequence. With `tile`, the shape
+    of a block with as many dimensions, each row is cut into blocks that can be read one by one.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    tile: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "dtype", dtype_name(self.dtype))
+        _set(self, "shape", _check_shape(self.shape))
+        if self.tile is not None:
+            _set(self, "tile", _check_tile(self.tile, self.shape))
+
+
+class Embedding(_Type, frozen=True, tag="embedding"):
+    """One vector of `dim` numbers per row."""
+
+    dtype: str
+    dim: int
+
+    def __post_init__(self) -> None:
+        _set(self, "dtype", dtype_name(self.dtype))
+        _check_shape((self.dim,))
+        if not self.dim:
+            raise InvalidInputError("an embedding has at least 1 dimension")
+
+
+class Image(_Type, frozen=True, tag="image"):
+    """The encoded bytes of a picture, as they came. `codec` is "png", "jpeg", ...; None: mixed."""
+
+    codec: str | None = None
+
+
+class Bytes(_Type, frozen=True, tag="bytes"):
+    """Any bytes."""
+
+
+class Text(_Type, frozen=True, tag="text"):
+    """Unicode text, stored as UTF-8."""
+
+
+class Json(_Type, frozen=True, tag="json"):
+    """Any JSON value, stored as compact UTF-8 text."""
+
+
+class Link(_Type, frozen=True, tag="link"):
+    """Data that stays where it is: a `LinkValue` per row, stored as compact JSON."""
+
+
+class ClassLabel(_Type, frozen=True, tag="class_label"):
+    """The number of a class, int64 in ``[0, len(names))``. Names are accepted when writing."""
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _set(self, "names", tuple(self.names))
+        if not all(isinstance(name, str) for name in self.names):
+            raise InvalidInputError(f"class names are text, got {self.names!r:.80}")
+        if len(set(self.names)) != len(self.names):
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise InvalidInputError(f"class {twice!r} is named twice")
+
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
+
+
+class Timestamp(_Type, frozen=True, tag="timestamp"):
+    """A moment, int64 counts of `unit` since 1970. With a `zone` it is UTC, shown in that zone."""
+
+    unit: TimeUnit = "us"
+    zone: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("s", "ms", "us", "ns"):
+            raise InvalidInputError(f"a timestamp's unit is s, ms, us or ns, got {self.unit!r}")
+
+
+ColumnType = (
+    Scalar | Tensor | Embedding | Image | Bytes | Text | Json | Link | ClassLabel | Timestamp
+)
+# What people may write where a column type is asked for: "int64", np.float32, Tensor(...).
+TypeLike = ColumnType | DTypeLike
+
+
+def as_type(given: TypeLike) -> ColumnType:
+    """`given` as a column type; the name of an element type stands for a scalar."""
+    if isinstance(given, _Type):
+        return given
+    return Scalar(dtype_name(given))
+
+
+def storage_of(column_type: ColumnType) -> Storage:
+    """How rows of this type are stored."""
+    match column_type:
+        case Scalar(dtype=dtype):
+            return Storage(ColumnLayout.FIXED, dtype, ())
+        case Tensor(dtype=dtype, shape=shape, tile=tuple(tile)):
+            return Storage(ColumnLayout.TILED, dtype, shape, tile)
+        case Tensor(dtype=dtype, shape=shape):
+            return Storage(
+                ColumnLayout.RAGGED if None in shape else ColumnLayout.FIXED, dtype, shape
+            )
+        case Embedding(dtype=dtype, dim=dim):
+            return Storage(ColumnLayout.FIXED, dtype, (dim,))
+        case ClassLabel() | Timestamp():
+            return Storage(ColumnLayout.FIXED, "int64", ())
+        case _:
+            return Storage(ColumnLayout.BINARY, "uint8", ())
+
+
+def type_to_json(column_type: ColumnType) -> dict[str, Any]:
+    """The JSON form: ``{"type": "tensor", "dtype": "float32", "shape": [28, None]}``."""
+    form: dict[str, Any] = msgspec.to_builtins(column_type)
+    if form.get("tile", ...) is None:
+        del form["tile"]
+    return form
+
+
+def type_from_json(form: object) -> ColumnType:
+    """The column type that `type_to_json` wrote.
+
+    Raises:
+        UnsupportedError: a type that this version does not know.
+        InvalidInputError: not the form of a type.
+    """
+    tag = form.get("type") if isinstance(form, dict) else None
+    if isinstance(tag, str) and tag not in _TAGS:
+        raise UnsupportedError(f"column type {tag!r} is unknown here. Update tensorrepo.")
+    try:
+        found: ColumnType = msgspec.convert(form, ColumnType)
+    except msgspec.ValidationError as error:
+        raise InvalidInputError(f"not a column type: {error}") from error
+    return found
+
+
+def _check_shape(shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    dims = tuple(dim if dim is None else int(dim) for dim in shape)
+    if len(dims) > MAX_DIMS:
+        raise InvalidInputError(f"a shape has at most {MAX_DIMS} dimensions, got {len(dims)}")
+    for dim in dims:
+        if dim is not None and not 0 <= dim <= MAX_DIM:
+            raise InvalidInputError(f"dimensions are in [0, {MAX_DIM}], got {dims}")
+    return dims
+
+
+def _check_tile(tile: Sequence[int], shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    dims = tuple(int(dim) for dim in tile)
+    if not dims or len(dims) != len(shape) or not all(1 <= dim <= MAX_DIM for dim in dims):
+        raise InvalidInputError(f"a tile has a size of 1 or more per dimension of {shape}: {tile}")
+    return dims
+
+
+def _set(struct: _Type, name: str, value: object) -> None:
+    msgspec.structs.force_setattr(struct, name, value)
+
+
+_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(ColumnType))
+
+
+MAX_URL_BYTES = 1 << 16
+_MAX_INT = (1 << 63) - 1
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class LinkValue(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Bytes ``[start, stop)`` of what lies at `url`; `stop` None: to its end.
+
+    Attributes:
+        size: bytes of the whole object at `url`, not of the range.
+        etag: what its server called that version, as it came, quotes included.
+        hash: of the bytes in the range, ``<algorithm>:<hex>``.
+    """
+
+    url: str
+    start: int = 0
+    stop: int | None = None
+    size: int | None = None
+    etag: str | None = None
+    hash: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("url", "etag", "hash"):
+            _check_text(name, getattr(self, name), optional=name != "url")
+        for name in ("start", "stop", "size"):
+            _check_count(name, getattr(self, name), optional=name != "start")
+        if self.stop is not None and self.stop < self.start:
+            raise InvalidInputError(f"a link needs start <= stop, got [{self.start}, {self.stop})")
+
+
+def as_link(given: Any) -> LinkValue:
+    """A link given as such, as a mapping of its fields, as its JSON, or as a bare URL.
+
+    Raises:
+        InvalidInputError: none of these.
+    """
+    if isinstance(given, LinkValue):
+        return given
+    try:
+        if isinstance(given, str) and not given.startswith("{"):
+            return LinkValue(given)
+        if isinstance(given, str):
+            return decode_link(given.encode())
+        return msgspec.convert(given, LinkValue)
+    except (ValueError, InvalidInputError) as error:
+        raise InvalidInputError(f"not a link: {error}") from error
+
+
+def encode_link(link: LinkValue) -> bytes:
+    """Compact JSON, fields in the order of the class, those that have their default left out."""
+    return msgspec.json.encode(link)
+
+
+def decode_link(encoded: bytes | memoryview) -> LinkValue:
+    """The link that `encode_link` wrote.
+
+    Raises:
+        ValueError: not the JSON of a link.
+    """
+    return msgspec.json.decode(encoded, type=LinkValue)
+
+
+def _check_text(name: str, text: object, *, optional: bool) -> None:
+    if text is None and optional:
+        return
+    if not isinstance(text, str) or not text:
+        raise InvalidInputError(f"a link's {name} is text, got {text!r:.80}")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"a link's {name} is not valid unicode: {text!r:.80}") from error
+    if size > MAX_URL_BYTES or _CONTROL.search(text):
+        raise InvalidInputError(
+            f"a link's {name} has at most {MAX_URL_BYTES} bytes and no control characters, "
+            f"got {text!r:.80}"
+        )
+
+
+def _check_count(name: str, count: object, *, optional: bool) -> None:
+    if count is None and optional:
+        return
+    if type(count) is not int or not 0 <= count <= _MAX_INT:
+        raise InvalidInputError(f"a link's {name} is in [0, 2^63), got {count!r:.80}")

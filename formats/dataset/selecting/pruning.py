@@ -1,0 +1,394 @@
+"""Page pruning: rows for which a predicate cannot be true, by the bounds in page indexes.
+
+Every page of numbers carries its smallest and largest value, how many rows are null, and whether
+some are NaN. For each part of a predicate that tells which outcomes are possible on the rows of a
+page: true, false, null. Outcomes of parts are combined as Arrow combines values, for all pages at
+once; where "true" is not among them, no page need be read. What is not understood may be anything.
+
+Text has no bounds: 8 bytes of a page entry would hold the first letters alone, and they hold the
+sizes of rows instead. Its pages are skipped by their nulls only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tensorrepo.formats.common.dtypes import is_float
+from tensorrepo.formats.dataset.pages.page import HAS_NAN, HAS_RANGE
+from tensorrepo.formats.dataset.schema.types import ClassLabel, Scalar, Timestamp
+from tensorrepo.formats.dataset.selecting.expression import (
+    Call,
+    ColumnRef,
+    ExpressionNode,
+    Literal,
+    expression_tree,
+    field_names,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow.compute as pc
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.metadata.index import ColumnIndex
+    from tensorrepo.formats.dataset.schema.schema import Column
+
+    Bools = NDArray[np.bool_]
+
+_SIGN = np.uint64(1 << 63)
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_MIRRORED = {
+    "less": "greater", "less_equal": "greater_equal", "greater": "less",
+    "greater_equal": "less_equal", "equal": "equal", "not_equal": "not_equal",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageBounds:
+    """What is known of each of n runs of rows of one column.
+
+    Attributes:
+        low: numbers ``(n,)``: no value but NaN is smaller. Says nothing where not `bounded`.
+        high: likewise the largest.
+        bounded: whether `low` and `high` hold.
+        has_value: whether some row may hold a value that is no NaN.
+        has_null: whether some row may be null.
+        has_nan: whether some row may be NaN.
+    """
+
+    low: NDArray[Any]
+    high: NDArray[Any]
+    bounded: Bools
+    has_value: Bools
+    has_null: Bools
+    has_nan: Bools
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcomes:
+    """Which values a predicate may have on each of n runs of rows: a superset."""
+
+    true: Bools
+    false: Bools
+    null: Bools
+
+
+def rows_that_may_match(
+    expression: pc.Expression,
+    columns: Mapping[str, Column],
+    index_of: Callable[[str], ColumnIndex],
+    rows: int,
+) -> NDArray[np.int64]:
+    """Physical rows outside of which `expression` is true for none.
+
+    Args:
+        expression: a predicate.
+        columns: of the dataset, by name.
+        index_of: all pages of a column.
+        rows: of the dataset, deleted ones counted.
+
+    Returns:
+        int64 ``(n, 2)``: ranges ``[start, stop)``, ascending, with gaps between them.
+    """
+    tree = expression_tree(expression)
+    names = sorted(columns.keys() & (field_names(tree) or ()))
+    if not names or not rows:
+        return np.array([[0, rows]] if rows else np.zeros((0, 2)), np.int64)
+    indexes = {name: index_of(name) for name in names}
+    starts = np.unique(np.concatenate([[0], *(each.first_row[:-1] for each in indexes.values())]))
+    outcomes = _Evaluation(
+        {
+            name: _on_runs(page_bounds(columns[name], index), index, starts)
+            for name, index in indexes.items()
+        },
+        columns,
+        len(starts),
+    ).of(tree)
+    return _ranges(starts, rows, outcomes.true)
+
+
+def _ranges(starts: NDArray[np.int64], rows: int, wanted: Bools) -> NDArray[np.int64]:
+    """Runs that are wanted, neighbours joined."""
+    steps = np.diff(np.concatenate([[0], wanted.astype(np.int8), [0]]))
+    ends = np.append(starts, rows)
+    return np.stack([ends[steps == 1], ends[steps == -1]], axis=1).astype(np.int64)
+
+
+# ------------------------------------------------------------------------------ bounds
+
+
+def page_bounds(column: Column, index: ColumnIndex) -> PageBounds:
+    """What the page entries of a column, and its patches, say about each page."""
+    bounds = _entry_bounds(column, index)
+    if index.default is not None:
+        bounds = _with_default(column, index, bounds)
+    if index.patches is None:
+        return bounds
+    return _with_patches(bounds, _entry_bounds(column, index.patches.pages), index)
+
+
+def _entry_bounds(column: Column, index: ColumnIndex) -> PageBounds:
+    entries = index.entries
+    nulls = entries["nulls"].astype(np.int64)
+    some = nulls < entries["rows"]
+    if not has_bounds(column):
+        none = np.zeros(len(entries), np.float64)
+        return PageBounds(none, none, ~some, some, nulls > 0, some)
+    known = (entries["flags"] & HAS_RANGE) > 0
+    has_nan = (entries["flags"] & HAS_NAN) > 0
+    low, high = _values(index, "min"), _values(index, "max")
+    # All of a page without a range are null or NaN, if it says so; else nothing is known.
+    silent = some & ~known & ~has_nan
+    return PageBounds(
+        low, high, known | ~silent, some & (known | silent), nulls > 0, has_nan | silent
+    )
+
+
+def has_bounds(column: Column) -> bool:
+    """Whether pages of a column carry their smallest and largest value."""
+    kind = column.type
+    is_scalar = isinstance(kind, Scalar | ClassLabel | Timestamp)
+    return is_scalar and column.storage.element.kind != "c"
+
+
+def _values(index: ColumnIndex, field: str) -> NDArray[Any]:
+    """Order keys of one field as numbers of the schema's kind: float64, int64 or uint64."""
+    keys = index.entries[field].astype(np.uint64)
+    parts = [numbers_of_keys(keys, stored.element) for stored in index.storages]
+    if len(parts) == 1:
+        return parts[0]
+    target = numbers_of_keys(keys[:0], index.storage.element).dtype
+    found = np.zeros(len(keys), target)
+    for place, part in enumerate(parts):
+        here = index.stored_as == place
+        found[here] = part[here].astype(target)
+    return found
+
+
+def numbers_of_keys(keys: NDArray[np.uint64], element: np.dtype[Any]) -> NDArray[Any]:
+    """The numbers whose order keys these are: float64, int64 or uint64, as the element's kind."""
+    if is_float(element):
+        negative = (keys & _SIGN) == 0
+        return np.where(negative, ~keys, keys ^ _SIGN).view(np.float64)
+    return (keys ^ _SIGN).view(np.int64) if element.kind == "i" else keys
+
+
+def _with_default(column: Column, index: ColumnIndex, bounds: PageBounds) -> PageBounds:
+    """Runs of rows that have no page hold one value."""
+    absent = np.array([chunk is None for chunk in index.chunks], np.bool_)[index.chunk]
+    default: Any = index.default
+    is_null = default.valid is not None and not default.valid[0]
+    if is_null or not has_bounds(column):
+        return PageBounds(
+            bounds.low, bounds.high, bounds.bounded,
+            np.where(absent, not is_null, bounds.has_value),
+            np.where(absent, is_null, bounds.has_null),
+            np.where(absent, not is_null and not has_bounds(column), bounds.has_nan),
+        )  # fmt: skip
+    value = default.values[0].astype(bounds.low.dtype)
+    is_nan = bool(value != value)  # noqa: PLR0124 - NaN alone differs from itself
+    return PageBounds(
+        np.where(absent, value, bounds.low),
+        np.where(absent, value, bounds.high),
+        bounds.bounded | absent,
+        np.where(absent, not is_nan, bounds.has_value),
+        np.where(absent, False, bounds.has_null),
+        np.where(absent, is_nan, bounds.has_nan),
+    )
+
+
+def _with_patches(bounds: PageBounds, patches: PageBounds, index: ColumnIndex) -> PageBounds:
+    """Bounds of pages widened by those of the patches that lie over them."""
+    assert index.patches is not None, "the caller looked"
+    pages = index.page_of(index.patches.rows)
+    source = index.patches.pages.page_of(index.patches.source)
+    pairs = np.unique(np.stack([pages, source]), axis=1)
+    page, patch = pairs[0], pairs[1]
+    # Values count where there are any: an empty side must not widen the other.
+    low, high = bounds.low.copy(), bounds.high.copy()
+    fresh = ~bounds.has_value[page] & patches.has_value[patch]
+    low[page[fresh]], high[page[fresh]] = patches.low[patch[fresh]], patches.high[patch[fresh]]
+    held = patches.has_value[patch]
+    np.minimum.at(low, page[held], patches.low[patch[held]])
+    np.maximum.at(high, page[held], patches.high[patch[held]])
+    bounded = bounds.bounded.copy()
+    np.logical_and.at(bounded, page, patches.bounded[patch])
+    flags = []
+    for name in ("has_value", "has_null", "has_nan"):
+        flag = getattr(bounds, name).copy()
+        np.logical_or.at(flag, page, getattr(patches, name)[patch])
+        flags.append(flag)
+    return PageBounds(low, high, bounded, *flags)
+
+
+def _on_runs(bounds: PageBounds, index: ColumnIndex, starts: NDArray[np.int64]) -> PageBounds:
+    """Bounds of runs that begin at `starts`, each inside one page."""
+    pages = index.page_of(starts)
+    return PageBounds(*(getattr(bounds, name)[pages] for name in PageBounds.__slots__))
+
+
+# ------------------------------------------------------------------------------ outcomes
+
+
+class _Evaluation:
+    """Outcomes of the parts of a predicate on `runs` runs of rows."""
+
+    def __init__(
+        self, bounds: Mapping[str, PageBounds], columns: Mapping[str, Column], runs: int
+    ) -> None:
+        self._bounds = bounds
+        self._columns = columns
+        self._runs = runs
+
+    def of(self, node: ExpressionNode) -> Outcomes:
+        match node:
+            case Literal(value):
+                return self._constant(value.as_py())
+            case Call(arguments=arguments) if any(map(self._is_elsewhere, arguments)):
+                return self._anything()
+            case ColumnRef(name) if name in self._bounds:
+                return self._compared("equal", name, pa.scalar(True))
+            case Call(function=name, arguments=arguments) if name in _COMBINED:
+                return _COMBINED[name](*map(self.of, arguments))
+            case Call(function=name, arguments=(ColumnRef(column),), options=options):
+                return self._unary(name, column, options)
+            case Call(function=name, arguments=(ColumnRef(column), Literal(value))):
+                return self._compared(name, column, value)
+            case Call(function=name, arguments=(Literal(value), ColumnRef(column))):
+                return self._compared(_MIRRORED.get(name, ""), column, value)
+        return self._anything()
+
+    def _is_elsewhere(self, node: ExpressionNode) -> bool:
+        return isinstance(node, ColumnRef) and node.name not in self._bounds
+
+    def _anything(self) -> Outcomes:
+        maybe = np.ones(self._runs, np.bool_)
+        return Outcomes(maybe, maybe, maybe)
+
+    def _constant(self, value: Any) -> Outcomes:
+        if value is not None and not isinstance(value, bool):
+            return self._anything()
+        return Outcomes(
+            *(np.full(self._runs, value is outcome, np.bool_) for outcome in (True, False, None))
+        )
+
+    def _unary(self, function: str, name: str, options: Mapping[str, Any]) -> Outcomes:
+        bounds, never = self._bounds[name], np.zeros(self._runs, np.bool_)
+        if function == "is_null":
+            nan_too = "nan_is_null" not in options or options["nan_is_null"].as_py()
+            null = bounds.has_null | bounds.has_nan if nan_too else bounds.has_null
+            return Outcomes(null, bounds.has_value | bounds.has_nan, never)
+        if function == "is_valid":
+            return Outcomes(bounds.has_value | bounds.has_nan, bounds.has_null, never)
+        if function == "is_nan":
+            return Outcomes(bounds.has_nan, bounds.has_value, bounds.has_null)
+        if function == "is_in":
+            return self._among(name, options.get("value_set"))
+        return self._anything()
+
+    def _among(self, name: str, values: pa.ListScalar | None) -> Outcomes:
+        """`is_in`: maybe true where one of its values lies between `low` and `high`."""
+        if values is None or values.values is None or not has_bounds(self._columns[name]):
+            return self._anything()
+        bounds = self._bounds[name]
+        found = [self._number(name, each) for each in values.values if each.is_valid]
+        try:
+            wanted = np.array(sorted(found), bounds.low.dtype)
+        except (OverflowError, ValueError, TypeError):
+            return self._anything()  # some of them are not compared by number
+        hit = np.searchsorted(wanted, bounds.low) < np.searchsorted(wanted, bounds.high, "right")
+        maybe = np.ones(self._runs, np.bool_)
+        some = bounds.has_value & (hit | ~bounds.bounded)
+        return Outcomes(some | (bounds.has_null & (values.values.null_count > 0)), maybe, maybe)
+
+    def _compared(self, function: str, name: str, value: pa.Scalar) -> Outcomes:
+        bounds = self._bounds[name]
+        number = self._number(name, value)
+        if number is None or function not in _COMPARED or not has_bounds(self._columns[name]):
+            return self._anything()
+        may, may_not = _COMPARED[function](bounds.low, bounds.high, number)
+        unsure = ~bounds.bounded
+        true, false = bounds.has_value & (may | unsure), bounds.has_value & (may_not | unsure)
+        if function == "not_equal":
+            return Outcomes(true | bounds.has_nan, false, bounds.has_null)
+        return Outcomes(true, false | bounds.has_nan, bounds.has_null)
+
+    def _number(self, name: str, value: pa.Scalar) -> Any:
+        """A literal as bounds of a column count, or None: it is not compared by number."""
+        kind, element = self._columns[name].type, self._columns[name].storage.element
+        if isinstance(kind, Timestamp) or pa.types.is_timestamp(value.type):
+            return _moment(kind, value)
+        number = value.as_py()
+        if isinstance(number, bool):
+            return int(number) if element.kind == "b" else None
+        if isinstance(number, int):
+            # Arrow compares whole numbers with floats as floats.
+            return float(number) if is_float(element) else number
+        return number if isinstance(number, float) and number == number else None  # noqa: PLR0124
+
+
+def _moment(kind: Any, value: pa.Scalar) -> int | None:
+    if not (isinstance(kind, Timestamp) and pa.types.is_timestamp(value.type) and value.is_valid):
+        return None
+    if (kind.zone is None) != (value.type.tz is None):
+        return None
+    nanoseconds = value.value * _NANOSECONDS[value.type.unit]
+    whole, rest = divmod(nanoseconds, _NANOSECONDS[kind.unit])
+    return None if rest else whole
+
+
+def _less(low: Any, high: Any, value: Any) -> tuple[Bools, Bools]:
+    return low < value, high >= value
+
+
+def _greater(low: Any, high: Any, value: Any) -> tuple[Bools, Bools]:
+    return high > value, low <= value
+
+
+def _equal(low: Any, high: Any, value: Any) -> tuple[Bools, Bools]:
+    return (low <= value) & (value <= high), (low != value) | (high != value)
+
+
+# Of a comparison of values in [low, high] with one value: whether it may be true, and may be false.
+_COMPARED: dict[str, Callable[[Any, Any, Any], tuple[Bools, Bools]]] = {
+    "less": _less,
+    "greater": _greater,
+    "equal": _equal,
+    "not_equal": lambda low, high, value: _equal(low, high, value)[::-1],
+    "less_equal": lambda low, high, value: _greater(low, high, value)[::-1],
+    "greater_equal": lambda low, high, value: _less(low, high, value)[::-1],
+}
+
+
+def _and(one: Outcomes, two: Outcomes) -> Outcomes:
+    null = (one.null & (two.true | two.null)) | (two.null & (one.true | one.null))
+    return Outcomes(one.true & two.true, one.false | two.false, null)
+
+
+def _not(one: Outcomes) -> Outcomes:
+    return Outcomes(one.false, one.true, one.null)
+
+
+def _or(one: Outcomes, two: Outcomes) -> Outcomes:
+    return _not(_and(_not(one), _not(two)))
+
+
+def _if_else(which: Outcomes, one: Outcomes, two: Outcomes) -> Outcomes:
+    return Outcomes(
+        (which.true & one.true) | (which.false & two.true),
+        (which.true & one.false) | (which.false & two.false),
+        which.null | (which.true & one.null) | (which.false & two.null),
+    )
+
+
+_COMBINED: dict[str, Callable[..., Outcomes]] = {
+    "and_kleene": _and,
+    "or_kleene": _or,
+    "invert": _not,
+    "if_else": _if_else,
+}

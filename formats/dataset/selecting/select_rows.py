@@ -1,0 +1,497 @@
+"""Row selection: which rows a caller means.
+
+Rows are named by a condition (a `col()` expression over columns, or SQL that says one), by a bitmap
+of what other SQL answered, by their ids, by their numbers, or by the values of key columns. The
+answer counts physical rows.
+
+A condition reads the columns that it names, page after page; pages for whose rows it cannot be true
+are not read, see `pruning`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, format_row_id, row_ids
+from tensorrepo.formats.dataset.metadata.tree_read import read_leaf
+from tensorrepo.formats.dataset.read import (
+    BATCH_BYTES,
+    RowNumbers,
+    StoredDataset,
+    column_index,
+    live_rows,
+    resolve_rows,
+    row_id_table,
+)
+from tensorrepo.formats.dataset.read import scan as scan_pages
+from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.coerce import coerce_column
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.values import concat
+from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
+from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
+from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorrepo.formats.dataset.schema.schema import Column, Schema
+    from tensorrepo.formats.dataset.schema.values import ColumnValues
+
+
+_STEP = 1 << 20  # rows that are unpacked at a time; a multiple of 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowBitmap:
+    """Chosen rows out of `rows`, deleted ones not counted.
+
+    Attributes:
+        rows: number of rows that could be chosen.
+        bits: uint8 ``(ceil(rows / 8),)``, the lowest bit first.
+        text: condition that chose them, for messages.
+    """
+
+    rows: int
+    bits: NDArray[np.uint8]
+    text: str
+
+    @classmethod
+    def of(cls, rows: int, numbers: Iterable[NDArray[np.int64]], text: str) -> RowBitmap:
+        """The rows that arrays of `numbers` name, in any order."""
+        bits = np.zeros(-(-rows // 8), np.uint8)
+        for some in numbers:
+            np.bitwise_or.at(bits, some >> 3, np.left_shift(1, some & 7).astype(np.uint8))
+        return cls(rows, bits, text)
+
+    def numbers(self) -> Iterator[NDArray[np.int64]]:
+        """Numbers of the chosen rows, ascending, some at a time; at least one array."""
+        for start in range(0, max(1, self.rows), _STEP):
+            some = self.bits[start // 8 : (start + _STEP) // 8]
+            yield start + np.flatnonzero(np.unpackbits(some, bitorder="little"))
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# A condition as expression or SQL, a bitmap, key columns with their values, row ids (ROW_ID
+# records, or texts), or numbers of rows that are not deleted, in any form that
+# `StoredDataset[...]` takes.
+Where: TypeAlias = (
+    pc.Expression
+    | str
+    | RowBitmap
+    | int
+    | Mapping[str, Any]
+    | slice
+    | range
+    | Sequence[Any]
+    | np.ndarray[Any, np.dtype[Any]]
+)
+SCAN_ROWS = 1 << 16  # batches of so many rows cost little beside their values
+_NO_KERNEL = re.compile(r"Function '(.+?)' has no kernel matching input types \((.+)\)")
+_ROW_ID = re.compile(r"[0-9a-f]{16}:\d+")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """Rows that something is to be done with.
+
+    Attributes:
+        rows: int64 ``(n,)``, physical rows that are not deleted, ascending, each once.
+        places: int64 ``(n,)``: each row is the one given at this place.
+        given: how many were given; for a predicate n.
+    """
+
+    rows: NDArray[np.int64]
+    places: NDArray[np.int64]
+    given: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FragmentRows:
+    """Chosen rows ``[start, stop)`` that lie in one fragment.
+
+    Attributes:
+        fragment: counted within its leaf.
+        uid: of the fragment.
+        first_row: the physical row that the fragment begins with.
+        rows: of the fragment, deleted ones too.
+    """
+
+    fragment: int
+    uid: int
+    first_row: int
+    rows: int
+    start: int
+    stop: int
+
+
+def col(name: str) -> pc.Expression:
+    """A column in a predicate: ``col("label") == 3``, ``col("split").isin(["a", "b"])``,
+    ``col("note").is_null()``, joined by ``&``, ``|`` and ``~``. Another name of
+    `pyarrow.compute.field`.
+    """
+    return pc.field(name)
+
+
+# ------------------------------------------------------------------------------ choosing
+
+
+def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) -> Chosen:
+    """The rows that `where` names.
+
+    Args:
+        dataset: whose rows.
+        where: see `Where`.
+        strict: refuse ids and keys that no row has, and rows that are named twice; else they are
+            passed over.
+
+    Raises:
+        InvalidInputError: a predicate that does not fit the columns, or no way to name rows.
+        NotFoundError: row numbers beyond the end; with `strict` ids or keys that no row has.
+    """
+    predicate = predicate_of(dataset, where)
+    if predicate is not None:
+        rows = _physical(dataset, matching_rows(dataset, predicate))
+        return Chosen(rows, np.arange(len(rows)), len(rows))
+    if isinstance(where, RowBitmap):
+        rows = _physical(dataset, np.concatenate(list(where.numbers())))
+        return Chosen(rows, np.arange(len(rows)), len(rows))
+    if isinstance(where, str):
+        where = [where]
+    if isinstance(where, Mapping):
+        return _by_keys(dataset, where, strict=strict)
+    if isinstance(where, int | np.integer):
+        where = [int(where)]
+    if _are_ids(where):
+        return _by_ids(dataset, where, strict=strict)
+    numbers: Any = where
+    found = np.asarray(resolve_rows(numbers, dataset.rows), np.int64)
+    return _chosen(_physical(dataset, found), np.arange(len(found)), len(found), strict=strict)
+
+
+def predicate_of(dataset: StoredDataset, where: Where) -> pc.Expression | None:
+    """The expression that `where` is, or says as SQL; None where it names rows otherwise.
+
+    Raises:
+        UnsupportedError: SQL that no expression says; the caller asks DuckDB, see `RowBitmap`.
+    """
+    if not is_condition(where):
+        return where if isinstance(where, pc.Expression) else None
+    condition = read_condition(str(where), dataset.schema)
+    if condition.expression is None:
+        raise UnsupportedError(f"condition {where!r:.200}: only SQL over the dataset answers it")
+    return condition.expression
+
+
+def is_condition(where: Any) -> bool:
+    """Whether `where` is a condition as text: it is no row id."""
+    return isinstance(where, str) and not _ROW_ID.fullmatch(where)
+
+
+def count_rows(dataset: StoredDataset, where: Where) -> int:
+    """How many rows `where` names."""
+    return len(choose_rows(dataset, where, strict=False).rows)
+
+
+def find_rows(dataset: StoredDataset, where: Where) -> NDArray[np.int64]:
+    """Numbers of the rows that `where` names, deleted ones not counted, ascending."""
+    rows = choose_rows(dataset, where, strict=False).rows
+    table = live_rows(dataset)
+    return rows if table is None else table.live(rows)
+
+
+def ids_of_rows(dataset: StoredDataset, rows: RowNumbers) -> list[str]:
+    """Ids of some rows, given by number, as text."""
+    numbers = np.asarray(resolve_rows(rows, dataset.rows), np.int64)
+    return [format_row_id(each) for each in row_id_table(dataset).of(_physical(dataset, numbers))]
+
+
+def rows_of_ids(dataset: StoredDataset, ids: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
+    """Numbers of the rows that have these ids, deleted ones not counted; -1 where there is none."""
+    rows = row_id_table(dataset).find(row_ids(ids))
+    table = live_rows(dataset)
+    return rows if table is None else np.where(rows >= 0, table.live(rows), -1)
+
+
+def _physical(dataset: StoredDataset, live: NDArray[np.int64]) -> NDArray[np.int64]:
+    table = live_rows(dataset)
+    return live if table is None else table.physical(live)
+
+
+def _chosen(
+    rows: NDArray[np.int64], places: NDArray[np.int64], given: int, *, strict: bool
+) -> Chosen:
+    unique, first = np.unique(rows, return_index=True)
+    if strict and len(unique) != len(rows):
+        again = np.setdiff1d(np.arange(len(rows)), first)[0]
+        raise InvalidInputError(f"the row given as number {places[again]} is given twice")
+    return Chosen(unique, places[first], given)
+
+
+# ------------------------------------------------------------------------------ predicates
+
+
+def matching_rows(
+    dataset: StoredDataset, expression: pc.Expression, progress: Callable[[int], None] | None = None
+) -> NDArray[np.int64]:
+    """Numbers of the rows, deleted ones not counted, for which `expression` is true.
+
+    A row for which it is null is not among them. `progress` is told the rows looked at so far.
+
+    Raises:
+        InvalidInputError: it names columns that are not there, or compares what has no order.
+    """
+    return np.concatenate([np.zeros(0, np.int64), *each_match(dataset, expression, progress)])
+
+
+def each_match(
+    dataset: StoredDataset, expression: pc.Expression, progress: Callable[[int], None] | None = None
+) -> Iterator[NDArray[np.int64]]:
+    """`matching_rows` some at a time, ascending: as they are found."""
+    columns = [dataset.schema.column(name) for name in named_columns(expression, dataset.schema)]
+    if not columns:
+        always = pa.table({"": [0]}).filter(expression).num_rows
+        yield np.arange(dataset.rows if always else 0)
+        return
+    number = _unused_name(dataset.schema)
+    live = live_rows(dataset)
+    for rows, batch in _scan_where(dataset, expression, [column.name for column in columns]):
+        arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
+        numbers = rows if live is None else live.live(rows)
+        arrays[number] = pa.array(numbers)
+        yield _filtered(pa.table(arrays), expression)[number].to_numpy()
+        if progress is not None:
+            progress(int(numbers[-1]) + 1)
+
+
+def _scan_where(
+    dataset: StoredDataset, expression: pc.Expression, names: Sequence[str]
+) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+    """Rows that are not deleted and for which `expression` may be true, with physical numbers."""
+    ranges = ranges_where(dataset, expression)
+    return _joined_batches(
+        each for start, stop in ranges.tolist() for each in scan_pages(dataset, names, start, stop)
+    )
+
+
+def ranges_where(dataset: StoredDataset, expression: pc.Expression) -> NDArray[np.int64]:
+    """Physical rows outside of which a predicate is true for none: int64 ``(n, 2)``."""
+    columns = {column.name: column for column in dataset.schema.columns}
+    index_of = partial(column_index, dataset)
+    return rows_that_may_match(expression, columns, index_of, dataset.root.rows)
+
+
+def _filtered(rows: pa.Table, expression: pc.Expression) -> pa.Table:
+    try:
+        return rows.filter(expression)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # such as 2^63 as an int64
+        raise InvalidInputError(
+            f"predicate {expression!s:.200}: {_in_our_words(str(error)):.200}"
+        ) from error
+
+
+def named_columns(expression: pc.Expression, schema: Schema) -> list[str]:
+    """The columns that an expression reads, in the order of the schema.
+
+    Raises:
+        InvalidInputError: it does not fit the columns.
+    """
+    text = str(expression)
+    if "FieldPath(" in text:
+        raise InvalidInputError(f"predicate {text:.200}: name columns by name, not by number")
+    # What an expression reads is what it cannot do without.
+    likely = [column for column in schema.columns if column.name in text]
+    for columns in (likely, schema.columns):
+        fields = pa.schema([(column.name, _type_of(column)) for column in columns])
+        reason = _refusal(expression, fields)
+        if reason is None:
+            return [
+                field.name
+                for at, field in enumerate(fields)
+                if _refusal(expression, fields.remove(at)) is not None
+            ]
+    raise InvalidInputError(
+        f"predicate {text:.200}: {reason:.200}. The columns are "
+        f"{', '.join(f'{field.name!r} ({field.type})' for field in fields):.2000}"
+    )
+
+
+def _refusal(expression: pc.Expression, fields: pa.Schema) -> str | None:
+    """Why the expression cannot be applied to rows of these fields; None: it can."""
+    try:
+        pa.table({field.name: pa.array([], field.type) for field in fields}).filter(expression)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, KeyError) as error:
+        return _in_our_words(str(error).partition(" in ")[0])
+    return None
+
+
+def _in_our_words(reason: str) -> str:
+    """Why Arrow refuses an expression."""
+    found = _NO_KERNEL.search(reason)
+    if found is None:
+        return reason
+    kinds = found[2].split(", ")
+    if len(kinds) == 2:
+        return f"{kinds[0]} is not compared with {kinds[1]}: use a value of the column's own type"
+    return f"{found[1]!r} takes no {found[2]}"
+
+
+def comparable(column: Column, values: ColumnValues) -> pa.Array:
+    """Values in a form that Arrow compares, where there is one."""
+    storage = column.storage
+    is_small = storage.element.kind == "V" or storage.element == np.float16
+    if storage.layout is ColumnLayout.FIXED and not storage.shape and is_small:
+        # Arrow knows the smallest floats as bytes alone, and compares no float16.
+        numbers = getattr(values, "values").astype(np.float32)  # noqa: B009 - fixed
+        return pa.array(numbers, mask=None if values.valid is None else ~values.valid)
+    array = to_arrow_array(column.type, values)
+    is_wrapped = isinstance(array, pa.ExtensionArray) and storage.layout is ColumnLayout.BINARY
+    return array.storage if is_wrapped else array
+
+
+def _type_of(column: Column) -> pa.DataType:
+    return comparable(column, coerce_column(column, [])).type
+
+
+def _unused_name(schema: Schema) -> str:
+    longest = max(len(name) for name in schema.names)
+    return "#" * (longest + 1)
+
+
+def scan(
+    dataset: StoredDataset, columns: Iterable[str], rows: int = SCAN_ROWS
+) -> Iterator[dict[str, ColumnValues]]:
+    """`iterate`, with batches joined up to so many rows, within `BATCH_BYTES` or one batch."""
+    names = dataset.schema.select(columns).names
+    for _, batch in _joined_batches(scan_pages(dataset, names), rows):
+        yield batch
+
+
+_Batch: TypeAlias = "tuple[NDArray[np.int64], dict[str, ColumnValues]]"
+
+
+def _joined_batches(batches: Iterable[_Batch], rows: int = SCAN_ROWS) -> Iterator[_Batch]:
+    """Batches with the numbers of their rows, put together as `scan` says."""
+    waiting: list[_Batch] = []
+    count = size = 0
+    for numbers, batch in batches:
+        batch_bytes = sum(values.nbytes for values in batch.values())
+        if waiting and (count >= rows or size + batch_bytes > BATCH_BYTES):
+            yield _joined(waiting)
+            waiting, count, size = [], 0, 0
+        waiting.append((numbers, batch))
+        count += len(numbers)
+        size += batch_bytes
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: Sequence[_Batch]) -> _Batch:
+    if len(batches) == 1:
+        return batches[0]
+    numbers = np.concatenate([each for each, _ in batches])
+    names = batches[0][1]
+    return numbers, {name: concat([batch[name] for _, batch in batches]) for name in names}
+
+
+# ------------------------------------------------------------------------------ ids and keys
+
+
+def _are_ids(where: Any) -> bool:
+    if isinstance(where, np.ndarray):
+        return where.dtype == ROW_ID or where.dtype.kind in "US"
+    first = where[0] if isinstance(where, Sequence) and len(where) else None
+    return isinstance(first, str | tuple | np.void)
+
+
+def _by_ids(dataset: StoredDataset, ids: Any, *, strict: bool) -> Chosen:
+    wanted = row_ids([each.item() if isinstance(each, np.void) else each for each in ids])
+    rows = row_id_table(dataset).find(wanted)
+    rows = np.where(rows_of_ids(dataset, wanted) >= 0, rows, -1)
+    there = np.flatnonzero(rows >= 0)
+    if strict and len(there) != len(rows):
+        missing = wanted[int(np.flatnonzero(rows < 0)[0])]
+        raise NotFoundError(f"no row has id {format_row_id(missing)}, or it was deleted")
+    return _chosen(rows[there], there, len(rows), strict=strict)
+
+
+def _by_keys(dataset: StoredDataset, keys: Mapping[str, Any], *, strict: bool) -> Chosen:
+    columns = check_key_columns(dataset.schema, list(keys))
+    given = [key_array(column, _key_values(column, keys[column.name])) for column in columns]
+    if len({len(each) for each in given}) > 1:
+        raise InvalidInputError(f"key columns have {[len(each) for each in given]} values")
+    table = KeyTable.of(columns, given, unique=False)
+    rows, places = find_keys(dataset, table)
+    if strict and len(missing := np.setdiff1d(np.arange(table.rows), places)):
+        raise NotFoundError(f"no row has key {table.text(int(missing[0]))}")
+    return Chosen(_physical(dataset, rows), places, table.rows)
+
+
+def _key_values(column: Column, values: Any) -> ColumnValues:
+    single = isinstance(values, str | bytes) or not hasattr(values, "__len__")
+    return coerce_column(column, [values] if single else values)
+
+
+def find_keys(
+    dataset: StoredDataset, table: KeyTable
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows, deleted ones not counted, whose key is in `table`, and which key it is."""
+    rows, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    first = 0
+    names = [column.name for column in table.columns]
+    # Arrow hashes the table for every batch: batches as large as the table keep that in proportion.
+    for batch in scan(dataset, names, max(SCAN_ROWS, table.rows)):
+        found = table.find([key_array(column, batch[column.name]) for column in table.columns])
+        hits = np.flatnonzero(found >= 0)
+        rows.append(first + hits)
+        places.append(found[hits])
+        first += len(found)
+    return np.concatenate(rows), np.concatenate(places)
+
+
+# ------------------------------------------------------------------------------ fragments
+
+
+def by_leaf(
+    dataset: StoredDataset, rows: NDArray[np.int64]
+) -> Iterator[tuple[int, tuple[FragmentRows, ...]]]:
+    """The fragments that hold some of `rows`, physical and ascending, by number of their leaf."""
+    leaves = dataset.root.leaves
+    bounds = np.concatenate([[0], np.cumsum([leaf.rows for leaf in leaves], dtype=np.int64)])
+    cuts = np.searchsorted(rows, bounds).tolist()
+    for number, entry in enumerate(leaves):
+        start, stop = cuts[number : number + 2]
+        if start == stop:
+            continue
+        records = read_leaf(dataset.objects, dataset.links, entry)[0].fragments
+        counts = records["rows"].astype(np.int64)
+        firsts = bounds[number] + np.cumsum(counts) - counts
+        starts = start + np.searchsorted(rows[start:stop], firsts)
+        stops = np.append(starts[1:], stop)
+        touched = np.flatnonzero(starts < stops).tolist()
+        yield (
+            number,
+            tuple(
+                FragmentRows(
+                    at,
+                    int(records["uid"][at]),
+                    int(firsts[at]),
+                    int(counts[at]),
+                    int(starts[at]),
+                    int(stops[at]),
+                )
+                for at in touched
+            ),
+        )

@@ -1,1 +1,0 @@
-"""How do rows become what a user gets for one step?"""

@@ -1,0 +1,1 @@
+"""Collation: rows gathered, decoded, transformed and handed over as batches."""

@@ -1,0 +1,299 @@
+"""Batches: what a training loop gets for one step, and how values take their form.
+
+A `Batch` is a dict of column name to values, ready to be used: numpy arrays as a dataset gives
+them, torch tensors of the same memory, or Arrow arrays. Ragged columns are lists of arrays, or one
+padded array when asked for; bytes and text are lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.convert import as_torch, present, to_torch
+from tensorrepo.formats.dataset.schema.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    RaggedValues,
+)
+from tensorrepo.formats.dataset.streaming.collate.gather import PackedValues
+from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm, as_jax, map_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.common.pool import Pool
+    from tensorrepo.formats.dataset.schema.schema import Column
+
+    Identify = Callable[..., NDArray[Any]]  # of rows, and in a mix of their sources
+
+
+_COPIED_ALONE_STEPS = 256  # longer rows are padded one by one
+
+
+class Batch(dict[str, Any]):
+    """The rows of one step: column name to values.
+
+    Attributes:
+        position: rows of the epoch handed out with this batch, by all ranks together; where
+            reading resumes after it.
+        rows: int64 ``(rows,)``, the number of each row in the dataset: ``ds[batch.rows]`` is the
+            same data.
+        valid: per nullable column a bool array (or tensor), False where the row is null. There,
+            arrays and tensors hold zeros and lists None; numpy arrays are masked as well.
+        lengths: per padded column the true lengths, int64 ``(rows,)``, or ``(rows, n)`` where n
+            dimensions differ from row to row.
+        repeated: how many of the last rows repeat others, where a last step was filled up.
+        source: int64 ``(rows,)``, of a mix: which of its sources each row is of, whose number in
+            that dataset `rows` then is. None where there is one dataset.
+        draws: uint64 ``(rows,)``, the numbers by which chance (of boxes and flips) follows rows.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        *,
+        position: int,
+        rows: NDArray[np.int64],
+        identify: Identify,
+    ) -> None:
+        """Made by a stream; `identify` finds row ids when they are asked for."""
+        super().__init__(columns)
+        self.position = position
+        self.rows = rows
+        self.valid: dict[str, Any] = {}
+        self.lengths: dict[str, Any] = {}
+        self.segments: dict[str, Any] = {}
+        self.repeated = 0
+        self.source: NDArray[np.int64] | None = None
+        self.draws = rows.view(np.uint64)
+        self._identify = identify
+
+    def part(self, places: NDArray[np.int64]) -> Batch:
+        """The rows at these places, ascending; a copy."""
+        found = Batch(
+            {name: _taken(values, places) for name, values in self.items()},
+            position=self.position,
+            rows=self.rows[places],
+            identify=self._identify,
+        )
+        found.valid = {name: _taken(values, places) for name, values in self.valid.items()}
+        found.lengths = {name: _taken(values, places) for name, values in self.lengths.items()}
+        found.segments = {name: _taken(values, places) for name, values in self.segments.items()}
+        found.repeated = int((places >= len(self.rows) - self.repeated).sum())
+        found.source = None if self.source is None else self.source[places]
+        found.draws = self.draws[places]
+        return found
+
+    @property
+    def row_ids(self) -> NDArray[Any]:
+        """The id of each row, ``fragment`` and ``offset``: kept when the dataset grows."""
+        if self.source is None:
+            return self._identify(self.rows)
+        return self._identify(self.rows, self.source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        known = self.position, self.rows, self.row_ids
+        told = self.valid, self.lengths, self.repeated, self.source, self.segments
+        return _restored, (dict(self), *known, told)
+
+
+def _taken(values: Any, places: NDArray[np.int64]) -> Any:
+    if isinstance(values, list):
+        return [values[at] for at in places.tolist()]
+    if isinstance(values, BinaryValues):  # encoded, for a decoder
+        return values.take(places)
+    taken = getattr(values, "take", None)
+    if taken is not None and not isinstance(values, np.ndarray) and hasattr(values, "to_pylist"):
+        return taken(places)  # of Arrow
+    return values[places]
+
+
+def _restored(
+    columns: dict[str, Any],
+    position: int,
+    rows: NDArray[np.int64],
+    row_ids: NDArray[Any],
+    told: tuple[Any, ...],
+) -> Batch:
+    batch = Batch(columns, position=position, rows=rows, identify=lambda *_: row_ids)
+    batch.valid, batch.lengths, batch.repeated, batch.source, batch.segments = told
+    return batch
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """Form in which values are handed out.
+
+    Attributes:
+        output: see `StreamOptions`.
+        pad: fills up ragged columns; None where these stay lists.
+        pool: gives the memory of padded columns.
+        identify: finds the row ids of batches.
+        encoded: columns that stay `BinaryValues`, for a decoder.
+        mark: called with every batch of a mix, to note the sources of its rows.
+    """
+
+    output: OutputForm
+    pad: float | None
+    pool: Pool
+    identify: Identify
+    encoded: frozenset[str] = frozenset()
+    mark: Callable[[Batch], None] | None = None
+
+    def batches(
+        self,
+        columns: Iterable[tuple[Column, ColumnValues | PackedValues]],
+        bounds: Sequence[int],
+        *,
+        ends: Sequence[int],
+        rows: NDArray[np.int64],
+    ) -> list[Batch]:
+        """The batches of consecutive steps.
+
+        Args:
+            columns: their values, of all steps together.
+            bounds: step i has the rows ``[bounds[i], bounds[i + 1])`` of them.
+            ends: the position after each step.
+            rows: number of each row.
+        """
+        parts = list(pairwise(bounds))
+        made = [
+            Batch({}, position=end, rows=rows[low:high], identify=self.identify)
+            for (low, high), end in zip(parts, ends, strict=True)
+        ]
+        for column, values in columns:
+            if self._is_plain(values, column):
+                name, array = column.name, values.values
+                as_handed_out = self._maker(array.dtype, name)
+                for batch, (low, high) in zip(made, parts, strict=True):
+                    batch[name] = as_handed_out(array[low:high])
+            else:
+                for batch, (low, high) in zip(made, parts, strict=True):
+                    self._put(batch, column, values.slice(low, high))
+        if self.mark is not None:
+            for batch in made:
+                self.mark(batch)
+        return made
+
+    def _is_plain(
+        self, values: ColumnValues | PackedValues, column: Column
+    ) -> TypeGuard[FixedValues]:
+        """Whether each batch is handed out its part of one array: then this takes little Python."""
+        fixed = isinstance(values, FixedValues) and values.valid is None
+        return fixed and self.output in ("torch", "jax") and column.name not in self.encoded
+
+    def _maker(self, dtype: np.dtype[Any], name: str) -> Callable[[NDArray[Any]], Any]:
+        """Makes of arrays of one type what is handed out."""
+        return to_torch(dtype) if self.output == "torch" else partial(self._array, name=name)
+
+    def _put(self, batch: Batch, column: Column, values: ColumnValues | PackedValues) -> None:
+        name = column.name
+        if not isinstance(values, PackedValues) and values.valid is not None:
+            batch.valid[name] = self._array(values.valid)
+        if name in self.encoded:
+            batch[name] = values
+        elif isinstance(values, PackedValues):
+            batch.rows = values.rows
+            batch[name] = self._array(values.values, name)
+            batch.segments[name] = self._array(values.segments)
+            batch.lengths[name] = self._array(values.lengths)
+        elif isinstance(values, RaggedValues) and self.pad is not None:
+            padded, true_lengths = pad_rows(values, self.pad, self.pool)
+            batch[name] = self._array(padded, name)
+            batch.lengths[name] = self._array(true_lengths)
+        else:
+            batch[name] = self._values(column, values)
+
+    def _values(self, column: Column, values: ColumnValues) -> Any:
+        if self.output == "arrow":
+            return to_arrow_array(column.type, values)
+        if self.output == "numpy":
+            return present(column, values)
+        if isinstance(values, FixedValues):
+            return self._array(values.values, column.name)
+        rows = present(column, values)
+        if not isinstance(values, RaggedValues):
+            return rows
+        return [None if row is None else self._array(row, column.name) for row in rows]
+
+    def _array(self, array: NDArray[Any], name: str = "") -> Any:
+        return as_output(array, self.output, name)
+
+
+def as_output(array: NDArray[Any], output: OutputForm, name: str = "") -> Any:
+    """`array`, of column `name`, as what is handed out, of the same memory where it can be."""
+    if output == "torch":
+        return as_torch(array)
+    return as_jax(array, name) if output == "jax" else array
+
+
+def with_leaves_changed(item: Any, change: Callable[[Any], Any]) -> Any:
+    """What is handed out for a step, with `change` made to everything in it.
+
+    That is every column, or whatever a transform returned, in dicts, lists and tuples.
+    """
+    if isinstance(item, Batch):
+        item.valid, item.lengths = map_leaves(item.valid, change), map_leaves(item.lengths, change)
+        item.segments = map_leaves(item.segments, change)
+    return map_leaves(item, change)
+
+
+def pad_rows(
+    values: RaggedValues, pad: float, pool: Pool
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Ragged rows as one array, filled up with `pad`, and their true lengths.
+
+    Returns:
+        Array ``(rows, *longest)`` where each unknown dimension is the largest of the batch, and
+        int64 ``(rows,)``, or ``(rows, unknown dims)`` when there are several.
+    """
+    shapes = _row_shapes(values)
+    out = pool.array((values.rows, *shapes.max(axis=0, initial=0).tolist()), values.elements.dtype)
+    out[...] = pad
+    unknown = [at for at, dim in enumerate(values.shape) if dim is None]
+    if unknown == [0]:
+        _fill(out, values, shapes[:, 0])
+    else:
+        for at in range(values.rows):
+            inside_of_row = tuple(slice(0, length) for length in shapes[at].tolist())
+            out[at][inside_of_row] = values.row(at)
+    lengths = shapes[:, unknown]
+    return out, np.ascontiguousarray(lengths[:, 0] if len(unknown) == 1 else lengths)
+
+
+def _fill(out: NDArray[Any], values: RaggedValues, lengths: NDArray[np.int64]) -> None:
+    """Lay rows of so many steps along the first dimension into the rows of `out`."""
+    used = values.elements[int(values.offsets[0]) : int(values.offsets[-1])]
+    if not used.size:
+        return
+    steps = used.reshape(-1, *out.shape[2:])
+    ends = np.cumsum(lengths)
+    if len(steps) >= _COPIED_ALONE_STEPS * len(out):
+        for at, (end, length) in enumerate(zip(ends.tolist(), lengths.tolist(), strict=True)):
+            out[at, :length] = steps[end - length : end]
+        return
+    # One index a step costs 8 bytes, but no Python per row.
+    begins = np.arange(len(out)) * out.shape[1] - (ends - lengths)
+    out.reshape(-1, *out.shape[2:])[np.repeat(begins, lengths) + np.arange(len(steps))] = steps
+
+
+def _row_shapes(values: RaggedValues) -> NDArray[np.int64]:
+    """The shape of every row, ``(rows, dims)``."""
+    known = [dim for dim in values.shape if dim is not None]
+    each = np.diff(values.offsets) // max(1, prod(known))
+    unknown = [each] if values.dims is None else list(values.dims.T)
+    columns = iter(unknown)
+    full = np.empty((values.rows, len(values.shape)), np.int64)
+    for at, dim in enumerate(values.shape):
+        full[:, at] = next(columns) if dim is None else dim
+    return full

@@ -1,0 +1,405 @@
+"""Image columns of a batch as arrays, decoded by several threads.
+
+`Decode` says what is wanted. A `Decoder` cuts the pictures of a batch into portions that threads
+decode one by one, straight into one array of a pool; the thread that is done last finishes the
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from operator import index
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.pool import Pool
+from tensorrepo.formats.dataset.schema.types import Bytes, Image
+from tensorrepo.formats.dataset.schema.values import BinaryValues, valid_rows
+from tensorrepo.formats.dataset.streaming import checks
+from tensorrepo.formats.dataset.streaming.collate import pixels as crops
+from tensorrepo.formats.dataset.streaming.collate.pixels import CHANNELS, PictureReader, Target
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.schema.schema import Schema
+    from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+    from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
+
+    Picture = NDArray[np.uint8]
+
+ImageFit = Literal["crop", "stretch", "pad", "random"]
+ImageMode = Literal["RGB", "L", "RGBA"]
+PictureLayout = Literal["HWC", "CHW"]
+
+MAX_PIXELS = 1 << 26
+_PORTION = 16  # pictures that a thread decodes before it looks for more
+_FEWEST_BLOCKS = 4  # arrays of a whole batch that a pool keeps, whatever is made ahead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """How encoded images become arrays of uint8.
+
+    Attributes:
+        size: height and width of what is handed out, one number for squares; None keeps the size
+            of each picture, and hands out a list where those of a batch differ.
+        fit: what is done about pictures of another shape: "crop" takes the largest box in the
+            middle that has the shape of `size`, "stretch" distorts, "pad" puts the whole picture
+            in the middle of zeros, "random" takes a random box of `area` and `ratio`.
+        flip: mirror every other picture, left to right.
+        mode: "RGB", "L" (grey) or "RGBA". Without alpha in the mode it is dropped; without it in
+            the picture it is 255.
+        layout: "HWC" ``(rows, height, width, channels)``, or "CHW" ``(rows, channels, height,
+            width)``.
+        exact: decode at full size and resize with Pillow's "bilinear", to the bit. Otherwise JPEGs
+            that shrink to less than half are decoded at a half, a quarter or an eighth, and
+            OpenCV resizes: several times faster, antialiased, a few shades off.
+        orient: turn pictures as their EXIF orientation says, as viewers do.
+        area: least and most part of the picture that a random box covers.
+        ratio: least and most width per height of a random box.
+        max_pixels: a larger picture is an error, found before it is decoded.
+
+    Random boxes and flips follow from seed, epoch and row alone.
+    """
+
+    size: int | tuple[int, int] | None = None
+    fit: ImageFit = "crop"
+    flip: bool = False
+    mode: ImageMode = "RGB"
+    layout: PictureLayout = "HWC"
+    exact: bool = False
+    orient: bool = True
+    area: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("fit", self.fit, get_args(ImageFit)),
+            ("mode", self.mode, get_args(ImageMode)),
+            ("layout", self.layout, get_args(PictureLayout)),
+        ):
+            if value not in known:
+                raise InvalidInputError(f"Decode: {name} is one of {known}, got {value!r}")
+        if self.size is None and self.fit != "crop":
+            raise InvalidInputError(
+                f"Decode: fit={self.fit!r} needs a size, such as Decode(size=224, "
+                f"fit={self.fit!r}): without one every picture keeps its own"
+            )
+        shape = self.shape
+        if shape is not None and min(shape) < 1:
+            raise InvalidInputError(f"Decode: size is at least 1, got {self.size}")
+        checks.range_of("Decode: area", self.area, 1)
+        checks.range_of("Decode: ratio", self.ratio)
+        for name in ("flip", "exact", "orient"):
+            checks.truth(f"Decode: {name}", getattr(self, name))
+        arguments.whole("Decode: max_pixels", self.max_pixels, 1)
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """(height, width)."""
+        if self.size is None:
+            return None
+        try:
+            sides = (self.size, self.size) if hasattr(self.size, "__index__") else self.size
+            height, width = map(index, sides)  # type: ignore[arg-type]  # whatever people gave
+        except (TypeError, ValueError):
+            raise InvalidInputError(
+                f"Decode: size is one whole number or two, got {self.size!r:.80}"
+            ) from None
+        return height, width
+
+    @property
+    def channels(self) -> int:
+        return CHANNELS[self.mode]
+
+    @property
+    def row_shape(self) -> tuple[int, ...] | None:
+        """Of what is handed out for a row; None where pictures keep their size."""
+        if self.shape is None:
+            return None
+        if self.layout == "CHW":
+            return self.channels, *self.shape
+        return *self.shape, self.channels
+
+
+Images = bool | Decode | Mapping[str, Decode | bool] | None
+
+
+def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict[str, Decode]:
+    """What is decoded, by column.
+
+    Args:
+        images: True and `Decode` mean all image columns among `names`; a mapping names columns of
+            images or bytes, with True for pictures of their own size; None and False mean none.
+        schema: of the dataset.
+        names: columns that are streamed.
+
+    Raises:
+        InvalidInputError: no such column is streamed, or it cannot hold images.
+    """
+    if images is None or images is False:
+        return {}
+    if images is True or isinstance(images, Decode):
+        how = Decode() if images is True else images
+        found = {name: how for name in names if isinstance(schema.column(name).type, Image)}
+        if not found:
+            raise InvalidInputError(
+                f"images: none of the columns {list(names)} is of type Image. Name a column of "
+                "bytes that holds images: images={'name': Decode(...)}"
+            )
+        return found
+    if not isinstance(images, Mapping):
+        raise arguments.wrong(
+            "images", "True, a Decode(...), or a mapping {'name': Decode(...)}", images
+        )
+    found = {name: Decode() if how is True else how for name, how in images.items() if how}
+    for name, how in found.items():
+        if name not in names:
+            raise InvalidInputError(f"images: column {name!r} is not streamed, only {list(names)}")
+        if not isinstance(schema.column(name).type, Image | Bytes):
+            raise InvalidInputError(f"images: column {name!r} holds neither images nor bytes")
+        if not isinstance(how, Decode):
+            raise arguments.wrong(f"images[{name!r}]", "True or a Decode(...)", how)
+    return found
+
+
+class Meter(NamedTuple):
+    """Told how long decoding took, by `clock`; called by any thread."""
+
+    clock: Callable[[], float]
+    spent: Callable[[float], None]
+
+
+class Decoder:
+    """Decodes the picture columns of batches. Thread-safe."""
+
+    def __init__(
+        self,
+        decodes: Mapping[str, Decode],
+        hand_over: Callable[[Picture], Any],
+        *,
+        rows: int,
+        prefetch: int,
+    ) -> None:
+        """Prepare for batches of up to `rows` rows, `prefetch` of them made ahead.
+
+        `hand_over` makes of arrays what is handed out.
+
+        Raises:
+            UnsupportedError: a library is missing.
+        """
+        self._columns = {
+            name: (how, PictureReader(how.mode, exact=how.exact, orient=how.orient,
+                               max_pixels=how.max_pixels))
+            for name, how in decodes.items()
+        }  # fmt: skip
+        batch_bytes = sum(rows * prod(how.row_shape or ()) for how in decodes.values())
+        self._hand_over = hand_over
+        self._pool = Pool((_FEWEST_BLOCKS + prefetch) * batch_bytes + (1 << 20))
+        self.portions = max(1, len(decodes)) * -(-rows // _PORTION)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._columns)
+
+    def begin(
+        self,
+        batch: Batch,
+        key: int,
+        bad: ErrorPolicy,
+        finish: Callable[[Batch], Any],
+        meter: Meter,
+    ) -> list[Callable[[], list[Any]]]:
+        """What is to be done for a batch, by several threads: calls that give what is finished.
+
+        `key` is that of the epoch for images. The call that is done last gives
+        ``[finish(batch)]``, the others nothing. In `batch` the columns are `BinaryValues`;
+        finished, they are what `Decode` says, as `hand_over` gives it.
+        """
+        chances = None
+        if any(how.fit == "random" or how.flip for how, _ in self._columns.values()):
+            chances = crops.chances(key, batch.draws).tolist()
+        jobs = [
+            _Job(name, how, reader, batch[name], chances, self._pool)
+            for name, (how, reader) in self._columns.items()
+        ]
+        return _Gathering(batch, jobs, bad, finish, self._hand_over, meter).calls()
+
+
+class _Job:
+    """One column of one batch."""
+
+    def __init__(
+        self,
+        name: str,
+        how: Decode,
+        reader: PictureReader,
+        encoded: BinaryValues,
+        chances: list[list[float]] | None,
+        pool: Pool,
+    ) -> None:
+        self.name, self.how, self.rows = name, how, encoded.rows
+        self.failures: dict[int, CorruptError] = {}
+        self._reader, self._chances = reader, chances
+        self._data = encoded.data.data
+        self._bounds = encoded.offsets.tolist()
+        self._valid = None if encoded.valid is None else valid_rows(encoded).tolist()
+        self._out: Picture | None = None
+        self._found: list[Picture | None] = []
+        if how.row_shape is None:
+            self._found = [None] * encoded.rows
+        else:
+            self._out = pool.array((encoded.rows, *how.row_shape), np.dtype(np.uint8))
+
+    def decode(self, start: int, stop: int) -> None:
+        """Decode these rows; failures are noted."""
+        for at in range(start, stop):
+            if self._valid is not None and not self._valid[at]:
+                if self._out is not None:
+                    self._out[at] = 0
+                continue
+            try:
+                self.put(at, self._data[self._bounds[at] : self._bounds[at + 1]])
+            except CorruptError as error:
+                self.failures[at] = error  # no two threads have the same row
+
+    def put(self, at: int, data: memoryview) -> None:
+        """Decode `data` as row `at`."""
+        if self._out is None:
+            picture = self._reader.read(data, lambda high, wide: self._target(at, high, wide, None))
+            planes = self.how.layout == "CHW"
+            self._found[at] = (
+                np.ascontiguousarray(picture.transpose(2, 0, 1)) if planes else picture
+            )
+            return
+        there = self._out[at]
+        if self.how.layout == "HWC":
+            self._reader.read(data, lambda high, wide: self._target(at, high, wide, there))
+            return
+        assert self.how.shape is not None, "there would be no array otherwise"
+        upright = np.empty((*self.how.shape, self.how.channels), np.uint8)
+        self._reader.read(data, lambda high, wide: self._target(at, high, wide, upright))
+        there[...] = upright.transpose(2, 0, 1)
+
+    def replace(self, at: int, given: Any) -> None:
+        """Use what the caller gave in place of row `at`: encoded bytes, or pixels.
+
+        Raises:
+            InvalidInputError: pixels of another shape or type.
+        """
+        if isinstance(given, bytes | bytearray | memoryview):
+            self.put(at, memoryview(given))
+            return
+        pixels = np.asarray(given)
+        wanted = self.how.row_shape
+        fits = pixels.ndim == 3 if wanted is None else pixels.shape == wanted
+        if pixels.dtype != np.uint8 or not fits:
+            raise InvalidInputError(
+                f"on_error gave {pixels.dtype} {pixels.shape} for a picture of column "
+                f"{self.name!r}, expected uint8 {wanted or 'with three dimensions'}, encoded "
+                "bytes, or None to leave the row out"
+            )
+        if self._out is None:
+            self._found[at] = pixels
+        else:
+            self._out[at] = pixels
+
+    def result(self) -> Picture | list[Picture | None]:
+        """All rows: an array, or a list where pictures keep their sizes and these differ."""
+        if self._out is not None:
+            return self._out
+        shapes = {None if each is None else each.shape for each in self._found}
+        if len(shapes) == 1 and None not in shapes:
+            return np.stack([each for each in self._found if each is not None])
+        return self._found
+
+    def _target(self, at: int, height: int, width: int, there: Picture | None) -> Target:
+        how, numbers = self.how, None if self._chances is None else self._chances[at]
+        flip = how.flip and numbers is not None and numbers[0] < 0.5
+        if how.fit == "random":
+            assert numbers is not None, "they are drawn where they are needed"
+            return Target(crops.drawn(height, width, numbers, how.area, how.ratio), there, flip)
+        if there is None or how.fit == "stretch":
+            return Target(crops.whole(height, width), there, flip)
+        size = there.shape[0], there.shape[1]
+        if how.fit == "crop":
+            return Target(crops.middle(height, width, size), there, flip)
+        high, wide = crops.inside(height, width, size)
+        there[...] = 0
+        top, left = (size[0] - high) // 2, (size[1] - wide) // 2
+        return Target(crops.whole(height, width), there[top : top + high, left : left + wide], flip)
+
+
+class _Gathering:
+    """Portions of one batch; knows when the last one is done."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        jobs: list[_Job],
+        bad: ErrorPolicy,
+        finish: Callable[[Batch], Any],
+        hand_over: Callable[[Picture], Any],
+        meter: Meter,
+    ) -> None:
+        self._batch, self._jobs, self._bad = batch, jobs, bad
+        self._finish, self._hand_over, self._meter = finish, hand_over, meter
+        self._lock = Lock()
+        self._left = 0
+
+    def calls(self) -> list[Callable[[], list[Any]]]:
+        portions = [
+            (job, start, min(start + _PORTION, job.rows))
+            for job in self._jobs
+            for start in range(0, job.rows, _PORTION)
+        ]
+        if not portions:
+            return [lambda: [self._finish(self._finished())]]
+        self._left = len(portions)
+        return [partial(self._call, *portion) for portion in portions]
+
+    def _call(self, job: _Job, start: int, stop: int) -> list[Any]:
+        began = self._meter.clock()
+        job.decode(start, stop)
+        self._meter.spent(self._meter.clock() - began)
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return []
+        return [self._finish(self._finished())]
+
+    def _finished(self) -> Batch:
+        """The batch with pixels, and without rows that are left out."""
+        batch = self._batch
+        left_out: set[int] = set()
+        for job in self._jobs:
+            for at, error in sorted(job.failures.items()):
+                if at in left_out:
+                    continue
+                given = self._bad.replacement(
+                    error, batch, at, cause="image", column=job.name, use=partial(job.replace, at)
+                )
+                if given is None:
+                    left_out.add(at)
+            batch[job.name] = self._handed_over(job.result())
+        if left_out:
+            self._bad.check_left(len(batch.rows) - len(left_out), len(batch.rows), batch.position)
+            kept = np.setdiff1d(np.arange(len(batch.rows)), sorted(left_out))
+            batch = batch.part(kept)
+        return batch
+
+    def _handed_over(self, found: Picture | list[Picture | None]) -> Any:
+        if not isinstance(found, list):
+            return self._hand_over(found)
+        return [None if each is None else self._hand_over(each) for each in found]

@@ -1,0 +1,416 @@
+"""Gathering of the rows, or packed items, of a batch from hundreds of open runs.
+
+A table says at which address in memory each open run begins, whatever page, map or buffer that
+belongs to, and one call copies all rows (`native.rows`): no Python per row, and no alignment is
+asked for. Where a page has sums of its rows, each row is compared with its sum as it is copied.
+
+That is safe because addresses are made in one place only, `InMemory`, which keeps alive what they
+point into, and because every row asked for is checked to be one of an open run.
+
+Of a packed column, a run's chosen rows are one line of elements. An item is a slice of it, so it is
+copied at once, and where rows end in it is a search in the run's row table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
+from tensorrepo.formats.dataset.schema.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    RaggedValues,
+    offsets_of,
+    valid_rows,
+)
+from tensorrepo.formats.native.rows import BEST, RowCopier, RunTable
+from tensorrepo.repo.errors import CorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.common.pool import Pool
+    from tensorrepo.formats.dataset.streaming.order.items import PackedItems
+
+
+_OFFSET_BYTES = 8
+_DIM_BYTES = 4
+# Address of the rows, or sums, of runs that are not open or have none: below 0 with any offset.
+_CLOSED = -(1 << 62)
+# glibc returns large blocks to the kernel until it has seen a block of that size freed once; then
+# it keeps up to twice as much. 32 MiB is the most that it learns.
+_LESSON_BYTES = 31 << 20
+
+
+def teach_allocator() -> None:
+    """Let memory of batches that were dropped be used for the next ones. Touches no memory."""
+    np.empty(_LESSON_BYTES, np.uint8)
+
+
+class InMemory(NamedTuple):
+    """Where the rows of some runs lie in memory, in one column. Arrays are int64 ``(runs,)``.
+
+    Attributes:
+        runs: their numbers.
+        rows: how many rows each has.
+        values_at: address of each first row's value (fixed) or offset (others).
+        items_at: address of the items that offsets count.
+        dims_at: address of the first row's dimensions, where they are stored.
+        valid_at: address of the first row's validity, one byte a row, in nullable columns.
+        owners: per run, what keeps all of that alive; of ragged and binary rows the decoded values
+            come first.
+        sums_at: address of the sum of each first row, u32 a row; where they are to be compared.
+        prove: called with the place of a run in `runs` and a row of it that is not what its sum
+            says; raises a CorruptError that names both.
+    """
+
+    runs: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    values_at: NDArray[np.int64]
+    items_at: NDArray[np.int64] | None
+    dims_at: NDArray[np.int64] | None
+    valid_at: NDArray[np.int64] | None
+    owners: Sequence[Sequence[Any]]
+    sums_at: NDArray[np.int64] | None = None
+    prove: Callable[[int, int], None] | None = None
+
+
+def in_memory(run: int, values: ColumnValues, *, nullable: bool) -> InMemory:
+    """Where the values of one run lie. Arrays that are not back to back are copied first."""
+    owner: list[Any] = [values]
+    items_at = dims_at = valid_at = None
+    if isinstance(values, FixedValues):
+        values_at = _address(values.values, owner)
+    else:
+        values_at = _address(values.offsets, owner)
+        items_at = _address(_items_of(values), owner)
+    if isinstance(values, RaggedValues) and values.dims is not None:
+        dims_at = _address(values.dims, owner)
+    if nullable:
+        valid_at = _address(valid_rows(values), owner)
+    runs, rows = np.array([run]), np.array([values.rows])
+    return InMemory(runs, rows, values_at, items_at, dims_at, valid_at, [owner])
+
+
+class WantedRows(NamedTuple):
+    """Rows to be gathered: int64 ``(rows,)`` each."""
+
+    run: NDArray[np.int64]
+    row: NDArray[np.int64]
+
+
+class RunValues:
+    """The decoded values of one column for the open runs, found by run number.
+
+    Not thread-safe: one thread opens, closes and gathers.
+    """
+
+    def __init__(
+        self,
+        live: NDArray[np.int64],
+        storage: Storage,
+        *,
+        nullable: bool,
+        copier: RowCopier = BEST,
+    ) -> None:
+        """Prepare for runs of `live` rows each."""
+        self._live = live
+        self._copier = copier
+        self._storage = storage
+        self._nullable = nullable
+        self._row_bytes, self._row_shape = storage.row_bytes, storage.row_shape
+        self._element = storage.element
+        self._where: dict[int, InMemory] = {}  # keeps the memory of each open run alive
+        self._values_at = np.full(live.size, _CLOSED, dtype=np.int64)
+        self._items_at = np.zeros(live.size, dtype=np.int64)
+        self._dims_at = np.full(live.size, _CLOSED, dtype=np.int64)
+        self._valid_at = np.full(live.size, _CLOSED, dtype=np.int64)
+        self._sums_at: NDArray[np.int64] | None = None  # made when there is one
+
+    def open(self, where: InMemory) -> None:
+        """From now on the rows of these runs can be gathered."""
+        runs = where.runs
+        if not np.array_equal(where.rows, self._live[runs]):
+            raise AssertionError("a run was loaded with other rows than planned")
+        if self._nullable and where.valid_at is None:
+            raise AssertionError("a run of a nullable column was loaded without its validity")
+        self._where.update(dict.fromkeys(runs.tolist(), where))
+        self._values_at[runs] = where.values_at
+        if where.items_at is not None:
+            self._items_at[runs] = where.items_at
+        if where.dims_at is not None:
+            self._dims_at[runs] = where.dims_at
+        if where.valid_at is not None:
+            self._valid_at[runs] = where.valid_at
+        if where.sums_at is not None:
+            if self._sums_at is None:
+                self._sums_at = np.full(self._live.size, _CLOSED, dtype=np.int64)
+            self._sums_at[runs] = where.sums_at
+
+    def close(self, runs: NDArray[np.int64]) -> None:
+        """The rows of these runs are not needed any more."""
+        self._values_at[runs] = _CLOSED
+        if self._nullable:
+            self._valid_at[runs] = _CLOSED
+        if self._storage.stores_dims:
+            self._dims_at[runs] = _CLOSED
+        if self._sums_at is not None:
+            self._sums_at[runs] = _CLOSED
+        for run in runs.tolist():
+            del self._where[run]
+
+    def gather(self, wanted: WantedRows, pool: Pool) -> ColumnValues:
+        """These rows, in that order, copied into arrays of `pool`.
+
+        Raises:
+            CorruptError: a row is not what its sum says.
+            IndexError: a row of a run that is not open, or beyond its end.
+        """
+        # Few calls: each lets go of the interpreter lock and has to wait for it.
+        valid = None
+        if self._nullable:
+            valid = pool.array(wanted.row.shape, np.dtype(np.bool_))
+            self._take(self._valid_at, 1, wanted, 1, valid)
+        if self._storage.layout is ColumnLayout.FIXED:
+            return FixedValues(self._fixed(wanted, pool), valid)
+        starts, ends = self._bounds(wanted)
+        offsets, items = self._items(wanted.run, starts, ends, pool)
+        if self._storage.layout is ColumnLayout.BINARY:
+            return BinaryValues(offsets, items, valid)
+        return RaggedValues(offsets, items, self._storage.shape, self._dims(wanted), valid)
+
+    def _take(
+        self,
+        at: NDArray[np.int64],
+        step_bytes: int,
+        wanted: WantedRows,
+        row_bytes: int,
+        out: NDArray[Any],
+        sums_at: NDArray[np.int64] | None = None,
+    ) -> int:
+        table = RunTable(self._live, at, sums_at, step_bytes)
+        return self._copier.take_rows(table, wanted.run, wanted.row, row_bytes, out)
+
+    def _fixed(self, wanted: WantedRows, pool: Pool) -> NDArray[Any]:
+        out = pool.array((wanted.row.size, *self._row_shape), self._element)
+        row_bytes = self._row_bytes
+        wrong = self._take(self._values_at, row_bytes, wanted, row_bytes, out, self._sums_at)
+        if wrong >= 0:
+            self._blame(wanted.run.item(wrong), wanted.row.item(wrong))
+        return out
+
+    def _blame(self, run: int, row: int) -> NoReturn:
+        where = self._where[run]
+        assert where.prove is not None, "runs with sums can be proved"
+        where.prove(where.runs.tolist().index(run), row)
+        raise AssertionError("whoever proves a damaged row raises")
+
+    def _bounds(self, wanted: WantedRows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where each row's items start and end in its run's items."""
+        bounds = np.empty((wanted.row.size, 2), dtype=np.int64)
+        # Two offsets that follow each other.
+        self._take(self._values_at, _OFFSET_BYTES, wanted, 2 * _OFFSET_BYTES, bounds)
+        return bounds[:, 0], bounds[:, 1]
+
+    def _items(
+        self,
+        run: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        pool: Pool,
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        item_bytes = self._element.itemsize
+        lengths = ends - starts
+        offsets = offsets_of(lengths)
+        out = pool.array((int(offsets[-1]),), self._element)
+        addresses = self._items_at[run] + starts * item_bytes
+        self._copier.copy_spans(addresses, lengths * item_bytes, out)
+        return offsets, out
+
+    def _dims(self, wanted: WantedRows) -> NDArray[np.uint32] | None:
+        if not self._storage.stores_dims:
+            return None
+        dims = np.empty((wanted.row.size, self._storage.unknown_dims), dtype=np.uint32)
+        row_bytes = _DIM_BYTES * self._storage.unknown_dims
+        self._take(self._dims_at, row_bytes, wanted, row_bytes, dims)
+        return dims
+
+
+def _items_of(values: ColumnValues) -> NDArray[Any]:
+    assert not isinstance(values, FixedValues), "fixed rows have no items"
+    return values.data if isinstance(values, BinaryValues) else values.elements
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Where the first item of `array` lies in memory."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _address(array: NDArray[Any], owner: list[Any]) -> NDArray[np.int64]:
+    array = np.ascontiguousarray(array)
+    owner.append(array)
+    return np.array([address_of(array)])
+
+
+_NO_OFFSET = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedValues:
+    """Packed items.
+
+    Attributes:
+        values: ``(items, size)``, padded at the end.
+        segments: int32 ``(items, size)``: 1, 2, ... for the rows whose elements these are, counted
+            within the item; 0 where padded.
+        lengths: int64 ``(items,)``, elements that are not padding.
+        rows: int64 ``(items,)``, the row of the dataset that each item begins in.
+    """
+
+    values: NDArray[Any]
+    segments: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    def slice(self, start: int, stop: int) -> PackedValues:
+        some = slice(start, stop)
+        return PackedValues(
+            self.values[some], self.segments[some], self.lengths[some], self.rows[some]
+        )
+
+
+class _Line(NamedTuple):
+    """The elements of one run, whose rows of no elements are left out.
+
+    Those of row ``rows[i]`` end at ``ends[i]``; item j begins in row ``rows[first[j]]`` and ends in
+    ``rows[last[j]]``.
+    """
+
+    elements: NDArray[Any]
+    ends: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    first: list[int]
+    last: list[int]
+
+
+class PackedRuns:
+    """The open runs of a packed column. Not thread-safe."""
+
+    def __init__(
+        self,
+        items: PackedItems,
+        first_row: NDArray[np.int64],
+        element: np.dtype[Any],
+        pad: float | None,
+        lost: Container[int] = (),
+    ) -> None:
+        """Prepare.
+
+        Args:
+            items: of the epoch.
+            first_row: the live row that each run of the plan begins with.
+            element: type of the elements.
+            pad: fills up the last item of a run; None: 0.
+            lost: runs that could not be loaded, whose items nobody will look at.
+        """
+        self._items, self._first_row = items, first_row
+        self._element, self._pad = element, 0 if pad is None else pad
+        self._elements = dict(zip(items.runs.tolist(), items.elements.tolist(), strict=True))
+        self._lost = lost
+        self._lines: dict[int, _Line] = {}
+
+    def open(self, where: InMemory) -> None:
+        """From now on the items of these runs can be gathered.
+
+        Raises:
+            CorruptError: a run has other elements than its page entry or row table said.
+        """
+        for run, owners in zip(where.runs.tolist(), where.owners, strict=True):
+            if run in self._lost:
+                planned = self._elements[run]
+                nothing = np.zeros(planned, self._element)
+                self._lines[run] = _line(
+                    nothing, np.array([planned]), np.array([0]), self._items.size
+                )
+            else:
+                self._lines[run] = self._opened(run, owners[0])
+
+    def close(self, runs: NDArray[np.int64]) -> None:
+        """The items of these runs are not needed any more."""
+        for run in runs.tolist():
+            del self._lines[run]
+
+    def gather(self, wanted: WantedRows, pool: Pool) -> PackedValues:
+        """These items, in that order."""
+        size, count = self._items.size, wanted.row.size
+        values = pool.array((count, size), self._element)
+        lengths, rows = np.empty(count, np.int64), np.empty(count, np.int64)
+        ends = []
+        wishes = zip(wanted.run.tolist(), wanted.row.tolist(), strict=True)
+        for at, (run, item) in enumerate(wishes):
+            line = self._lines[run]
+            elements = line.elements[item * size : (item + 1) * size]
+            values[at, : len(elements)] = elements
+            if len(elements) < size:
+                values[at, len(elements) :] = self._pad
+            first = line.first[item]
+            ends.append(line.ends[first : line.last[item] + 1] - item * size)
+            lengths[at], rows[at] = len(elements), self._first_row[run] + line.rows[first]
+        segments = pool.array((count, size), np.dtype(np.int32))
+        _number(ends, lengths, segments)
+        return PackedValues(values, segments, lengths, rows)
+
+    def _opened(self, run: int, values: ColumnValues) -> _Line:
+        assert isinstance(values, RaggedValues), "packed columns are ragged"
+        rows = np.arange(values.rows)
+        first = int(self._first_row[run])
+        if self._items.choice is not None:
+            rows = np.repeat(rows, self._items.choice.counts(first, first + values.rows))
+            values = values.take(rows)
+        begin, end = int(values.offsets[0]), int(values.offsets[-1])
+        if end - begin != self._elements[run]:
+            raise CorruptError(
+                f"rows {first} to {first + values.rows} have {end - begin} elements, planned were "
+                f"{self._elements[run]}"
+            )
+        filled = np.diff(values.offsets) > 0
+        ends = values.offsets[1:][filled] - begin
+        return _line(values.elements[begin:end], ends, rows[filled], self._items.size)
+
+
+def _line(
+    elements: NDArray[Any], ends: NDArray[np.int64], rows: NDArray[np.int64], size: int
+) -> _Line:
+    """The line of these rows, cut into items."""
+    start = np.arange(0, len(elements), size)
+    stop = np.minimum(start + size, len(elements))
+    first = np.searchsorted(ends, start, side="right")
+    last = np.searchsorted(ends, stop, side="left")
+    return _Line(elements, ends, rows, first.tolist(), last.tolist())
+
+
+def _number(
+    ends: list[NDArray[np.int64]], lengths: NDArray[np.int64], out: NDArray[np.int32]
+) -> None:
+    """Number the rows of each item: `ends` says where they end in it, the last one where it may."""
+    counts = np.array([len(each) for each in ends], np.int64)
+    starts = offsets_of(counts)[:-1]
+    number = np.arange(counts.sum()) - np.repeat(starts - 1, counts)
+    stop = np.minimum(np.concatenate([_NO_OFFSET, *ends]), np.repeat(lengths, counts))
+    elements = np.diff(stop, prepend=0)
+    elements[starts] = stop[starts]
+    flat = np.repeat(number.astype(np.int32), elements)
+    if flat.size == out.size:
+        out.reshape(-1)[:] = flat
+        return
+    out[...] = 0
+    bounds = zip(offsets_of(lengths).tolist(), lengths.tolist(), strict=False)
+    for at, (begin, used) in enumerate(bounds):
+        out[at, :used] = flat[begin : begin + used]

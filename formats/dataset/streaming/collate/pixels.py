@@ -1,0 +1,516 @@
+"""Image decoder: encoded picture to pixels, cropped, resized and flipped into place.
+
+JPEGs go through libjpeg-turbo (`simplejpeg`), everything else through Pillow; both let go of the
+interpreter lock. A JPEG that has to become less than half as large is decoded at a half, a quarter
+or an eighth of its size, which its format allows at no cost. OpenCV resizes, behind a filter of
+three taps so that nothing aliases: within a shade or two of Pillow's "bilinear", in a quarter of
+its time. What has an alpha channel, and whatever is to be exact, is resized by Pillow.
+
+Damaged data is an error, never a gray half: libjpeg's warnings are taken seriously but for those
+about its header, without which it is decoded once more. Pillow, which hears none of them, decodes
+only the few JPEGs that libjpeg-turbo's simple half lacks, by arithmetic coding or with chroma
+planes of unusual sizes; there, damage that is not a missing end goes unnoticed.
+
+Boxes are whole pixels of the picture as it is shown. Chance comes in as numbers in [0, 1) that are
+a function of seed, epoch and row: the same picture is cut alike on every rank, by every thread and
+after every resume.
+
+Source:
+    docs/spec/stream-order.md, section "Keyed numbers", for the numbers; the random box is that of
+    Szegedy et al., "Going deeper with convolutions", as torchvision's RandomResizedCrop draws it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+from functools import partial
+from threading import local
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
+from tensorrepo.formats.images.headers import (
+    HARMLESS,
+    header_of,
+    jpeg_segments,
+    raster_formats,
+    tidied,
+    tiff_fields,
+)
+from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+ATTEMPTS = 10  # of a random box that has to lie inside the picture
+_PER_ATTEMPT = 4
+CHANCES = 1 + ATTEMPTS * _PER_ATTEMPT  # numbers that a row needs at most; the first is the flip's
+_FRACTION_BITS = 53
+
+
+class Box(NamedTuple):
+    """Rows ``[top, top + height)`` and columns ``[left, left + width)`` of a picture."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def chances(key: int, draws: NDArray[np.uint64] | NDArray[np.int64]) -> NDArray[np.float64]:
+    """Numbers in [0, 1), ``(len(draws), CHANCES)``: a function of an epoch's key and row."""
+    keys = numbers(key, draws.view(np.uint64))
+    drawn = numbers(keys[:, None], np.arange(CHANCES, dtype=np.uint64)[None, :])
+    found: NDArray[np.float64] = (drawn >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64)
+    found *= 2.0**-_FRACTION_BITS
+    return found
+
+
+def whole(height: int, width: int) -> Box:
+    return Box(0, 0, height, width)
+
+
+def middle(height: int, width: int, size: tuple[int, int]) -> Box:
+    """The largest box in the middle that has the shape of `size`, (height, width)."""
+    high, wide = size
+    cut_height = min(height, max(1, round(width * high / wide)))
+    cut_width = min(width, max(1, round(height * wide / high)))
+    return Box((height - cut_height) // 2, (width - cut_width) // 2, cut_height, cut_width)
+
+
+def inside(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
+    """How large the whole picture becomes when it has to fit into `size`."""
+    scale = min(size[0] / height, size[1] / width)
+    return (
+        min(size[0], max(1, round(height * scale))),
+        min(size[1], max(1, round(width * scale))),
+    )
+
+
+def drawn(
+    height: int,
+    width: int,
+    numbers_of_row: Sequence[float],
+    area: tuple[float, float],
+    ratio: tuple[float, float],
+) -> Box:
+    """A box of random area and shape somewhere in the picture.
+
+    Args:
+        height: of the picture.
+        width: of the picture.
+        numbers_of_row: a row of `chances`.
+        area: least and most part of the picture's area.
+        ratio: least and most width per height, drawn evenly on a logarithmic scale.
+
+    Returns:
+        The first of `ATTEMPTS` that fits; else the middle, of the shape closest to the picture's.
+    """
+    stretch = ratio[1] / ratio[0]
+    for at in range(1, CHANCES, _PER_ATTEMPT):
+        how_much, which_shape, how_low, how_far = numbers_of_row[at : at + _PER_ATTEMPT]
+        pixels = height * width * (area[0] + (area[1] - area[0]) * how_much)
+        shape = ratio[0] * stretch**which_shape
+        cut_height, cut_width = round(math.sqrt(pixels / shape)), round(math.sqrt(pixels * shape))
+        if 0 < cut_height <= height and 0 < cut_width <= width:
+            top = int(how_low * (height - cut_height + 1))
+            left = int(how_far * (width - cut_width + 1))
+            return Box(top, left, cut_height, cut_width)
+    shape = min(max(width / height, ratio[0]), ratio[1])
+    cut_height = min(height, max(1, round(width / shape)))
+    cut_width = min(width, max(1, round(height * shape)))
+    return Box((height - cut_height) // 2, (width - cut_width) // 2, cut_height, cut_width)
+
+
+def scaled(box: Box, of: tuple[int, int], to: tuple[int, int]) -> Box:
+    """`box` of a picture of size `of` in the same picture of size `to`, at least one pixel."""
+    top, bottom = (round(edge * to[0] / of[0]) for edge in (box.top, box.top + box.height))
+    left, right = (round(edge * to[1] / of[1]) for edge in (box.left, box.left + box.width))
+    top, left = min(top, to[0] - 1), min(left, to[1] - 1)
+    return Box(top, left, max(1, bottom - top), max(1, right - left))
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Picture = NDArray[np.uint8]
+    Place = Callable[[int, int], "Target"]
+
+T = TypeVar("T")
+CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}
+_FILE_OBJECT = re.compile(r" <_io\.[^>]*>")  # an address says nothing to people
+_JPEG_MAGIC = b"\xff\xd8\xff"
+# What simplejpeg calls the modes. Alpha is 255 then.
+_JPEG_SPACES = {"RGB": "RGB", "L": "GRAY", "RGBA": "RGBA"}
+_INKS = ("CMYK", "YCCK")
+_UNSUPPORTED = ("Unsupported", "not supported", "Could not determine")  # that is no damage
+_KEPT_BYTES = 64 << 20  # scratch memory that a thread keeps
+_LARGEST_SHRINK = 8
+_ORIENTATION = 0x0112
+_APP1, _APPLICATION = 0xE1, frozenset({*range(0xE0, 0xF0), 0xFE})
+_EXIF = b"Exif\0\0"
+_MOST_REDUCED = 2.0  # what the filter of three taps can prepare for
+
+
+class Target(NamedTuple):
+    """What becomes of a picture: `box` of it, resized to the height and width of `out`.
+
+    `out` is ``(height, width, channels)``; None leaves the box its size, in a new array.
+    """
+
+    box: Box
+    out: Picture | None
+    flip: bool
+
+
+class PictureReader:
+    """Decodes pictures of one mode. Thread-safe: each thread has scratch memory of its own."""
+
+    def __init__(self, mode: str, *, exact: bool, orient: bool, max_pixels: int) -> None:
+        """Prepare.
+
+        Args:
+            mode: "RGB", "L" or "RGBA".
+            exact: decode at full size and resize with Pillow.
+            orient: turn pictures as their EXIF orientation says.
+            max_pixels: larger pictures are refused before they are decoded.
+
+        Raises:
+            UnsupportedError: a library is missing; says what to install.
+        """
+        self._mode, self._orient, self._max_pixels = mode, orient, max_pixels
+        self._exact = exact or mode == "RGBA"
+        self._jpeg, self._pillow = needed("simplejpeg"), needed("PIL.Image")
+        self._formats = raster_formats(self._pillow)
+        self._files = needed("PIL.ImageFile")
+        self._cv2 = None if self._exact else needed("cv2")
+        self._scratch = local()
+
+    def read(self, data: memoryview, place: Place) -> Picture:
+        """Decode a picture.
+
+        Args:
+            data: the encoded file.
+            place: given height and width as the picture is shown, says what becomes of it.
+
+        Returns:
+            ``(height, width, channels)``: the target's `out`, or a new array.
+
+        Raises:
+            CorruptError: no picture, a damaged one, or one larger than allowed.
+            InvalidInputError: Pillow is set to pass over damage.
+        """
+        try:
+            if data[:3] == _JPEG_MAGIC:
+                return self._read_jpeg(data, place)
+            return self._read_other(data, place)
+        except (Error, MemoryError):
+            raise
+        except Exception as error:
+            # What Pillow's formats raise on hostile bytes is nowhere said.
+            told = _FILE_OBJECT.sub("", str(error))
+            raise CorruptError(
+                f"{len(data)} bytes are no image that can be decoded: {told}"
+            ) from error
+
+    # ------------------------------------------------------------------ JPEG
+
+    def _read_jpeg(self, data: memoryview, place: Place) -> Picture:
+        try:
+            height, width, space, _ = _strictly(self._jpeg.decode_jpeg_header, data)
+        except ValueError as error:
+            return self._read_unsupported(data, place, error)
+        self._check_size(height, width)
+        inks = space in _INKS
+        turn = jpeg_orientation(data) if self._orient else 1
+        shown = (width, height) if turn > 4 else (height, width)
+        target = place(*shown)
+        shrink = 1 if self._exact else _shrink(target)
+        direct = target.out
+        everything = turn == 1 and target.box == (0, 0, height, width)
+        if inks or not everything or not _is_plain(direct, height, width):
+            direct = None
+        size = -(-height // shrink), -(-width // shrink)
+        try:
+            pixels = self._decoded(data, size, shrink, target, direct, inks=inks)
+        except ValueError as error:
+            return self._read_unsupported(data, place, error)
+        if direct is not None:
+            return self._flipped(pixels, flip=target.flip)
+        pixels = turned(pixels, turn)
+        box = scaled(target.box, shown, pixels.shape[:2]) if shrink > 1 else target.box
+        return self._placed(pixels, target._replace(box=box))
+
+    def _read_unsupported(self, data: memoryview, place: Place, error: ValueError) -> Picture:
+        """Leave a JPEG to Pillow, unless it is damaged."""
+        if any(word in str(error) for word in _UNSUPPORTED):
+            return self._read_other(data, place)
+        raise CorruptError(f"a jpeg image of {len(data)} bytes is damaged: {error}") from error
+
+    def _decoded(
+        self,
+        data: memoryview,
+        size: tuple[int, int],
+        shrink: int,
+        target: Target,
+        direct: Picture | None,
+        *,
+        inks: bool,
+    ) -> Picture:
+        buffer = direct
+        if direct is None and target.out is not None:
+            buffer = self._room("decoded", size[0] * size[1] * max(CHANNELS.values()))
+        decode = partial(
+            self._jpeg.decode_jpeg,
+            colorspace="CMYK" if inks else _JPEG_SPACES[self._mode],
+            min_height=size[0] if shrink > 1 else 0,
+            min_width=size[1] if shrink > 1 else 0,
+            buffer=buffer,
+        )
+        found: Picture = _strictly(decode, data)
+        return self._from_inks(found) if inks else found
+
+    def _from_inks(self, inks: Picture) -> Picture:
+        """The colours of a screen; JPEGs hold how much of each ink there is not, as Adobe does."""
+        size = inks.shape[1], inks.shape[0]
+        image = self._pillow.frombuffer("CMYK", size, inks, "raw", "CMYK;I", 0, 1)
+        found: Picture = np.asarray(image.convert(self._mode))
+        return found.reshape(*found.shape[:2], CHANNELS[self._mode])
+
+    # ------------------------------------------------------------------ every other format
+
+    def _read_other(self, data: memoryview, place: Place) -> Picture:
+        if self._files.LOAD_TRUNCATED_IMAGES:
+            raise InvalidInputError(
+                "PIL.ImageFile.LOAD_TRUNCATED_IMAGES is set in this program: Pillow then fills up "
+                "damaged pictures with black, without a word. Set it to False; on_error='skip' "
+                "leaves pictures out that cannot be decoded."
+            )
+        header = header_of(data)
+        if header is not None:
+            self._check_size(header.height, header.width)
+        with self._pillow.open(io.BytesIO(data), formats=self._formats) as image:
+            self._check_size(image.height, image.width)
+            pixels = turned(self._converted(image), _orientation_of(image) if self._orient else 1)
+        return self._placed(pixels, place(*pixels.shape[:2]))
+
+    def _converted(self, image: Any) -> Picture:
+        if image.mode.startswith("I;16"):
+            # Pillow would clip at 255; the upper 8 bits are what it keeps of 16-bit colours.
+            deep = np.asarray(image).astype(np.uint16, copy=False)
+            image = self._pillow.fromarray((deep >> 8).astype(np.uint8))
+        if image.mode in ("I", "F"):
+            raise CorruptError(
+                f"an image of 32-bit numbers (mode {image.mode}) has no 8-bit pixels. Store it as "
+                "a tensor."
+            )
+        found: Picture = np.asarray(image.convert(self._mode))
+        return found.reshape(*found.shape[:2], CHANNELS[self._mode])
+
+    def _check_size(self, height: int, width: int) -> None:
+        if height * width > self._max_pixels:
+            raise CorruptError(
+                f"an image of {height} x {width} pixels is larger than max_pixels="
+                f"{self._max_pixels:,}"
+            )
+
+    # ------------------------------------------------------------------ to its place
+
+    def _placed(self, pixels: Picture, target: Target) -> Picture:
+        top, left, height, width = target.box
+        seen = pixels[top : top + height, left : left + width]
+        out = target.out
+        if out is None:
+            # A copy: rows of a list outlive the scratch memory and the parts that were cut off.
+            return np.ascontiguousarray(seen[:, ::-1] if target.flip else seen)
+        if out.shape == seen.shape:
+            out[...] = seen[:, ::-1] if target.flip else seen
+            return out
+        if self._cv2 is None:
+            self._resize_exactly(pixels, target.box, out)
+        else:
+            self._resize(seen, out)
+        return self._flipped(out, flip=target.flip)
+
+    def _flipped(self, pixels: Picture, *, flip: bool) -> Picture:
+        if flip and self._cv2 is not None:
+            flat = _flat(pixels)
+            self._cv2.flip(flat, 1, dst=flat)
+        elif flip:
+            pixels[...] = pixels[:, ::-1].copy()
+        return pixels
+
+    def _resize_exactly(self, pixels: Picture, box: Box, out: Picture) -> None:
+        """With Pillow, which reads a little beyond the box, and weighs colours by their alpha."""
+        image = self._pillow.fromarray(_flat(pixels))
+        edges = (box.left, box.top, box.left + box.width, box.top + box.height)
+        bilinear = self._pillow.Resampling.BILINEAR
+        size = (out.shape[1], out.shape[0])
+        out[...] = np.asarray(image.resize(size, bilinear, box=edges)).reshape(out.shape)
+
+    def _resize(self, seen: Picture, out: Picture) -> None:
+        cv2, flat = self._cv2, _flat(seen)
+        assert cv2 is not None, "exact readers do not come here"
+        down = seen.shape[0] / out.shape[0], seen.shape[1] / out.shape[1]
+        if max(down) > _MOST_REDUCED:
+            if min(down) < 1:
+                self._resize_exactly(np.ascontiguousarray(seen), Box(0, 0, *seen.shape[:2]), out)
+                return
+            how = cv2.INTER_AREA
+        else:
+            how = cv2.INTER_LINEAR
+            flat = self._smoothed(flat, *down)
+        there = _flat(out)
+        made = cv2.resize(flat, (out.shape[1], out.shape[0]), dst=there, interpolation=how)
+        if not np.may_share_memory(made, out):
+            there[...] = made
+
+    def _smoothed(self, flat: Picture, down: float, across: float) -> Picture:
+        """`flat` without what cannot be shown when it shrinks by these factors, at most by two."""
+        by, bx = _spread(down), _spread(across)
+        if not by and not bx:
+            return flat
+        assert self._cv2 is not None, "exact readers do not come here"
+        room = self._room("smoothed", flat.size)
+        into = None if room is None else room[: flat.size].reshape(flat.shape)
+        taps = (3 if bx else 1, 3 if by else 1)
+        found: Picture = self._cv2.GaussianBlur(flat, taps, bx or 1e-3, dst=into, sigmaY=by or 1e-3)
+        return found
+
+    def _room(self, name: str, size: int) -> Picture | None:
+        """Memory of this thread that is used for one picture after another; None if too large."""
+        if size > _KEPT_BYTES:
+            return None
+        found: Picture | None = getattr(self._scratch, name, None)
+        if found is None or found.size < size:
+            found = np.empty(size, np.uint8)
+            setattr(self._scratch, name, found)
+        return found
+
+
+def needed(module: str) -> Any:
+    """An optional library.
+
+    Raises:
+        UnsupportedError: it is not installed.
+    """
+    try:
+        if module == "PIL.Image":
+            from PIL import Image
+
+            return Image
+        if module == "PIL.ImageFile":
+            from PIL import ImageFile
+
+            return ImageFile
+        if module == "simplejpeg":
+            import simplejpeg
+
+            return simplejpeg
+        import cv2
+    except ImportError as error:
+        raise UnsupportedError(
+            f"decoding images needs {module}, which cannot be loaded ({error}): "
+            "pip install 'tensorrepo[images]'"
+            + (", or Decode(exact=True), which does without it" if module == "cv2" else "")
+        ) from error
+    return cv2
+
+
+def _strictly(decode: Callable[[memoryview | bytes], T], data: memoryview) -> T:
+    """What simplejpeg makes of a JPEG, or of a tidied copy where it warns of the header."""
+    try:
+        return decode(data)
+    except ValueError as error:
+        if not any(word in str(error) for word in HARMLESS):
+            raise
+    return decode(tidied(data))
+
+
+def jpeg_orientation(data: memoryview) -> int:
+    """The EXIF orientation, 1 to 8; 1 where there is none."""
+    try:
+        for marker, at in jpeg_segments(data):
+            if marker not in _APPLICATION:
+                return 1  # EXIF comes before everything else
+            if marker == _APP1 and data[at + 2 : at + 8] == _EXIF:
+                length = int.from_bytes(data[at : at + 2], "big")
+                return _orientation(data[at + 8 : at + length])
+    except (InvalidInputError, struct.error, IndexError, OverflowError):
+        return 1  # the decoder judges the rest
+    return 1
+
+
+def _orientation(exif: memoryview) -> int:
+    if bytes(exif[:4]) not in (b"II*\0", b"MM\0*"):
+        return 1
+    found = dict(tiff_fields(exif, frozenset({_ORIENTATION}))).get(_ORIENTATION, (1,))[0]
+    return found if 1 <= found <= 8 else 1
+
+
+def _orientation_of(image: Any) -> int:
+    """The same of an image that Pillow opened."""
+    try:
+        found = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # noqa: BLE001  damaged EXIF is no damaged picture, and raises anything
+        return 1
+    return found if found in range(1, 9) else 1
+
+
+def turned(pixels: Picture, orientation: int) -> Picture:
+    """`pixels` as they are shown, contiguous; orientation is EXIF's, 1 to 8."""
+    if orientation == 1:
+        return pixels
+    if orientation > 4:
+        pixels = pixels.transpose(1, 0, 2)
+    up_down, left_right = _MIRRORED[orientation]
+    return np.ascontiguousarray(pixels[:: -1 if up_down else 1, :: -1 if left_right else 1])
+
+
+# Whether the picture is then mirrored top to bottom, and left to right; from 5 on rows are columns.
+_MIRRORED = {
+    1: (False, False), 2: (False, True), 3: (True, True), 4: (True, False),
+    5: (False, False), 6: (False, True), 7: (True, True), 8: (True, False),
+}  # fmt: skip
+
+
+def _shrink(target: Target) -> int:
+    """How much smaller a JPEG may be decoded so that the box is no smaller than its place."""
+    if target.out is None:
+        return 1
+    rows, columns = target.box.height / target.out.shape[0], target.box.width / target.out.shape[1]
+    shrink = 1
+    while shrink < _LARGEST_SHRINK and min(rows, columns) >= 2 * shrink:
+        shrink *= 2
+    return shrink
+
+
+def _is_plain(out: Picture | None, height: int, width: int) -> bool:
+    return out is not None and out.shape[:2] == (height, width) and out.flags.c_contiguous
+
+
+def _spread(down: float) -> float:
+    """Sigma of the three taps that make linear interpolation as wide as a triangle of that size.
+
+    A triangle that reaches `down` pixels to both sides has a variance of down^2 / 6; interpolating
+    itself brings 1 / 6. Outer taps of weight a have a variance of 2a, and Gaussian ones of such a
+    weight have the sigma returned. 0 where there is nothing to do.
+    """
+    weight = min((down * down - 1) / 12, 0.25)
+    if weight < 1 / 256:  # nothing in 8 bits
+        return 0.0
+    return math.sqrt(0.5 / math.log((1 - 2 * weight) / weight))
+
+
+def _flat(pixels: Picture) -> Picture:
+    """As OpenCV and Pillow want grey: without a last dimension of 1."""
+    return pixels[..., 0] if pixels.shape[-1] == 1 else pixels

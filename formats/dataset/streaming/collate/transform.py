@@ -1,0 +1,319 @@
+"""Pipeline behind gathering: decode images, transform, pin, and hand over in order.
+
+    decode images -> the caller's transform -> pin, or hand to JAX
+
+Where nothing is left to do to batches, one thread makes them ahead; where they are decoded or
+transformed, several threads draw them, work on them, and hand them over in order (`repo.threads`).
+`StreamIterator` is what the training loop holds: dropping it ends every thread behind it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import weakref
+from contextlib import closing
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from tensorrepo.formats.dataset.streaming.collate.batch import as_output, with_leaves_changed
+from tensorrepo.formats.dataset.streaming.collate.decode import Decoder, Meter
+from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
+from tensorrepo.formats.dataset.streaming.collate.outputs import numbers_as_jax, pinned
+from tensorrepo.repo.threads import OrderedMap, is_own_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from tensorrepo.formats.dataset.streaming.collate.assemble import BatchReading
+    from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+    from tensorrepo.formats.dataset.streaming.stats import StreamStats
+
+
+PositionedItem = tuple[int, Any]  # a position, and what is handed out for the step that ends there
+
+
+class Decoding(NamedTuple):
+    """How batches are decoded by several threads at once.
+
+    `begin` gives what is to be done for a batch; the call that is done last gives its item, the
+    others none. There are up to `portions` calls.
+    """
+
+    begin: Callable[[Batch], list[Callable[[], list[PositionedItem]]]]
+    portions: int
+
+
+class ItemSource(Protocol):
+    """Items, some at a time; closing ends what makes them."""
+
+    def __iter__(self) -> Iterator[list[PositionedItem]]: ...
+
+    def __next__(self) -> list[PositionedItem]: ...
+
+    def close(self) -> None: ...
+
+
+def items_ahead(
+    reading: BatchReading,
+    work: Callable[[Batch], Any] | None,
+    *,
+    prefetch: int,
+    steps_at_once: int,
+    threads: int,
+    decoding: Decoding | None = None,
+) -> ItemSource:
+    """What is handed out for each step, made ahead on threads unless `prefetch` is 0.
+
+    Args:
+        reading: the gathered batches, up to `steps_at_once` at a time.
+        work: makes of a batch what is handed out; None hands the batch out.
+        prefetch: steps that are made ahead.
+        steps_at_once: see `reading`.
+        threads: how many work at once.
+        decoding: what is done instead of `work`, and ends with it.
+    """
+    groups, stop = reading
+    if decoding is not None:
+        return _decoded(reading, decoding, prefetch, threads)
+    if work is None:
+        plain = _plain(groups)
+        ahead = -(-prefetch // steps_at_once)
+        if not ahead:
+            return plain
+        # One more than are ready: the thread makes the next one meanwhile.
+        return OrderedMap(plain, _as_it_is, threads=1, ahead=ahead + 1, name="batches", stop=stop)
+    if not prefetch:
+        return _worked(groups, work)
+    return OrderedMap(
+        _single(groups),
+        lambda batch: [(batch.position, work(batch))],
+        threads=threads,
+        ahead=max(prefetch, threads + 1),
+        name="batches",
+        stop=stop,
+    )
+
+
+def _as_it_is(items: list[PositionedItem]) -> list[PositionedItem]:
+    return items
+
+
+def _decoded(reading: BatchReading, decoding: Decoding, prefetch: int, threads: int) -> ItemSource:
+    calls = _calls(reading.groups, decoding)
+    if not prefetch:
+        return _called(calls)
+    return OrderedMap(
+        calls,
+        lambda call: call(),
+        threads=threads,
+        ahead=max(prefetch * decoding.portions, threads + 1),
+        name="batches",
+        stop=reading.stop,
+    )
+
+
+def _calls(
+    groups: Generator[list[Batch], None, None], decoding: Decoding
+) -> Generator[Callable[[], list[PositionedItem]], None, None]:
+    with closing(_single(groups)) as batches:
+        for batch in batches:
+            yield from decoding.begin(batch)
+
+
+def _called(
+    calls: Generator[Callable[[], list[PositionedItem]], None, None],
+) -> Generator[list[PositionedItem], None, None]:
+    with closing(calls):
+        for call in calls:
+            yield call()
+
+
+def _plain(
+    groups: Generator[list[Batch], None, None],
+) -> Generator[list[PositionedItem], None, None]:
+    with closing(groups):
+        for group in groups:
+            yield [(batch.position, batch) for batch in group]
+
+
+def _single(groups: Generator[list[Batch], None, None]) -> Generator[Batch, None, None]:
+    with closing(groups):
+        for group in groups:
+            yield from group
+
+
+def _worked(
+    groups: Generator[list[Batch], None, None], work: Callable[[Batch], Any]
+) -> Generator[list[PositionedItem], None, None]:
+    with closing(_single(groups)) as batches:
+        for batch in batches:
+            yield [(batch.position, work(batch))]
+
+
+class StreamIterator:
+    """One pass over an epoch. Dropping it stops its threads."""
+
+    def __init__(
+        self,
+        items: ItemSource,
+        moved_to: Callable[[int, object], None],
+        clock: Callable[[], float],
+        stats: StreamStats,
+        report: Callable[[], None] | None = None,
+    ) -> None:
+        """Made by iterating over a stream, whose `moved_to` is told how far its rows were used.
+
+        `report` is called once, when this ends.
+        """
+        self.token = object()  # says which iterator this is without keeping it alive
+        self._items = items
+        self._moved_to = moved_to
+        self._stats = stats
+        self._clock = clock
+        self._report = report
+        self._ready: Iterator[PositionedItem] = iter(())
+        # The threads know nothing of this object, so it can be collected while they run.
+        self._finalizer = weakref.finalize(self, _abandoned, items, report)
+
+    def __iter__(self) -> StreamIterator:
+        return self
+
+    def __next__(self) -> Any:
+        found = next(self._ready, None)
+        if found is None:
+            found = self._next_items()
+        position, item = found
+        self._moved_to(position, self.token)
+        return item
+
+    def close(self) -> None:
+        """Stop, and wait for the threads. What was handed out stays valid."""
+        self._ready = iter(())
+        if self._finalizer.detach() is not None:
+            _close(self._items, self._report)
+
+    def _next_items(self) -> PositionedItem:
+        began = self._clock()
+        try:
+            while not (found := next(self._items)):  # a part of a batch was done
+                pass
+        except BaseException:  # the end, a failure, or Ctrl-C: nothing follows
+            self.close()
+            raise
+        self._stats.waited_seconds += self._clock() - began
+        self._ready = iter(found)
+        return next(self._ready)
+
+
+def _abandoned(items: ItemSource, report: Callable[[], None] | None) -> None:
+    """Close on whichever thread found that nobody holds the iterator any more.
+
+    Where that is one of a stream's own, amid a collection of garbage, it may hold the lock that
+    closing needs, and cannot wait for itself: another thread closes.
+    """
+    if is_own_thread():
+        # `Thread.start` takes a lock of `threading`, which this thread may hold as well.
+        _thread.start_new_thread(_close, (items, report))
+    else:
+        _close(items, report)
+
+
+def _close(items: ItemSource, report: Callable[[], None] | None) -> None:
+    items.close()
+    if report is not None:
+        report()
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+    from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
+    from tensorrepo.formats.dataset.streaming.stats import StreamStats
+
+    Work = Callable[[Batch], Any]
+
+
+def decoder_of(setup: StreamSetup) -> Decoder | None:
+    """What decodes the images of a stream; None where there are none to decode."""
+    if not setup.decodes:
+        return None
+    share = setup.options.share(0)
+    return Decoder(
+        setup.decodes,
+        partial(as_output, output=setup.options.output),
+        rows=-(-share.batch_size // share.world),
+        prefetch=setup.prefetch,
+    )
+
+
+def work_of(setup: StreamSetup, stats: StreamStats) -> Work | None:
+    """What is done to every batch, images decoded, by several threads at once; None: nothing."""
+    transform, clock = setup.options.transform, setup.clock
+    finish = finish_of(setup.options) if setup.options.pins else None
+    if transform is None:
+        return finish
+    lock = Lock()
+
+    def transformed(batch: Batch) -> Any:
+        began = clock()
+        found = _transformed(transform, batch)
+        with lock:
+            stats.transform_seconds += clock() - began
+        return found if finish is None else finish(found)
+
+    return transformed
+
+
+def _transformed(transform: Work, batch: Batch) -> Any:
+    """What the transform returns; what it raises says on which batch."""
+    position = batch.position  # it may change the batch
+    try:
+        return transform(batch)
+    except StopIteration as error:  # passed on, it would end the loop unseen
+        raise RuntimeError(
+            f"the transform raised StopIteration on the batch that ends at position {position}"
+        ) from error
+    except Exception as error:
+        error.add_note(f"the transform failed on the batch that ends at position {position}")
+        raise
+
+
+def decoding_of(
+    decoder: Decoder, work: Work | None, setup: StreamSetup, stats: StreamStats, key: int
+) -> Decoding:
+    """How the images of a batch are decoded, and what is done to it then.
+
+    Args:
+        decoder: decoder of the stream.
+        work: what is done to a decoded batch.
+        setup: setup of the stream.
+        stats: where the time, and what became of bad images, is counted.
+        key: key of the epoch's crops and flips.
+    """
+    bad = ErrorPolicy(setup.options.on_error, stats)
+    clock, lock = setup.clock, Lock()
+
+    def finish(batch: Batch) -> PositionedItem:
+        return batch.position, batch if work is None else work(batch)
+
+    def spent(seconds: float) -> None:
+        with lock:
+            stats.decode_seconds += seconds
+
+    def begin(batch: Batch) -> list[Callable[[], list[PositionedItem]]]:
+        return decoder.begin(batch, key, bad, finish, Meter(clock, spent))
+
+    return Decoding(begin, decoder.portions)
+
+
+def finish_of(options: StreamOptions) -> Callable[[Any], Any]:
+    """What is done last, in the process of the user, to what is handed out."""
+    if options.output == "jax":
+        return partial(with_leaves_changed, change=numbers_as_jax)
+    return partial(with_leaves_changed, change=pinned) if options.pins else _unchanged
+
+
+def _unchanged(item: Any) -> Any:
+    return item

@@ -1,1 +1,0 @@
-"""How do runs come to memory, ahead of their use and verified?"""

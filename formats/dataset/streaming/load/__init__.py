@@ -1,0 +1,1 @@
+"""Loading: runs of pages brought to memory ahead of their use, and verified."""

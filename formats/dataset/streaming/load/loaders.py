@@ -1,0 +1,530 @@
+"""Loaders of runs: from pages to rows in memory, verified, of one dataset or of several.
+
+One run is loaded as a whole: its rows of every requested column. Pages that a local disk or the
+metadata holds are compared with their xxh3 every time a run is opened, so in every epoch.
+Uncompressed ones are used where the map shows them. What a run needs of a store is told by `pieces`
+to the fetcher, and given back proved when the run is loaded.
+
+A `RoutedLoader` hands runs on to the loaders of their parts: open groups of a dataset, or datasets
+of a mix. Pieces carry the number of their part in front of their keys.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tensorrepo.formats.dataset.pages.page import PAGE_COMPRESSED, decode_page, verify_page
+from tensorrepo.formats.dataset.read import live_rows, page_bytes, page_reader
+from tensorrepo.formats.dataset.reading.exact_read import proved_rows, rows_at
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat
+from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, address_of, in_memory
+from tensorrepo.formats.dataset.streaming.load.mapped import MappedPages
+from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece
+from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan
+from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.objects.envelope import Link, ReadsOnce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.streaming.plan.pages import ColumnPlan, StreamPlan
+    from tensorrepo.repo.ids import Buffer
+    from tensorrepo.repo.objects.envelope import ObjectSource
+
+
+# Pieces by key: (place of the column in the plan, page), or for rows without the rest of their page
+# (place, page, run, 0 for the rows and 1 for their sums).
+Fetched = Mapping[tuple[int, ...], memoryview]
+NOTHING: Fetched = MappingProxyType({})
+_PAGES_KEPT = 8  # of a column whose pages hold rows of several runs
+
+
+class RunLoader:
+    """Loads the runs of a plan. Thread-safe."""
+
+    def __init__(
+        self,
+        dataset: StoredDataset,
+        plan: StreamPlan,
+        nullable: Sequence[bool],
+        *,
+        by_row: bool = True,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            dataset: what to read.
+            plan: its runs.
+            nullable: says of each of the plan's columns whether validity is asked for.
+            by_row: whether rows of mapped pages may be proved when they are gathered, not loaded.
+        """
+        self.objects = dataset.objects
+        self._run_bytes = plan.run_bytes
+        self._columns = [
+            _ColumnLoader(dataset, column, plan, place, nullable=nullable[place], by_row=by_row)
+            for place, column in enumerate(plan.columns)
+        ]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether loading is a matter of memory, not of a network."""
+        return all(column.is_local for column in self._columns)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether loading is little more than verifying."""
+        return all(column.is_in_place for column in self._columns)
+
+    def size_of(self, run: int) -> int:
+        """Decoded bytes of a run."""
+        return self._run_bytes.item(run)
+
+    def pieces(self, run: int) -> list[PagePiece]:
+        """What loading a run needs of the store, but for what is there already."""
+        return [piece for column in self._columns for piece in column.pieces(run)]
+
+    def reads_more(self, run: int) -> bool:
+        """Whether loading a run reads from the store more than its pieces."""
+        return any(column.reads_more(run) for column in self._columns)
+
+    def arrived(self, piece: PagePiece, data: memoryview) -> None:
+        """A piece is there, proved as far as its tag can tell; called on any thread."""
+        self._columns[_column_of(piece)].arrived(piece, data)
+
+    def damaged(self, piece: PagePiece, error: CorruptError) -> CorruptError:
+        """What is to be raised when a piece stays damaged."""
+        return self._columns[_column_of(piece)].damaged(piece, error)
+
+    def load(self, runs: list[int], fetched: Fetched = NOTHING) -> list[list[InMemory]]:
+        """All rows of some runs, column by column in the order of the plan.
+
+        Args:
+            runs: their numbers.
+            fetched: the pieces of all of them, by key, where they lie in a store.
+
+        Raises:
+            CorruptError: a page is not what its entry says; the message names it.
+            StorageError, NotFoundError: it could not be read.
+        """
+        return [column.load(np.array(runs), fetched) for column in self._columns]
+
+
+def remote_bytes(dataset: StoredDataset, plan: StreamPlan) -> int:
+    """Stored bytes of the pages of `plan` that come over a network."""
+    return sum(column.page_bytes for column in plan.columns if not _is_local(dataset, column))
+
+
+def _is_local(dataset: StoredDataset, plan: ColumnPlan) -> bool:
+    stored = next((chunk for chunk in plan.index.chunks if isinstance(chunk, Link)), None)
+    return stored is None or dataset.objects.map(stored) is not None
+
+
+def _column_of(piece: PagePiece) -> int:
+    return piece.key[0]
+
+
+class _ColumnLoader:
+    def __init__(
+        self,
+        dataset: StoredDataset,
+        plan: ColumnPlan,
+        runs: StreamPlan,
+        place: int,
+        *,
+        nullable: bool,
+        by_row: bool,
+    ) -> None:
+        self._dataset = dataset
+        self._plan = plan
+        self._place = place
+        self._start, self._stop = runs.start, runs.stop
+        self._nullable = nullable
+        self._deleted = live_rows(dataset)
+        self._reader = page_reader(dataset, plan.name)
+        self._cut: NDArray[np.bool_] = runs.live != runs.stop - runs.start
+        self._odd = self._odd_runs(runs)
+        self._changed = self._cut | self._odd
+        self._most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
+        self._kept: OrderedDict[int, tuple[ColumnValues, int]] = OrderedDict()
+        self._lock = Lock()
+        self.is_local = _is_local(dataset, plan)
+        self._row_bytes = plan.index.storage.row_bytes
+        entries = plan.index.entries
+        self._offset, self._stored_bytes = entries["offset"], entries["stored_bytes"]
+        self._checksum = entries["checksum"]
+        self._tags = plan.index.tags
+        self._mapped = MappedPages(self._reader, self._located, by_row=by_row)
+        in_place = self.is_local and not nullable
+        self._used_in_place = self._mapped.usable() & np.bool_(in_place)
+
+    @property
+    def is_in_place(self) -> bool:
+        return self._plan.reading == "resident" or bool(self._used_in_place.all())
+
+    def load(self, runs: NDArray[np.int64], fetched: Fetched) -> list[InMemory]:
+        """The rows of `runs` in this column."""
+        pages = self._plan.first_page[runs]
+        if not (self._plan.stop_page[runs] == pages + 1).all() or self._changed[runs].any():
+            return [self._copied(run, fetched) for run in runs.tolist()]
+        if self._plan.reading == "resident":
+            return self._resident(runs, pages, fetched)
+        if self._plan.reading != "page" and self._used_in_place[pages].all():
+            rows = self._stop[runs] - self._start[runs]
+            return [self._mapped.values(runs, rows, pages)]
+        return [self._copied(run, fetched) for run in runs.tolist()]
+
+    def _copied(self, run: int, fetched: Fetched) -> InMemory:
+        """One run, decoded, or put together from parts of pages."""
+        start, stop = self._start.item(run), self._stop.item(run)
+        if self._odd[run]:
+            values = concat(self._reader.range(start, stop))
+        else:
+            values = concat(self._parts(run, start, stop, fetched))
+        alive = None if self._deleted is None else self._deleted.alive(start, stop)
+        if alive is not None:
+            values = values.take(alive)
+        return in_memory(run, values, nullable=self._nullable)
+
+    def _parts(self, run: int, start: int, stop: int, fetched: Fetched) -> list[ColumnValues]:
+        pages = self._pages_of(run)
+        if self._plan.reading in ("leading", "whole"):
+            return [self._page(page, fetched) for page in pages]
+        if self._plan.reading == "rows":
+            return [self._rows_of(page, run, fetched) for page in pages]
+        # Copies, so that a few rows do not keep pages that nobody else needs.
+        return [self._part(page, start, stop, fetched).copy() for page in pages]
+
+    def _pages_of(self, run: int) -> range:
+        return range(self._plan.first_page.item(run), self._plan.stop_page.item(run))
+
+    # ------------------------------------------------------------------ pieces of a store
+
+    def pieces(self, run: int) -> Iterator[PagePiece]:
+        """What a run needs of the store and is not there."""
+        # In a mix, a local column is asked too: fetching its pages would copy and cache them.
+        if self._odd[run] or self.is_local:
+            return
+        for page in self._pages_of(run):
+            link = self._link(page)
+            if self._plan.reading == "rows" and link is not None:
+                yield from self._pieces_of_rows(page, run, link)
+            elif link is not None and not self._is_kept(page):
+                start = self._offset.item(page)
+                stop = start + self._stored_bytes.item(page)
+                yield PagePiece((self._place, page), link, start, stop, self._tags[page].tobytes())
+
+    def reads_more(self, run: int) -> bool:
+        return bool(self._odd[run])
+
+    def arrived(self, piece: PagePiece, data: memoryview) -> None:
+        """Decode what several runs share, once, before any of them is loaded."""
+        if self._is_shared:
+            self._shared_page(piece.key[1], {piece.key: data})
+
+    def damaged(self, piece: PagePiece, error: CorruptError) -> CorruptError:
+        return self._located(piece.key[1], error)
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._plan.reading in ("resident", "page")
+
+    def _is_kept(self, page: int) -> bool:
+        # Without the lock, which is held while a page is decoded. A page that is let go of before
+        # it is used is read again.
+        return self._is_shared and page in self._kept
+
+    def _link(self, page: int) -> Link | None:
+        chunk = self._plan.index.chunks[self._plan.index.chunk.item(page)]
+        return chunk if isinstance(chunk, Link) else None
+
+    # ------------------------------------------------------------------ rows without their page
+
+    def _within(self, page: int, run: int) -> tuple[int, int]:
+        """Rows ``[first, stop)`` of a page, counted within it, that are of a run."""
+        first, end = self._plan.index.first_row[page : page + 2].tolist()
+        start, stop = self._start.item(run), self._stop.item(run)
+        return max(start, first) - first, min(stop, end) - first
+
+    def _pieces_of_rows(self, page: int, run: int, link: Link) -> Iterator[PagePiece]:
+        entry, storage = self._plan.index.entries[page], self._plan.index.storage
+        for what, (start, stop) in enumerate(rows_at(entry, storage, *self._within(page, run))):
+            yield PagePiece((self._place, page, run, what), link, start, stop, None)
+
+    def _rows_of(self, page: int, run: int, fetched: Fetched) -> ColumnValues:
+        """The rows of a page that are of a run: proved by their sums, else from the whole page."""
+        first, stop = self._within(page, run)
+        values, sums = (fetched.get((self._place, page, run, what)) for what in (0, 1))
+        if values is not None and sums is not None:
+            with suppress(CorruptError):
+                return proved_rows(self._plan.index.storage, values, sums)
+        return self._page(page, NOTHING).slice(first, stop).copy()
+
+    # ------------------------------------------------------------------ runs that changed
+
+    def _odd_runs(self, runs: StreamPlan) -> NDArray[np.bool_]:
+        """Runs whose rows are patched, or not just those of pages in the form of the schema."""
+        index = self._plan.index
+        changed: NDArray[np.bool_] = np.zeros(runs.start.size, np.bool_)
+        if index.patches is not None:
+            bounds = np.searchsorted(index.patches.rows, np.stack([runs.start, runs.stop]))
+            changed |= bounds[0] < bounds[1]
+        plain = (index.entries["codec"] <= PAGE_COMPRESSED) & (index.entries["stored_bytes"] > 0)
+        odd = ~(plain & (index.stored_as == 0))
+        if odd.any():
+            odd_before = np.concatenate(([0], np.cumsum(odd)))
+            first_page, stop_page = self._plan.first_page, self._plan.stop_page
+            changed |= odd_before[stop_page] > odd_before[first_page]
+        return changed
+
+    # ------------------------------------------------------------------ pages of several runs
+
+    def _resident(
+        self, runs: NDArray[np.int64], pages: NDArray[np.int64], fetched: Fetched
+    ) -> list[InMemory]:
+        index, rows = self._plan.index, self._stop[runs] - self._start[runs]
+        first = self._start[runs] - index.first_row[pages]
+        once = {page: self._shared_page(page, fetched) for page in np.unique(pages).tolist()}
+        shared = [once[page] for page in pages.tolist()]
+        if all(address for _, address in shared):
+            at = np.array([address for _, address in shared]) + first * self._row_bytes
+            return [InMemory(runs, rows, at, None, None, None, [(values,) for values, _ in shared])]
+        bounds = zip(runs.tolist(), shared, first.tolist(), rows.tolist(), strict=True)
+        return [
+            in_memory(run, values.slice(start, start + count), nullable=self._nullable)
+            for run, (values, _), start, count in bounds
+        ]
+
+    def _part(self, page: int, start: int, stop: int, fetched: Fetched) -> ColumnValues:
+        before = self._plan.index.first_row.item(page)
+        return self._shared_page(page, fetched)[0].slice(max(start - before, 0), stop - before)
+
+    def _shared_page(self, page: int, fetched: Fetched) -> tuple[ColumnValues, int]:
+        """A page, and the address of its values when that is all there is to know of them."""
+        with self._lock:  # also while it loads: others that want it wait instead of reading it too
+            found = self._kept.get(page)
+            if found is None:
+                values, address = self._page(page, fetched), 0
+                if isinstance(values, FixedValues) and not self._nullable and values.nbytes:
+                    values = FixedValues(np.ascontiguousarray(values.values))
+                    address = address_of(values.values)
+                found = self._kept[page] = values, address
+                if len(self._kept) > self._most:
+                    self._kept.popitem(last=False)
+            return found
+
+    # ------------------------------------------------------------------ one page
+
+    def _page(self, page: int, fetched: Fetched) -> ColumnValues:
+        stored = fetched.get((self._place, page))
+        if stored is None:
+            stored = page_bytes(self._dataset, self._plan.index, page)
+        return self._decoded(page, stored)
+
+    def _decoded(self, page: int, stored: memoryview) -> ColumnValues:
+        entry = self._plan.index.entries[page]
+        try:
+            if self.is_local:
+                verify_page(stored, entry)  # `page_bytes` proves a mapped page once per process
+            return decode_page(stored, entry, self._plan.index.storage)
+        except CorruptError as error:
+            raise self._located(page, error) from error
+
+    def _located(self, page: int, error: CorruptError) -> CorruptError:
+        rows = self._plan.index.first_row[page : page + 2].tolist()
+        return CorruptError(
+            f"column {self._plan.name!r}, page {page} (rows {rows[0]} to {rows[1]}) of dataset "
+            f"{self._dataset.digest:.12}: {error}"
+        )
+
+
+def loader_of(
+    dataset: StoredDataset, plan: StreamPlan, nullable: Sequence[bool], *, by_row: bool
+) -> RunLoader | RoutedLoader:
+    """Loader of the runs of a plan; see `RunLoader`."""
+    if isinstance(plan, GroupedPlan):
+        return RoutedLoader(GroupRoutes(plan, tuple(nullable), by_row), dataset.objects)
+    return RunLoader(dataset, plan, nullable, by_row=by_row)
+
+
+class Routes(Protocol):
+    """Which loader has a run, and under which number."""
+
+    @property
+    def examples(self) -> Sequence[RunLoader | RoutedLoader]:
+        """Loaders of which one at least is like each other."""
+        ...
+
+    @property
+    def columns(self) -> int:
+        """Number of columns of a run."""
+        ...
+
+    def find(self, run: int) -> tuple[int, int]:
+        """Number of the part that has a run, and the run's number there."""
+        ...
+
+    def loader(self, part: int) -> RunLoader | RoutedLoader:
+        """Loader of a part."""
+        ...
+
+    def places(self, part: int) -> Sequence[int]:
+        """Place of each column among those of the part's loader."""
+        ...
+
+
+class RoutedLoader:
+    """Loads runs by the loaders of their parts. Thread-safe."""
+
+    def __init__(self, routes: Routes, objects: ObjectSource | RoutedObjects) -> None:
+        """Prepare; `objects` reads chunks of all parts."""
+        self._routes, self.objects = routes, objects
+
+    @property
+    def is_local(self) -> bool:
+        """Whether loading is a matter of memory, not of a network."""
+        return all(loader.is_local for loader in self._routes.examples)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether loading is little more than verifying."""
+        return all(loader.is_in_place for loader in self._routes.examples)
+
+    def size_of(self, run: int) -> int:
+        """Decoded bytes of a run."""
+        part, own = self._routes.find(run)
+        return self._routes.loader(part).size_of(own)
+
+    def pieces(self, run: int) -> list[PagePiece]:
+        """Pieces of the store that loading a run needs."""
+        part, own = self._routes.find(run)
+        pieces = self._routes.loader(part).pieces(own)
+        if isinstance(self.objects, RoutedObjects):
+            self.objects.expect(part, pieces)
+        return [piece._replace(key=(part, *piece.key)) for piece in pieces]
+
+    def reads_more(self, run: int) -> bool:
+        """Whether loading a run reads from the store more than its pieces."""
+        part, own = self._routes.find(run)
+        return self._routes.loader(part).reads_more(own)
+
+    def arrived(self, piece: PagePiece, data: memoryview) -> None:
+        """A piece is there; called on any thread."""
+        self._routes.loader(piece.key[0]).arrived(piece._replace(key=piece.key[1:]), data)
+
+    def damaged(self, piece: PagePiece, error: CorruptError) -> CorruptError:
+        """Error to raise when a piece stays damaged."""
+        return self._routes.loader(piece.key[0]).damaged(piece._replace(key=piece.key[1:]), error)
+
+    def load(self, runs: list[int], fetched: Fetched = NOTHING) -> list[list[InMemory]]:
+        """All rows of some runs, column by column."""
+        columns: list[list[InMemory]] = [[] for _ in range(self._routes.columns)]
+        by_part: dict[int, dict[int, int]] = {}  # numbers of all by numbers in the part
+        for run in runs:
+            part, own = self._routes.find(run)
+            by_part.setdefault(part, {})[own] = run
+        for part, numbers in by_part.items():
+            pieces = {key[1:]: data for key, data in fetched.items() if key[0] == part}
+            loaded = self._routes.loader(part).load(list(numbers), pieces)
+            for column, place in zip(columns, self._routes.places(part), strict=True):
+                for rows in loaded[place]:
+                    named = np.array([numbers[own] for own in rows.runs.tolist()], np.int64)
+                    column.append(rows._replace(runs=named))
+        return columns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupRoutes:
+    """Routes of the slots of a grouped plan to loaders of its open groups."""
+
+    plan: GroupedPlan
+    nullable: tuple[bool, ...]
+    by_row: bool
+    examples: tuple[RunLoader, ...] = field(init=False)
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        sample = self.plan.sample  # other groups are taken to be like it
+        loader = RunLoader(sample.dataset, sample.plan, self.nullable, by_row=self.by_row)
+        object.__setattr__(self, "examples", (loader,))
+
+    @property
+    def columns(self) -> int:
+        return len(self.nullable)
+
+    def find(self, run: int) -> tuple[int, int]:
+        return self.plan.slots.where(run)
+
+    def loader(self, part: int) -> RunLoader:
+        group = self.plan.store.get(part)
+        if not group.loader:
+            made = RunLoader(group.dataset, group.plan, self.nullable, by_row=self.by_row)
+            with self._lock:
+                if not group.loader:
+                    group.loader.append(made)
+        loader: RunLoader = group.loader[0]
+        return loader
+
+    def places(self, part: int) -> range:  # noqa: ARG002  groups are of one dataset
+        return range(len(self.nullable))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatasetRoutes:
+    """Routes of runs that are numbered one dataset after the other.
+
+    Attributes:
+        examples: loader of each dataset.
+        column_places: per dataset, place of each column of the mix among its own.
+        bounds: number of the first run of each dataset, and of all runs.
+    """
+
+    examples: Sequence[RunLoader | RoutedLoader]
+    column_places: Sequence[Sequence[int]]
+    bounds: Sequence[int]
+
+    @property
+    def columns(self) -> int:
+        return len(self.column_places[0])
+
+    def find(self, run: int) -> tuple[int, int]:
+        dataset = bisect_right(self.bounds, run) - 1
+        return dataset, run - self.bounds[dataset]
+
+    def loader(self, part: int) -> RunLoader | RoutedLoader:
+        return self.examples[part]
+
+    def places(self, part: int) -> Sequence[int]:
+        return self.column_places[part]
+
+
+class RoutedObjects:
+    """Reads chunks from the stores of several datasets: each from one that has it."""
+
+    def __init__(self, loaders: Sequence[RunLoader | RoutedLoader]) -> None:
+        stores = [loader.objects for loader in loaders]
+        self._reads = [
+            store.read_once if isinstance(store, ReadsOnce) else store.read_range
+            for store in stores
+        ]
+        self._dataset_of: dict[str, int] = {}
+
+    def expect(self, dataset: int, pieces: Sequence[PagePiece]) -> None:
+        """These are to be read, from the store of this dataset."""
+        for piece in pieces:
+            self._dataset_of[piece.link.digest] = dataset
+
+    def read_once(self, link: Link, start: int, stop: int) -> Buffer:
+        """Payload bytes ``[start, stop)`` of a chunk, by one request where the store can."""
+        return self._reads[self._dataset_of[link.digest]](link, start, stop)

@@ -1,0 +1,1 @@
+"""Mixes: several datasets streamed as one."""

@@ -1,0 +1,521 @@
+"""Mix of streams: several datasets read as one, each as often as it should come.
+
+    mix([stream_a, stream_b], weights=[3, 1])
+
+A mix is a stream whose feed holds the feeds of several others. It does not iterate over them: it
+takes their plans, numbers the runs of all of them one source after the other, and reads them as
+one. So there is one fetcher with one budget, one state, and a row costs what it costs in a stream.
+
+Source:
+    docs/spec/stream-order.md, section "Mix".
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.pool import Pool
+from tensorrepo.formats.dataset.streaming.collate.assemble import FIRST_ROWS, Assembler
+from tensorrepo.formats.dataset.streaming.feed import DatasetFeed, Pass, Resumed, tuning_of
+from tensorrepo.formats.dataset.streaming.load.loaders import (
+    DatasetRoutes,
+    RoutedLoader,
+    RoutedObjects,
+    remote_bytes,
+)
+from tensorrepo.formats.dataset.streaming.mix.blend import (
+    Batching,
+    MixWish,
+    SourceBlend,
+    blend_of,
+    wish_of,
+)
+from tensorrepo.formats.dataset.streaming.mix.steps import MixSource, mixed_stretches
+from tensorrepo.formats.dataset.streaming.options import StreamOptions, declared
+from tensorrepo.formats.dataset.streaming.order.items import (
+    Items,
+    PackedItems,
+    Packing,
+    items_total,
+)
+from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
+from tensorrepo.formats.dataset.streaming.order.schedule import STRETCH_ROWS
+from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, arranged
+from tensorrepo.formats.dataset.streaming.state import MixState, decode_mix_state, encode_mix_state
+from tensorrepo.formats.dataset.streaming.stats import StreamStats
+from tensorrepo.formats.dataset.streaming.stream import BatchStream
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify
+    from tensorrepo.formats.dataset.streaming.options import StreamSetup, Tuning
+    from tensorrepo.formats.dataset.streaming.order.schedule import Share, StepStretch
+    from tensorrepo.formats.dataset.streaming.plan.pages import Explanation
+    from tensorrepo.repo.objects.cache import PageDiskCache
+
+
+def mix(
+    streams: Sequence[BatchStream],
+    *,
+    weights: Sequence[float] | None = None,
+    repeat: Sequence[float] | None = None,
+    choose: Sequence[int] | None = None,
+    rows: int | None = None,
+    steps: int | None = None,
+    batching: Batching = "random",
+    seed: int = 0,
+    epoch: int = 0,
+) -> BatchStream:
+    """A stream of the datasets of `streams`, each as often as it should come.
+
+    Without `weights`, `repeat`, `choose`, `rows` and `steps` an epoch has every row of every
+    source once. `Batch.source` says which source each row is of. Sources repeat on their own, each
+    time in a new order, so another epoch of the mix goes on where the one before left every source.
+
+    Args:
+        streams: streams of the sources, whose positions mean nothing. The mix has their options,
+            which must agree, and divides the largest window.
+        weights: how often each source comes. An epoch has `rows`, or those of all sources.
+        repeat: how often an epoch goes through each source; 0.5 is half of it.
+        choose: rows of each source in an epoch.
+        rows: rows of an epoch, with `weights` or alone: then each source comes as often as it is
+            large.
+        steps: length of an epoch in whole batches, instead of `rows`.
+        batching: "random" shuffles the sources of 4,096 rows at a time; "stratified" gives
+            every step as much of each source; "per_source" makes steps of one source, and
+            the last ones of what is left of the sources after their whole steps. With
+            `weights` or `rows` all are whole, so an epoch's rows are rounded up to them.
+        seed: seed of the mix; every stream has its own.
+        epoch: first pass over the mix; `set_epoch` goes on.
+
+    Raises:
+        InvalidInputError: wishes that contradict each other, options or columns that differ, or
+            a source that would never come.
+    """
+    _check_streams(streams)
+    first = streams[0]
+    wish = wish_of(batching, weights, repeat, choose, rows, steps)
+    batch_size = first.options.batch_size
+    blend = blend_of(
+        [stream.rows for stream in streams],
+        batch_size=batch_size,
+        batching=batching,
+        weights=wish.weights,
+        repeat=wish.repeat,
+        choose=wish.choose,
+        rows=wish.rows if wish.steps is None else wish.steps * batch_size,
+    )
+    sources = tuple(_arranged(streams, blend))
+    keywords = {
+        "weights": weights, "repeat": repeat, "choose": choose, "rows": rows,
+        "steps": steps, "batching": batching, "seed": seed, "epoch": epoch,
+    }  # fmt: skip
+    remakes = [each for stream in streams if (each := stream.setup.remake) is not None]
+    setup = replace(
+        first.setup,
+        options=replace(first.options, seed=seed, epoch=epoch),
+        page_cache=_page_cache(streams),
+        remake=partial(_remade, remakes, keywords) if len(remakes) == len(streams) else None,
+    )
+    plan = _joined_plan(sources)
+    return BatchStream(MixFeed(sources, blend, wish, plan, sources[0].feed.columns), setup)
+
+
+def _remade(
+    remakes: Sequence[Callable[..., BatchStream]], keywords: Mapping[str, Any], **changes: Any
+) -> BatchStream:
+    """The same mix in another process, of streams that are made again there."""
+    return mix([remake(**changes) for remake in remakes], **keywords)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixedSource:
+    """One dataset of a mix: its feed, and the epoch that it begins with."""
+
+    feed: DatasetFeed
+    first: Pass
+
+    @property
+    def rows(self) -> int:
+        return self.feed.rows(self.first)
+
+    @property
+    def plan(self) -> StreamPlan:
+        return self.feed.plan
+
+    def explained(self, setup: StreamSetup) -> Explanation:
+        """How it is read."""
+        tuning = tuning_of(self.feed.assembler(setup, self.first, Pool(), StreamStats()))
+        return self.feed.explain(setup, self.first, tuning)
+
+    def order(self, first_run: int) -> MixSource:
+        """The orders of its epochs, where its runs are numbered from `first_run` on."""
+        plan, (seed, epoch) = self.plan, self.first
+        return MixSource(
+            rows=items_total(plan.items(seed, epoch)),
+            runs=plan.runs,
+            first_run=first_run,
+            seed=seed,
+            epoch=epoch,
+            items=partial(plan.items, seed),
+            order=partial(plan.order, seed),
+            keep=plan.arrangement.kind == "resident",
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixFeed:
+    """Several datasets.
+
+    Attributes:
+        sources: datasets to mix.
+        blend: how they take turns.
+        wish: what the caller asked for; the blend follows from it, the sources and a batch size.
+        plan: runs of all of them, one source after the other.
+        columns: names of the columns of a batch.
+    """
+
+    sources: tuple[MixedSource, ...]
+    blend: SourceBlend
+    wish: MixWish
+    plan: StreamPlan
+    columns: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"a mix of {len(self.sources)} datasets"
+
+    def identify(self, rows: NDArray[np.int64], source: NDArray[np.int64]) -> NDArray[Any]:
+        """The id of each row, which is one of its own source."""
+        identifies: list[Identify] = [each.feed.identify for each in self.sources]
+        by_source = {
+            each: identifies[each](rows[source == each]) for each in np.unique(source).tolist()
+        }
+        ids = np.empty(len(rows), dtype=next(iter(by_source.values())).dtype)
+        for each, own in by_source.items():
+            ids[source == each] = own
+        return ids
+
+    def rows(self, epoch: Pass) -> int:  # noqa: ARG002  the same in all of them
+        return self.blend.rows
+
+    def assembler(
+        self, setup: StreamSetup, epoch: Pass, pool: Pool, stats: StreamStats
+    ) -> Assembler:
+        schema = self.sources[0].feed.dataset.schema
+        nullable = {  # a column with nulls anywhere is nullable
+            name
+            for name in self.columns
+            for source in self.sources
+            if source.feed.dataset.schema.column(name).nullable
+        }
+        parts = [each.feed.assembler(setup, each.first, pool, stats, nullable)
+                 for each in self.sources]  # fmt: skip
+        names = [column.name for column in self.plan.columns]
+        places = [
+            [[column.name for column in source.plan.columns].index(name) for name in names]
+            for source in self.sources
+        ]
+        loaders = [part.loader for part in parts]
+        first_runs = _starts(source.plan.runs for source in self.sources)
+        return replace(
+            parts[0],
+            plan=self.plan,
+            loader=RoutedLoader(DatasetRoutes(loaders, places, first_runs), RoutedObjects(loaders)),
+            columns=tuple(
+                (replace(schema.column(name), nullable=name in nullable), names.index(name))
+                for name in self.columns
+            ),
+            nullable=tuple(name in nullable for name in names),
+            form=replace(
+                parts[0].form, identify=self.identify, mark=partial(self._mark, epoch, self._bounds)
+            ),
+            stretches=partial(self._stretches, first_runs),
+        )
+
+    def _stretches(
+        self,
+        first_runs: Sequence[int],
+        share: Share,
+        seed: int,
+        epoch: int,
+        items: Items,  # noqa: ARG002  each source has items of its own
+    ) -> Iterator[StepStretch]:
+        return mixed_stretches(
+            [source.order(run) for source, run in zip(self.sources, first_runs, strict=False)],
+            self.blend,
+            share,
+            seed=seed,
+            epoch=epoch,
+            stretch_rows=STRETCH_ROWS,
+            first_rows=FIRST_ROWS,
+        )
+
+    @property
+    def _bounds(self) -> NDArray[np.int64]:
+        """Number of the first row of each source, and of all rows."""
+        return np.array(_starts(source.feed.dataset.rows for source in self.sources))
+
+    def _mark(self, epoch: Pass, bounds: NDArray[np.int64], batch: Batch) -> None:
+        """Note the sources of a batch's rows, which count those of all sources."""
+        # A packed batch has found its rows by itself.
+        batch.source = np.searchsorted(bounds, batch.rows, side="right") - 1
+        batch.rows = batch.rows - bounds[batch.source]
+        # A source that comes round again in an epoch is not cut and flipped as before.
+        passes = self._passes(epoch, batch.position)[batch.source]
+        own = numbers(passes.view(np.uint64), batch.source.astype(np.uint64))
+        batch.draws = numbers(own, batch.rows.view(np.uint64))
+
+    def _passes(self, epoch: Pass, position: int) -> NDArray[np.int64]:
+        """In which of its own epochs each source is before `position`."""
+        source_rows = np.array([source.rows for source in self.sources])
+        earlier = np.array(self.blend.epoch_rows, dtype=np.int64) * epoch.epoch
+        before = earlier + self.blend.rows_before(epoch.seed, epoch.epoch, position)
+        passes: NDArray[np.int64] = np.maximum(before - 1, 0) // source_rows
+        return passes
+
+    def state(self, epoch: Pass, position: int) -> dict[str, Any]:
+        return encode_mix_state(
+            MixState(
+                wish=self.wish,
+                sources=tuple(source.feed.state(source.first, 0) for source in self.sources),
+                shares=self.blend.shares,
+                cycle_slots=self.blend.cycle_slots,
+                slot_rows=self.blend.slot_rows,
+                rows=self.blend.rows,
+                rest=self.blend.rest,
+                seed=epoch.seed,
+                epoch=epoch.epoch,
+                position=position,
+            )
+        )
+
+    def resumed(self, state: dict[str, Any]) -> Resumed[MixFeed]:
+        saved = decode_mix_state(state, sources=len(self.sources))
+        blend = SourceBlend(
+            saved.shares, saved.cycle_slots, saved.slot_rows, saved.rows, saved.rest
+        )
+        if saved.wish != self.wish and blend != self.blend:
+            raise InvalidInputError(
+                f"the state was saved for a mix with {saved.wish}, this one has {self.wish}: its "
+                "positions count other rows. Mix the same way to resume."
+            )
+        pairs = zip(self.sources, saved.sources, strict=True)
+        resumed = [source.feed.resumed(dict(own)) for source, own in pairs]
+        sources = tuple(_source(each) for each in resumed)
+        feed = replace(self, sources=sources, blend=blend, plan=_joined_plan(sources))
+        return Resumed(feed, Pass(saved.seed, saved.epoch), saved.position)
+
+    def explain(self, setup: StreamSetup, epoch: Pass, tuning: Tuning) -> MixExplanation:  # noqa: ARG002
+        explanations = tuple(source.explained(setup) for source in self.sources)
+        rows = self.blend.epoch_rows
+        return MixExplanation(
+            rows=self.blend.rows,
+            steps=setup.options.share(0).steps(self.blend.rows),
+            slot_rows=self.blend.slot_rows,
+            cycle_slots=self.blend.cycle_slots,
+            rest_rows=sum(self.blend.rest),
+            source_rows=tuple(rows),
+            passes=tuple(
+                count / source.rows for count, source in zip(rows, self.sources, strict=True)
+            ),
+            resident_bytes=sum(each.resident_bytes for each in explanations),
+            sources=explanations,
+        )
+
+    def text(self, epoch: Pass) -> str:  # noqa: ARG002  as `rows`
+        return f"Mix({len(self.sources)} sources, {self.blend.rows:,} rows"
+
+
+@dataclass(frozen=True, slots=True)
+class MixExplanation:
+    """What an epoch of a mix will do; `passes` says how often it goes through each source."""
+
+    rows: int
+    steps: int
+    slot_rows: int
+    cycle_slots: int
+    rest_rows: int
+    source_rows: tuple[int, ...]
+    passes: tuple[float, ...]
+    resident_bytes: int
+    sources: tuple[Explanation, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"mix            {self.rows:,} rows in {self.steps:,} steps an epoch"]
+        if self.slot_rows > 1:
+            left = f"; the last {self.rest_rows:,} rows are what is left of all of them"
+            lines.append("steps of one source each" + left * bool(self.rest_rows))
+        told = zip(self.source_rows, self.passes, self.sources, strict=True)
+        for number, (rows, passes, source) in enumerate(told):
+            lines.append(f"source {number}: {rows:,} rows an epoch, {passes:.2f} of its own")
+            lines += [f"  {line}" for line in str(source).splitlines()]
+        return "\n".join(lines)
+
+
+def _source(resumed: Resumed) -> MixedSource:
+    assert isinstance(resumed.feed, DatasetFeed), "sources of a mix are datasets"
+    return MixedSource(resumed.feed, resumed.epoch)
+
+
+def _check_streams(streams: Sequence[BatchStream]) -> None:
+    if not isinstance(streams, list | tuple):
+        raise arguments.wrong("a mix", "made of a list of streams", streams)
+    if not streams:
+        raise InvalidInputError("a mix needs at least one stream")
+    for number, stream in enumerate(streams):
+        _check_stream(stream, number)
+    first = streams[0]
+    for number, stream in enumerate(streams):
+        _check_options(first, stream, number)
+        _check_columns(first, stream, number)
+        _check_items(first, stream, number)
+
+
+def _check_stream(stream: BatchStream, number: int) -> None:
+    if isinstance(stream, BatchStream) and not isinstance(stream.feed, DatasetFeed):
+        raise InvalidInputError(
+            f"source {number} of the mix is a mix itself: give its streams to one mix, with "
+            "weights that say how often each of them comes"
+        )
+    if not isinstance(stream, BatchStream):
+        raise arguments.wrong(f"source {number} of the mix", "a stream", stream)
+
+
+def _check_options(first: BatchStream, stream: BatchStream, number: int) -> None:
+    declarations = declared(StreamOptions)
+    for option in fields(StreamOptions):
+        one, other = (getattr(each.options, option.name) for each in (first, stream))
+        if not declarations[option.name].per_source and one != other:
+            raise InvalidInputError(
+                f"streams of a mix have the same options: {option.name} is {one!r} in the first "
+                f"and {other!r} in source {number}"
+            )
+
+
+def _check_columns(first: BatchStream, stream: BatchStream, number: int) -> None:
+    feed, other = _feed(first), _feed(stream)
+    if set(feed.columns) != set(other.columns):
+        raise InvalidInputError(
+            f"streams of a mix have the same columns: the first has {list(feed.columns)}, source "
+            f"{number} {list(other.columns)}. Choose with columns=."
+        )
+    for name in feed.columns:
+        column, its = (each.dataset.schema.column(name) for each in (feed, other))
+        if column.type != its.type or column.storage != its.storage:
+            raise InvalidInputError(
+                f"column {name!r} is {column.type} in the first stream of the mix and {its.type} "
+                f"in source {number}: rows of both cannot stand in one batch"
+            )
+
+
+def _check_items(first: BatchStream, stream: BatchStream, number: int) -> None:
+    plan = _feed(stream).plan
+    if plan.selection is not None and plan.selection.weights is not None:
+        raise InvalidInputError(
+            f"source {number} of the mix has weights of rows: its epochs differ in length. Weigh "
+            "sources with the weights of the mix, or stream it alone."
+        )
+    if plan.lengths is not None:
+        raise InvalidInputError(
+            f"source {number} of the mix sorts rows by length, which is done within one stream only"
+        )
+    if _packed_size(stream) != _packed_size(first):
+        raise InvalidInputError(
+            f"streams of a mix have the same pack=: it is {_packed_size(first)} in the first and "
+            f"{_packed_size(stream)} in source {number} (0: items are rows)"
+        )
+    if plan.packing is not None and plan.selection is not None:
+        raise InvalidInputError(
+            f"source {number} of the mix packs chosen rows, which is done within one stream only"
+        )
+    if not stream.rows:
+        raise InvalidInputError(f"source {number} of the mix has no rows")
+
+
+def _packed_size(stream: BatchStream) -> int:
+    packing = _feed(stream).plan.packing
+    return 0 if packing is None else packing.size
+
+
+def _feed(stream: BatchStream) -> DatasetFeed:
+    assert isinstance(stream.feed, DatasetFeed), "streams of a mix were checked"
+    return stream.feed
+
+
+def _arranged(streams: Sequence[BatchStream], blend: SourceBlend) -> Iterator[MixedSource]:
+    """The sources, each with its part of the window and of a batch."""
+    feeds = [_feed(stream) for stream in streams]
+    window_bytes = max(feed.plan.window_bytes for feed in feeds)
+    row_bytes = [
+        max(1, share) * max(1, feed.plan.item_bytes)
+        for share, feed in zip(blend.shares, feeds, strict=True)
+    ]
+    parts = zip(streams, feeds, blend.shares, row_bytes, strict=True)
+    for stream, feed, share, own_bytes in parts:
+        batch_size = stream.options.batch_size
+        if blend.slot_rows == 1:
+            batch_size = max(1, round(batch_size * share / sum(blend.shares)))
+        own_window = max(1, window_bytes * own_bytes // sum(row_bytes))
+        plan = arranged(feed.plan.whole(), batch_size=batch_size, window_bytes=own_window)
+        yield MixedSource(replace(feed, plan=plan), Pass(stream.seed, stream.epoch))
+
+
+def _page_cache(streams: Sequence[BatchStream]) -> PageDiskCache | None:
+    """The cache of the first remote source that has one, for what is read of all of them."""
+    feeds = [_feed(stream) for stream in streams]
+    sizes = [remote_bytes(feed.dataset, feed.plan) for feed in feeds]
+    caches = [stream.setup.page_cache for stream, size in zip(streams, sizes, strict=True) if size]
+    first = next((cache for cache in caches if cache is not None), None)
+    return None if first is None else first.for_stream(sum(sizes))
+
+
+def _joined_plan(sources: Sequence[MixedSource]) -> StreamPlan:
+    """The runs of all sources, one after the other; its columns say how values are stored."""
+    plans = [source.plan for source in sources]
+    starts = _starts(source.feed.dataset.rows for source in sources)  # a view has some of them
+    first_row = [plan.first_row + start for plan, start in zip(plans, starts, strict=False)]
+    by_name = {column.name: column for column in plans[0].columns}
+    joined = replace(
+        plans[0],
+        columns=tuple(by_name[name] for name in sources[0].feed.columns),
+        window_bytes=sum(plan.window_bytes for plan in plans),
+        first_row=np.concatenate(first_row),
+        live=np.concatenate([plan.live for plan in plans]),
+        start=np.concatenate([plan.start for plan in plans]),
+        stop=np.concatenate([plan.stop for plan in plans]),
+        run_bytes=np.concatenate([plan.run_bytes for plan in plans]),
+        selection=None,
+    )
+    if joined.packing is None:
+        return joined
+    elements = np.concatenate([_elements(source) for source in sources])
+    pages = replace(joined.columns[0], first_page=np.arange(len(elements)))
+    return replace(joined, columns=(pages,), packing=Packing(joined.packing.size, None, elements))
+
+
+def _elements(source: MixedSource) -> NDArray[np.int64]:
+    """Elements of each run of a packed source."""
+    items = source.plan.items(*source.first)
+    assert isinstance(items, PackedItems), "the source packs"
+    elements = np.zeros(source.plan.runs, dtype=np.int64)
+    elements[items.runs] = items.elements
+    return elements
+
+
+def _starts(counts: Iterable[int]) -> list[int]:
+    """Where each source begins, and where the last one ends."""
+    return list(accumulate(counts, initial=0))

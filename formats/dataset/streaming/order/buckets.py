@@ -1,0 +1,182 @@
+"""Length buckets: rows of like length in the same step.
+
+A shuffled order is cut into blocks of so many steps. The rows of a block are sorted by length and
+cut into steps again, and the steps follow in random order. So a step has little padding, and the
+order stays a function of data, seed and epoch: any place of it is reached by working out one block.
+
+Source:
+    docs/spec/stream-order.md, section "Buckets".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorrepo.formats.dataset.streaming.order.orders import Located, joined
+from tensorrepo.formats.dataset.streaming.order.random_numbers import (
+    Purpose,
+    epoch_key,
+    number,
+    permutation,
+)
+from tensorrepo.formats.dataset.streaming.order.schedule import run_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.streaming.order.items import Items
+    from tensorrepo.formats.dataset.streaming.order.orders import Order
+
+
+_MOST_GROUPS = 64
+_LEAST_SORTED_ROWS = 1024  # by themselves; fewer would be padded more
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Blocks of `steps` steps of `batch` items, sorted by length.
+
+    Neighbouring bands make `groups`, each sorted by itself where that gives every step as much of
+    each: then ranks that take whole groups read no pages in common.
+    """
+
+    batch: int
+    steps: int
+    bands: int = 1
+    groups: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Items of a block."""
+        return self.batch * self.steps
+
+    def order(
+        self, key: int, lengths: NDArray[np.uint32], band: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Which item of a block stands at each place.
+
+        Args:
+            key: of the block.
+            lengths: of its items, in the order below.
+            band: of each of them.
+        """
+        group = band // (self.bands // self.groups)
+        if (np.bincount(group, minlength=self.groups) * self.groups == self.rows).all():
+            each = self.batch // self.groups
+            chosen = np.lexsort((lengths, group)).reshape(self.groups, self.steps, each)
+            return chosen.transpose(1, 2, 0)[permutation(key, self.steps)].reshape(-1)
+        return self._of_one_group(key, lengths)
+
+    def _of_one_group(self, key: int, lengths: NDArray[np.uint32]) -> NDArray[np.int64]:
+        steps, short = divmod(len(lengths), self.batch)
+        turn = permutation(key, steps + (short > 0))
+        sizes = np.full(len(turn), self.batch)
+        if short:
+            # The short step comes last; chance says how long the rows are that it holds.
+            sizes[turn[-1]] = short
+        start = np.cumsum(sizes) - sizes
+        by_length = np.argsort(lengths, kind="stable")
+        return np.concatenate([by_length[start[at] : start[at] + sizes[at]] for at in turn])
+
+
+def buckets_of(batch: int, steps: int, bands: int) -> Buckets:
+    """Buckets for an order of `bands`, with as many groups of them as leave enough to sort."""
+    groups = 1
+    fitting = min(_MOST_GROUPS, batch * steps // _LEAST_SORTED_ROWS)
+    while 2 * groups <= fitting and bands % (2 * groups) == 0 and batch % (2 * groups) == 0:
+        groups *= 2
+    return Buckets(batch, steps, bands, groups)
+
+
+class Bucketed:
+    """An order whose items are sorted by length within blocks.
+
+    Walked by one thread: it keeps the newest block, and the permutations of the runs near it.
+    """
+
+    permuted = False
+    whole_rows = 0  # a step may hold more of one band than of another
+
+    def __init__(
+        self,
+        base: Order,
+        items: Items,
+        lengths: NDArray[np.uint32],
+        first_row: NDArray[np.int64],
+        buckets: Buckets,
+        *,
+        seed: int,
+        epoch: int,
+        lanes: int,
+    ) -> None:
+        """Sort `base`.
+
+        Args:
+            base: the order below.
+            items: what its items are.
+            lengths: of every live row of the dataset.
+            first_row: the live row that each run of the order begins with.
+            buckets: how large blocks are.
+            seed: of the order.
+            epoch: of the order.
+            lanes: so many runs are open at the same time.
+        """
+        self._base, self._items = base, items
+        self._lengths, self._first_row = lengths, first_row
+        self._buckets = buckets
+        self._seed, self._epoch = seed, epoch
+        self.rows, self.bands = base.rows, base.bands
+        key = epoch_key(seed, epoch, Purpose.ROWS)
+        self._shuffled = run_rows(base, key, items.counts)
+        self._kept_blocks = 1 + -(-2 * lanes // buckets.rows)
+        self._used = np.full(len(items.counts), -1, np.int64)  # the block that used a run last
+        self._newest: tuple[int, Located] | None = None
+
+    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
+        """The items at positions ``[start, stop)``, of these bands only."""
+        size = self._buckets.rows
+        stop = min(stop, self.rows)
+        blocks = range(start // size, -(-stop // size)) if start < stop else range(0)
+        found = joined([self._base.locate(0, 0), *(self._block(block) for block in blocks)])
+        low, high = np.searchsorted(found.position, (start, stop))
+        some = found.select(slice(low, high))
+        if bands is None:
+            return some
+        return some.select((some.band >= bands.start) & (some.band < bands.stop))
+
+    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """As the order below, with all of a block's items at its end."""
+        runs, until = self._base.returning(bands)
+        size = self._buckets.rows
+        return runs, (until // size + 1) * size
+
+    def _block(self, block: int) -> Located:
+        if self._newest is None or self._newest[0] != block:
+            self._newest = block, self._sorted(block)
+        return self._newest[1]
+
+    def _sorted(self, block: int) -> Located:
+        size = self._buckets.rows
+        found = self._base.locate(block * size, min((block + 1) * size, self.rows))
+        item = self._unshuffled(found, block)
+        row = self._first_row[found.run] + self._items.rows(found.run, item)
+        key = number(epoch_key(self._seed, self._epoch, Purpose.BUCKETS), block)
+        turn = self._buckets.order(key, self._lengths[row], found.band)
+        moved = replace(found, place=item).select(turn)
+        return replace(moved, position=found.position)
+
+    def _unshuffled(self, found: Located, block: int) -> NDArray[np.int64]:
+        """The items that stand at the places of the base order's runs."""
+        shuffled = self._shuffled
+        if shuffled is None:
+            return found.place
+        runs = np.unique(found.run)
+        shuffled.open(runs[self._used[runs] < 0])
+        self._used[runs] = block
+        old = (self._used >= 0) & (abs(self._used - block) >= self._kept_blocks)
+        shuffled.close(np.flatnonzero(old))
+        self._used[old] = -1
+        return shuffled.rows(found.run, found.place)

@@ -1,0 +1,336 @@
+"""Paired lanes over groups of runs, and the slots by which runs in use are known.
+
+Runs that were stored next to each other form a group of about a thousand. Groups are shuffled into
+a line, and inside each of them its runs, by a key of their own. Where a lane is, only the groups
+around it have to be known: laying out an epoch costs time and memory by the group. While lanes are
+in a run it has a slot, a small number; a slot goes to another run when nobody can still need it.
+
+Source:
+    docs/spec/stream-order.md, section "Groups".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tensorrepo.formats.dataset.streaming.order.orders import PairedLanes, lay_out
+from tensorrepo.formats.dataset.streaming.order.random_numbers import (
+    Purpose,
+    epoch_key,
+    number,
+    permutation,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.streaming.order.grouped import GroupRuns, RunSlots
+    from tensorrepo.formats.dataset.streaming.order.orders import Located
+
+    Line = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+class GroupStore(Protocol):
+    """Groups, read when they are asked for."""
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Live rows of each group, at least one."""
+        ...
+
+    def prepare(self, groups: list[int]) -> None:
+        """Read what is not there of these, side by side."""
+        ...
+
+    def runs(self, group: int) -> GroupRuns:
+        """The runs of a group."""
+        ...
+
+
+GROUP_RUNS = 1024  # on average
+_NO_RUNS = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Which runs belong together: all that is known before a group is looked into.
+
+    Attributes:
+        rows: int64 ``(groups,)``, items of each, at least one.
+        first_run: int64 ``(groups + 1,)``: group g has the runs
+            ``[first_run[g], first_run[g + 1])``.
+        counts: items of each run of a group, when it is needed.
+        run_rows: about how many items a run has.
+    """
+
+    rows: NDArray[np.int64]
+    first_run: NDArray[np.int64]
+    counts: Callable[[int], NDArray[np.int64]]
+    run_rows: int
+
+
+def grouping(counts: NDArray[np.int64], group: NDArray[np.int64], run_rows: int) -> Grouping:
+    """The groups of runs with so many items each.
+
+    Args:
+        counts: items of each run.
+        group: a number per run, ascending; runs of one number are a group.
+        run_rows: see `Grouping`.
+    """
+    first = np.concatenate(([0], np.flatnonzero(np.diff(group)) + 1, [group.size]))
+    rows = np.add.reduceat(counts, first[:-1])
+    return Grouping(rows, first, lambda at: counts[first[at] : first[at + 1]], run_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedLanes(PairedLanes):
+    """Paired lanes over groups of runs: `live`, `pi` and `start` are of groups, not of runs."""
+
+    groups: Grouping
+    lines: dict[int, Line]  # of groups that were looked into, the least recently used first
+
+    def row_names(self, runs: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The group of each run in the high half, its place there in the low one."""
+        group = np.searchsorted(self.groups.first_run, runs, side="right") - 1
+        return (group << 32 | runs - self.groups.first_run[group]).view(np.uint64)
+
+    def row_count(self, run: int) -> int:
+        """Items of one run."""
+        group = int(np.searchsorted(self.groups.first_run, run, side="right")) - 1
+        return int(self.groups.counts(group)[run - self.groups.first_run[group]])
+
+    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: ARG002
+        """Nothing: to know of runs that two rings share, every ring would be looked into."""
+        return _NO_RUNS, _NO_RUNS
+
+    def _runs_at(
+        self, piece: NDArray[np.int64], place: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        by_piece = np.argsort(piece, kind="stable")
+        bounds = np.flatnonzero(np.diff(piece[by_piece])) + 1
+        run, found = np.empty_like(piece), np.empty_like(place)
+        self._prepare(self.pi[np.unique(piece)])
+        for mine in np.split(by_piece, bounds) if piece.size else ():
+            group = int(self.pi[piece[mine[0]]])
+            order, start = self._line(group)
+            inside = place[mine]
+            index = np.searchsorted(start, inside, side="right") - 1
+            run[mine] = self._numbers(group, order[index])
+            found[mine] = inside - start[index]
+        return run, found
+
+    def _prepare(self, groups: NDArray[np.int64]) -> None:
+        """These are looked into next."""
+
+    def _numbers(self, group: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers of the runs at these places of a group."""
+        numbers: NDArray[np.int64] = self.groups.first_run[group] + places
+        return numbers
+
+    def _line(self, group: int) -> Line:
+        """The runs of a group in the order of its line, and where each begins there."""
+        found = self.lines.pop(group, None)
+        if found is None:
+            counts = self.groups.counts(group)
+            key = number(epoch_key(self.seed, self.epoch, Purpose.GROUPS), group)
+            order = permutation(key, counts.size)
+            found = order, np.cumsum(counts[order]) - counts[order]
+            while len(self.lines) > 2 * self.lanes:
+                del self.lines[next(iter(self.lines))]
+        self.lines[group] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlottedLanes(GroupedLanes):
+    """Lanes over groups that are read when lanes come to them: runs have the numbers of slots."""
+
+    store: GroupStore
+    slots: RunSlots
+
+    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
+        """The rows at these positions; what was located long ago is not valid any more."""
+        self.slots.begin()
+        return GroupedLanes.locate(self, start, stop, bands)
+
+    def row_names(self, runs: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return self.slots.names[runs]
+
+    def row_count(self, run: int) -> int:
+        return self.slots.live.item(run)
+
+    def _prepare(self, groups: NDArray[np.int64]) -> None:
+        self.store.prepare(groups.tolist())
+
+    def _numbers(self, group: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.slots.of(self.store.runs(group), places)
+
+
+def slotted_lanes(
+    store: GroupStore,
+    slots: RunSlots,
+    run_rows: int,
+    *,
+    seed: int,
+    epoch: int,
+    lanes: int,
+    bands: int,
+) -> SlottedLanes:
+    """Lay out one epoch over groups that nobody has looked into; as `grouped_lanes` does."""
+    unknown = Grouping(store.rows, _NO_RUNS, lambda group: store.runs(group).live, run_rows)
+    found = grouped_lanes(unknown, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+    laid = {each.name: getattr(found, each.name) for each in fields(found)}
+    return SlottedLanes(**laid, store=store, slots=slots)
+
+
+def grouped_lanes(
+    groups: Grouping, *, seed: int, epoch: int, lanes: int, bands: int
+) -> GroupedLanes:
+    """Lay out one epoch: time and memory by the group.
+
+    Args:
+        groups: of the runs.
+        seed: of the whole training.
+        epoch: which pass over the data.
+        lanes: K, even.
+        bands: C, a divisor of K.
+
+    Raises:
+        ValueError: lanes are odd, or bands do not divide them.
+    """
+    laid = lay_out(groups.rows, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+    size = np.diff(laid.cut)
+    spread = groups.run_rows * laid.fraction >> 32
+    first = np.minimum(size // 2 + spread, np.maximum(size - 1, 0))
+    return GroupedLanes(
+        seed,
+        epoch,
+        lanes,
+        bands,
+        groups.rows,
+        laid.pi,
+        laid.start,
+        laid.cut,
+        first,
+        laid.length,
+        groups,
+        {},
+    )
+
+
+# Stretches are worked out ahead of their use: one is looked into, one is ready, one waits, one is
+# expected, one is handed out. A run is closed in the stretch after its last row at the latest.
+_TURNS_KEPT = 8
+TURNS = _TURNS_KEPT + 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupRuns:
+    """The runs of one group. Arrays are int64 ``(runs,)``.
+
+    Attributes:
+        number: of the group.
+        live: live rows of each run.
+        first_row: the live row of the dataset that each begins with.
+        run_bytes: decoded bytes of each.
+        slot: of each run that has one; -1 for others.
+    """
+
+    number: int
+    live: NDArray[np.int64]
+    first_row: NDArray[np.int64]
+    run_bytes: NDArray[np.int64]
+    slot: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slot", np.full(self.live.size, -1, np.int64))
+
+
+class RunSlots:
+    """Slots, and what is known of the runs in them. One thread gives them, any thread looks.
+
+    Attributes:
+        live: as in `GroupRuns`, by slot, like the next two.
+        first_row: likewise.
+        run_bytes: likewise.
+        names: uint64, the group of each run in the high half, its place there in the low one.
+    """
+
+    def __init__(self, capacity: int, known: Callable[[int], GroupRuns | None]) -> None:
+        """Prepare.
+
+        Args:
+            capacity: `TURNS` times the runs of a turn. Memory is touched when it is used.
+            known: the group of this number, if it is still open.
+        """
+        self.live = np.zeros(capacity, np.int64)
+        self.first_row = np.zeros(capacity, np.int64)
+        self.run_bytes = np.zeros(capacity, np.int64)
+        self.names = np.zeros(capacity, np.uint64)
+        self._known = known
+        self._turn = 0
+        self._used = np.zeros(capacity, np.int64)  # the last turn
+        self._recent: deque[list[NDArray[np.int64]]] = deque([[]])  # of the last turns
+        self._free = np.zeros(0, np.int64)
+        self._fresh = 0
+
+    def begin(self) -> None:
+        """Another turn: slots that were used too long ago are free."""
+        self._turn += 1
+        self._recent.append([])
+        if len(self._recent) > _TURNS_KEPT:
+            gone = np.concatenate([np.zeros(0, np.int64), *self._recent.popleft()])
+            self._give_back(np.unique(gone[self._used[gone] <= self._turn - _TURNS_KEPT]))
+
+    def of(self, group: GroupRuns, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The slots of the runs at these places of a group; used in this turn."""
+        slot = group.slot[places]
+        new = np.unique(places[slot < 0])
+        if new.size:
+            group.slot[new] = fresh = self._take(new.size)
+            self.live[fresh] = group.live[new]
+            self.first_row[fresh] = group.first_row[new]
+            self.run_bytes[fresh] = group.run_bytes[new]
+            self.names[fresh] = (group.number << 32 | new).view(np.uint64)
+            slot = group.slot[places]
+        self._used[slot] = self._turn
+        self._recent[-1].append(slot)
+        return slot
+
+    def where(self, slot: int) -> tuple[int, int]:
+        """The group of the run in a slot, and its place there."""
+        name = self.names.item(slot)
+        return name >> 32, name & 0xFFFFFFFF
+
+    def _take(self, count: int) -> NDArray[np.int64]:
+        again = self._free[max(0, self._free.size - count) :]
+        self._free = self._free[: self._free.size - again.size]
+        fresh = np.arange(self._fresh, self._fresh + count - again.size)
+        self._fresh += fresh.size
+        if self._fresh > self.live.size:
+            raise AssertionError("more runs are in use than were reckoned with")
+        return np.concatenate((again, fresh))
+
+    def _give_back(self, slots: NDArray[np.int64]) -> None:
+        names = self.names[slots]
+        numbers = (names >> np.uint64(32)).astype(np.int64)
+        places = (names & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        for group_number in np.unique(numbers).tolist():
+            group = self._known(group_number)
+            if group is not None:
+                mine = places[numbers == number]
+                mine = mine[group.slot[mine] == slots[numbers == number]]
+                group.slot[mine] = -1
+        self._free = np.concatenate((self._free, slots))

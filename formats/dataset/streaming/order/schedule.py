@@ -1,0 +1,375 @@
+"""Schedule of an epoch for one rank: rows of each step, and when runs open and close.
+
+Pure: an order and a share go in, `Stretch` values come out. A stretch is a few thousand rows of
+consecutive steps as flat arrays, so that no step costs Python per row, and it says in which order
+runs are needed for the first time and after which step they are not needed any more.
+
+Source:
+    docs/spec/stream-order.md, section "Steps".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from tensorrepo.formats.dataset.streaming.order.kernel import BEST, OrderKernel
+from tensorrepo.formats.dataset.streaming.order.orders import PairedLanes, joined
+from tensorrepo.formats.dataset.streaming.order.random_numbers import low_bits_of, numbers
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+_NO_RUNS = np.zeros(0, dtype=np.int64)
+
+
+class OpenRuns:
+    """Opens and closes runs, numbered from 0, as pieces come by."""
+
+    def __init__(self, runs: int, kernel: OrderKernel = BEST) -> None:
+        self._kernel = kernel
+        self._open = np.zeros(runs, dtype=np.bool_)
+        self._marks = np.zeros(runs, dtype=np.uint8)
+
+    def opened(self, run: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places in `run` where a run that is not open comes first. They are open from now on."""
+        return self._kernel.opened(run, self._open)
+
+    def closed(
+        self, run: NDArray[np.int64], busy: NDArray[np.bool_], following: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Places in `run` where a run comes last that is not needed soon. It is closed now.
+
+        Args:
+            run: the run of each row of a piece.
+            busy: whether that run comes again, however long that takes: it stays open.
+            following: the runs of the next piece, which stay open too.
+        """
+        return self._kernel.closed(run, busy, following, self._open, self._marks)
+
+    def stale(
+        self, kept: Sequence[NDArray[np.int64]], *used: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Those of `kept` that are open though none of `used` needs them: closed now.
+
+        They were kept for rows that then went to another rank.
+        """
+        if not kept:
+            return _NO_RUNS
+        runs = np.unique(np.concatenate(kept))
+        runs = runs[self._open[runs] & ~np.isin(runs, np.concatenate(used))]
+        self._open[runs] = False
+        return runs
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.streaming.order.orders import Located, Order
+
+    Names = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+
+Last = Literal["short", "drop", "pad"]
+
+STRETCH_ROWS = 1 << 15
+MOST_STRETCH_ROWS = 1 << 18  # of what lies in a store
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one rank reads: its part of every step from position `start` to the epoch's end.
+
+    A last step of fewer rows is handed out "short", left out ("drop"), or filled up by repeating
+    rows of it ("pad"). Of the steps only each `turns`-th is read, beginning with number `turn`:
+    that is how several workers of one rank take turns.
+    """
+
+    batch_size: int
+    rank: int = 0
+    world: int = 1
+    start: int = 0
+    last: Last = "short"
+    turn: int = 0
+    turns: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.start < 0:
+            raise InvalidInputError(
+                f"batch_size is at least 1 and the start at least 0, "
+                f"got {self.batch_size} and {self.start}"
+            )
+        if not 0 <= self.rank < self.world:
+            raise InvalidInputError(f"rank is in [0, world), got {self.rank} of {self.world}")
+        if not 0 <= self.turn < self.turns:
+            raise InvalidInputError(f"turn is in [0, turns), got {self.turn} of {self.turns}")
+
+    def steps(self, rows: int) -> int:
+        """Steps that are left in an epoch of `rows`, of every turn."""
+        left = max(0, rows - self.start)
+        return left // self.batch_size if self.last == "drop" else -(-left // self.batch_size)
+
+    def bands(self, bands: int) -> range:
+        """The bands that this rank may have rows of."""
+        if self.batch_size % bands:
+            return range(bands)
+        return range(self.rank * bands // self.world, -(-(self.rank + 1) * bands // self.world))
+
+    def bounds(self, step: int, rows: int) -> tuple[int, int]:
+        """Positions ``[start, stop)`` of a step."""
+        start = self.start + step * self.batch_size
+        return start, min(start + self.batch_size, rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepStretch:
+    """Consecutive steps of one rank, ready to be read.
+
+    Attributes:
+        first_step: number of its first step.
+        ends: int64 ``(steps,)``, the position at which each step ends.
+        bounds: int64 ``(steps + 1,)``: step i has the rows ``[bounds[i], bounds[i + 1])`` of `run`
+            and `row`.
+        run: int64 ``(rows,)``, the run of each row.
+        row: int64 ``(rows,)``, the live row inside it.
+        opened: runs needed here and not before, in the order of need.
+        opened_at: the step of the stretch that needs each of them first, counted from 0.
+        closed: runs that are not needed any more, in the order of release.
+        closed_at: the step of the stretch that needs each of them last.
+        repeated: how many of the last rows repeat others of their step, to fill it up.
+    """
+
+    first_step: int
+    ends: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    run: NDArray[np.int64]
+    row: NDArray[np.int64]
+    opened: NDArray[np.int64]
+    opened_at: NDArray[np.int64]
+    closed: NDArray[np.int64]
+    closed_at: NDArray[np.int64]
+    repeated: int = 0
+
+    @property
+    def steps(self) -> int:
+        return len(self.ends)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """A stretch before it is known which of its runs the next one needs."""
+
+    first_step: int
+    ends: NDArray[np.int64]
+    step: NDArray[np.int64]
+    run: NDArray[np.int64]
+    place: NDArray[np.int64]
+    repeated: int
+
+
+def stretches(
+    order: Order,
+    live: NDArray[np.int64],
+    share: Share,
+    *,
+    key: int,
+    keep: bool,
+    stretch_rows: int = STRETCH_ROWS,
+    first_rows: int | None = None,
+) -> Iterator[StepStretch]:
+    """All steps of `share`, a stretch at a time.
+
+    Args:
+        order: of the epoch.
+        live: live rows of each run.
+        share: what this rank reads.
+        key: the epoch's key for rows, by which runs are permuted where the order says so.
+        keep: runs stay open to the end, because all of them fit.
+        stretch_rows: about how many positions (of all ranks) a stretch has. A run that is not
+            needed for a whole stretch is closed, and read again later: two blocks are enough.
+        first_rows: of the first stretch, so that the first batch comes soon; the others grow.
+    """
+    shuffled = run_rows(order, key, live)
+    uses, until = OpenRuns(live.size), _needed_until(order, live.size, share)
+    pieces = _in_turn(_pieces(order, share, first_rows or stretch_rows, stretch_rows), share)
+    piece = next(pieces, None)
+    while piece is not None:
+        following = next(pieces, None)
+        new = uses.opened(piece.run)
+        opened, row = piece.run[new], piece.place
+        if shuffled is not None:
+            shuffled.open(opened)
+            row = shuffled.rows(piece.run, piece.place)
+        coming = new[:0] if following is None else following.run
+        busy = until[piece.run] >= piece.ends[-1]
+        done = new[:0] if keep else uses.closed(piece.run, busy, coming)
+        closed = piece.run[done]
+        if shuffled is not None:
+            shuffled.close(closed)
+        yield StepStretch(
+            first_step=piece.first_step,
+            ends=piece.ends,
+            bounds=np.searchsorted(piece.step, np.arange(piece.ends.size + 1)),
+            run=piece.run,
+            row=row,
+            opened=opened,
+            opened_at=piece.step[new],
+            closed=closed,
+            closed_at=piece.step[done],
+            repeated=piece.repeated,
+        )
+        piece = following
+
+
+def _needed_until(order: Order, runs: int, share: Share) -> NDArray[np.int64]:
+    """For each run the position up to which it comes again after a while; 0 where it does not."""
+    until = np.zeros(runs, dtype=np.int64)
+    returning, positions = order.returning(share.bands(order.bands))
+    until[returning] = positions
+    return until
+
+
+def _pieces(order: Order, share: Share, rows: int, most_rows: int) -> Iterator[_Piece]:
+    steps = share.steps(order.rows)
+    first = 0
+    while first < steps:
+        count = min(-(-rows // share.batch_size), steps - first)
+        start = share.bounds(first, order.rows)[0]
+        ends = np.minimum(start + share.batch_size * np.arange(1, count + 1), order.rows)
+        if (share.turn - first) % share.turns < count:  # a step of it is this worker's
+            found, repeated = _rows_of_steps(order, share, start, int(ends[-1]))
+            step = (found.position - start) // share.batch_size
+            yield _Piece(first, ends, step, found.run, found.place, repeated)
+        first += count
+        rows = min(2 * rows, most_rows)
+
+
+def _in_turn(pieces: Iterator[_Piece], share: Share) -> Iterator[_Piece]:
+    """The steps whose turn it is; each piece has one."""
+    if share.turns == 1:
+        yield from pieces
+        return
+    for piece in pieces:
+        number = piece.first_step + np.arange(piece.ends.size)
+        mine = number % share.turns == share.turn
+        rows = mine[piece.step]
+        yield _Piece(
+            first_step=int(number[mine][0]),
+            ends=piece.ends[mine],
+            step=(np.cumsum(mine) - 1)[piece.step[rows]],
+            run=piece.run[rows],
+            place=piece.place[rows],
+            repeated=piece.repeated if mine[-1] else 0,
+        )
+
+
+def _rows_of_steps(order: Order, share: Share, start: int, stop: int) -> tuple[Located, int]:
+    """The rows of one rank in some steps, and how many of the last ones are repeated."""
+    short_rows = (stop - start) % share.batch_size
+    if share.last != "pad" or not short_rows:
+        return shared_rows(order, share, start, stop), 0
+    whole = stop - short_rows
+    padded, repeated = _padded_rows(order, share, whole, stop)
+    if whole == start:
+        return padded, repeated
+    return joined([shared_rows(order, share, start, whole), padded]), repeated
+
+
+def _padded_rows(order: Order, share: Share, start: int, stop: int) -> tuple[Located, int]:
+    """The rows of one rank in a short step, those that fill it up last.
+
+    The sorted places of the step are stretched to its full size, so a rank repeats rows of its
+    own, or has none and repeats its neighbours'.
+    """
+    found = order.locate(start, stop)
+    rows, full = stop - start, share.batch_size
+    by_band = np.argsort(found.band, kind="stable")
+    place = np.arange(share.rank * full // share.world, (share.rank + 1) * full // share.world)
+    mine = by_band[place * rows // full]
+    again = (place > 0) & (place * rows // full == (place - 1) * rows // full)
+    return found.select(mine[np.lexsort((mine, again))]), int(again.sum())
+
+
+def shared_rows(order: Order, share: Share, start: int, stop: int) -> Located:
+    """The rows of one rank at positions ``[start, stop)``, where `start` begins a step."""
+    rank, world, bands = share.rank, share.world, order.bands
+    if world == 1:
+        return order.locate(start, stop)
+    whole_bands = bands % world == 0 and share.batch_size % bands == 0 and start % bands == 0
+    if whole_bands and stop <= order.whole_rows:
+        # Every step has every band equally often, so the places of a rank are bands of its own.
+        mine = range(rank * bands // world, (rank + 1) * bands // world)
+        return order.locate(start, stop, mine)
+    found = order.locate(start, stop)
+    step = (found.position - start) // share.batch_size
+    by_band = np.argsort(step * bands + found.band, kind="stable")
+    step_rows = np.bincount(step)[step]  # steps are contiguous, so sorting keeps `step` as it is
+    place = np.arange(step.size) - np.searchsorted(step, step)
+    mine_too = (place >= rank * step_rows // world) & (place < (rank + 1) * step_rows // world)
+    return found.select(np.sort(by_band[mine_too]))
+
+
+def run_rows(order: Order, key: int, live: NDArray[np.int64]) -> RunRows | None:
+    """The shuffled rows of runs that have `live` rows each; None where the order is of rows."""
+    if not order.permuted:
+        return None
+    assert isinstance(order, PairedLanes), "no other order leaves rows to their runs"
+    return RunRows(key, live, order.row_names)
+
+
+class RunRows:
+    """The shuffled rows of the open runs, looked up for many places at once.
+
+    All permutations lie in one array, in slots whose size is a power of two.
+    """
+
+    def __init__(self, key: int, live: NDArray[np.int64], names: Names) -> None:
+        """Prepare for runs of `live` rows; `names` gives the numbers that shuffle them."""
+        self._key = key
+        self._live = live
+        self._names = names
+        self._slot = np.zeros(live.size, dtype=np.int64)
+        self._rows = np.zeros(0, dtype=np.uint32)
+        self._used = 0
+        self._free: dict[int, list[int]] = {}
+
+    def open(self, runs: NDArray[np.int64]) -> None:
+        """Work out the permutations of `runs`."""
+        for slot_rows, alike in self._by_slot(runs):
+            self._slot[alike] = self._slots(alike.size, slot_rows)
+        keys = numbers(self._key, self._names(runs))
+        BEST.shuffle(keys, self._live[runs], self._slot[runs], self._rows)
+
+    def close(self, runs: NDArray[np.int64]) -> None:
+        """Forget the permutations of `runs`."""
+        for slot_rows, alike in self._by_slot(runs):
+            self._free.setdefault(slot_rows, []).extend(self._slot[alike].tolist())
+
+    def rows(self, run: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row at each `place` of each open `run`."""
+        return BEST.look_up(self._rows, self._slot, run, place)
+
+    def _by_slot(self, runs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """`runs` by the rows of their slots."""
+        slot_rows = np.int64(1) << low_bits_of(self._live[runs])
+        for rows in np.unique(slot_rows).tolist():
+            yield rows, runs[slot_rows == rows]
+
+    def _slots(self, count: int, slot_rows: int) -> NDArray[np.int64]:
+        free = self._free.setdefault(slot_rows, [])
+        again = np.array(free[len(free) - min(count, len(free)) :], dtype=np.int64)
+        del free[len(free) - again.size :]
+        fresh = self._used + slot_rows * np.arange(count - again.size)
+        self._used += slot_rows * fresh.size
+        if self._used > self._rows.size:
+            grown = np.zeros(max(self._used, 2 * self._rows.size), dtype=np.uint32)
+            grown[: self._rows.size] = self._rows
+            self._rows = grown
+        return np.concatenate((again, fresh))

@@ -1,1 +1,0 @@
-"""In which order does an epoch visit the rows, and which are a step's?"""

@@ -1,0 +1,1 @@
+"""Plans of streams: which pages are read, and for which rows."""

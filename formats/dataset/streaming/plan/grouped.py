@@ -1,0 +1,429 @@
+"""Plan by groups of runs, for datasets with more pages than are worth knowing one by one.
+
+What an order needs before it begins is known of groups of about a thousand runs alone; of their
+pages what the statistics of the dataset and one page index let expect. An iteration reads the
+indexes of groups as its lanes reach them and forgets the group that was left first, so memory
+follows from the number of lanes. Arrays by run are arrays by slot.
+
+Source:
+    docs/spec/stream-order.md, section "Groups".
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorrepo.formats.dataset.metadata.index import column_pages
+from tensorrepo.formats.dataset.metadata.manifest import HAS_PATCHES
+from tensorrepo.formats.dataset.metadata.tree_read import leaf_part, read_index, read_leaf
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    column_index,
+    live_rows,
+    open_part,
+    page_reader,
+)
+from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, LimitedCache
+from tensorrepo.formats.dataset.streaming.order.grouped import (
+    GROUP_RUNS,
+    TURNS,
+    GroupRuns,
+    RunSlots,
+    slotted_lanes,
+)
+from tensorrepo.formats.dataset.streaming.order.items import RowItems
+from tensorrepo.formats.dataset.streaming.order.orders import choose_lanes
+from tensorrepo.formats.dataset.streaming.order.schedule import MOST_STRETCH_ROWS, STRETCH_ROWS
+from tensorrepo.formats.dataset.streaming.order.selection import EveryRow
+from tensorrepo.formats.dataset.streaming.plan.pages import (
+    MOST_RUNS,
+    Arrangement,
+    ColumnPlan,
+    StreamPlan,
+    make_plan,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.metadata.manifest import Leaf, LeafEntry
+    from tensorrepo.formats.dataset.metadata.tree_read import Links
+    from tensorrepo.formats.dataset.streaming.order.items import Items
+    from tensorrepo.formats.dataset.streaming.order.orders import Order
+
+
+_LEAVES_BYTES = 4 << 20  # of leaves that are kept: neighbouring groups are often of one
+_SPARE_GROUPS = 16  # open beyond one a lane
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupParts:
+    """Where the fragments of groups lie: int64 ``(parts,)``, a part for each leaf of a group.
+
+    `number` counts groups that may have no live row, `first` and `stop` fragments of the leaf.
+    """
+
+    number: NDArray[np.int64]
+    leaf: NDArray[np.int64]
+    first: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    live: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupTable:
+    """Every group of a dataset. Safe to share.
+
+    Attributes:
+        dataset: whose.
+        names: of the columns that are wanted.
+        leading: the column whose pages are the runs.
+        window_bytes: what one group's share of the window is.
+        group_rows: of about how many rows, deleted ones counted, a group is.
+        parts: of groups with live rows, in order.
+    """
+
+    dataset: StoredDataset
+    names: tuple[str, ...]
+    leading: str
+    window_bytes: int
+    group_rows: int
+    parts: GroupParts
+    _leaves: LimitedCache[tuple[Leaf, Links]] = field(
+        default_factory=lambda: LimitedCache(_LEAVES_BYTES)
+    )
+
+    @cached_property
+    def _first_part(self) -> NDArray[np.int64]:
+        """The first part of each group, and where the last one ends."""
+        changes = np.flatnonzero(np.diff(self.parts.number, prepend=-1))
+        return np.append(changes, self.parts.number.size)
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """Live rows of each group."""
+        return np.add.reduceat(self.parts.live, self._first_part[:-1])
+
+    @cached_property
+    def first_row(self) -> NDArray[np.int64]:
+        """The live row of the dataset that each group begins with."""
+        return np.cumsum(self.rows) - self.rows
+
+    def open(self, group: int) -> OpenGroup:
+        """Read what is to be known of a group."""
+        low, high = self._first_part[group : group + 2].tolist()
+        part = open_part(self.dataset, [self._part(at) for at in range(low, high)])
+        plan = make_plan(
+            [(name, column_index(part, name)) for name in self.names],
+            far=any(page_reader(part, name).is_far for name in self.names),
+            leading=self.leading,
+            batch_size=1,
+            window_bytes=self.window_bytes,
+            shuffle=False,
+            deleted=live_rows(part),
+        )
+        first_row = plan.first_row + self.first_row[group]
+        return OpenGroup(GroupRuns(group, plan.live, first_row, plan.run_bytes), part, plan)
+
+    def _part(self, at: int) -> tuple[Leaf, Links]:
+        number = self.parts.leaf.item(at)
+        entry = self.dataset.root.leaves[number]
+        leaf, links = self._leaves.get_or_load(number, lambda: self._leaf(entry))
+        some = range(self.parts.first.item(at), self.parts.stop.item(at))
+        columns = frozenset(self.dataset.schema.column(name).id for name in self.names)
+        return leaf_part(self.dataset.objects, leaf, links, some, columns)
+
+    def _leaf(self, entry: LeafEntry) -> tuple[tuple[Leaf, Links], int]:
+        found = read_leaf(self.dataset.objects, self.dataset.links, entry)
+        return found, found[0].fragments.nbytes + 512 * len(found[0].spans)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenGroup:
+    """A group that was read: its runs, its fragments as a dataset, and how their pages are read.
+
+    `loader` is what reads them, once somebody has made it.
+    """
+
+    runs: GroupRuns
+    dataset: StoredDataset
+    plan: StreamPlan
+    loader: list[Any] = field(default_factory=list)
+
+
+class OpenGroups:
+    """The groups that lanes are in. Thread-safe."""
+
+    def __init__(self, table: GroupTable, lanes: int) -> None:
+        """Prepare for so many lanes, each in a group of its own."""
+        self.table = table
+        self._most = lanes + lanes // 8 + _SPARE_GROUPS
+        self._open: OrderedDict[int, OpenGroup] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        return self.table.rows
+
+    def prepare(self, groups: Sequence[int]) -> None:
+        """Read what is not there of these, side by side."""
+        missing = [group for group in groups if self.known(group) is None]
+        if len(missing) < 2:
+            return
+        with ThreadPoolExecutor(READ_THREADS, "tensorrepo-groups") as threads:
+            list(threads.map(self.get, missing))
+
+    def runs(self, group: int) -> GroupRuns:
+        return self.get(group).runs
+
+    def known(self, group: int) -> GroupRuns | None:
+        """The runs of a group that is open."""
+        found = self._open.get(group)
+        return None if found is None else found.runs
+
+    def get(self, group: int) -> OpenGroup:
+        """A group, read if it is not open."""
+        with self._lock:
+            found = self._open.get(group)
+            if found is not None:
+                self._open.move_to_end(group)
+                return found
+        fresh = self.table.open(group)
+        with self._lock:
+            found = self._open.setdefault(group, fresh)
+            while len(self._open) > self._most:
+                self._open.popitem(last=False)
+        return found
+
+
+def group_parts(dataset: StoredDataset, group_rows: int) -> GroupParts | None:
+    """Where the groups of a dataset lie; None where values of some fragments were set later."""
+    entries = dataset.root.leaves
+    first_rows = np.cumsum([0, *(entry.rows for entry in entries)]).tolist()
+
+    def of_leaf(number: int) -> NDArray[np.int64] | None:
+        leaf, _ = read_leaf(dataset.objects, dataset.links, entries[number])
+        if (leaf.fragments["flags"] & HAS_PATCHES).any():
+            return None
+        return _parts_of_leaf(leaf, number, first_rows[number], group_rows)
+
+    with ThreadPoolExecutor(READ_THREADS, "leaf") as threads:
+        found = list(threads.map(of_leaf, range(len(entries))))
+    tables = [table for table in found if table is not None]
+    if len(tables) < len(found) or not tables:
+        return None
+    parts = np.concatenate(tables, axis=1)
+    live = np.bincount(parts[0], parts[4])
+    return GroupParts(*parts[:, live[parts[0]] > 0])
+
+
+def _parts_of_leaf(leaf: Leaf, number: int, first_row: int, group_rows: int) -> NDArray[np.int64]:
+    """Rows of `GroupParts`, int64 ``(5, parts)``."""
+    rows = leaf.fragments["rows"].astype(np.int64)
+    live = rows - leaf.fragments["deleted"]
+    groups = (first_row + np.cumsum(rows) - rows) // group_rows
+    first = np.flatnonzero(np.diff(groups, prepend=-1))
+    stop = np.append(first[1:], groups.size)
+    leaves = np.full(first.size, number)
+    return np.stack([groups[first], leaves, first, stop, np.add.reduceat(live, first)])
+
+
+LEAST_BYTES = 16 << 30  # decoded, of the leading column: less is planned as a whole
+_LEAST_GROUP_RUNS = 128
+_OPEN_RUNS = 1 << 19  # about so many are known at once
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GroupedPlan(StreamPlan):
+    """A plan whose arrays by run are by slot, and empty until it is `opened`.
+
+    Attributes:
+        table: where groups are.
+        sample: one of them.
+        slots: of an iteration.
+        store: the groups that it has open.
+        eager: makes the plan of all runs.
+    """
+
+    table: GroupTable
+    sample: OpenGroup
+    slots: RunSlots
+    store: OpenGroups
+    eager: Callable[[], StreamPlan]
+
+    @property
+    def rows(self) -> int:
+        return self.table.dataset.rows
+
+    @property
+    def runs(self) -> int:
+        """About how many there are."""
+        return max(1, self.rows // self.arrangement.run_rows)
+
+    @property
+    def expected_items(self) -> int:
+        return self.rows
+
+    @property
+    def mean_run_bytes(self) -> int:
+        return self.item_bytes * self.arrangement.run_rows
+
+    @property
+    def item_bytes(self) -> int:
+        dataset = self.table.dataset
+        return _raw_bytes(dataset, self.table.names) // max(1, dataset.root.rows)
+
+    def whole(self) -> StreamPlan:
+        return self.eager()
+
+    def opened(self, batch_size: int, ahead_bytes: int) -> GroupedPlan:
+        lanes = self.arrangement.lanes
+        store = OpenGroups(self.table, lanes)
+        ahead_rows = min(2 * ahead_bytes // max(1, self.item_bytes), MOST_STRETCH_ROWS)
+        turn_rows = max(STRETCH_ROWS, 2 * lanes, ahead_rows) + batch_size
+        return _with_slots(self, RunSlots(TURNS * turn_rows, store.known), store)
+
+    def arranged_as(self, arrangement: Arrangement) -> StreamPlan:
+        if arrangement.kind == "pages" and arrangement.group_rows == self.table.group_rows:
+            return replace(self, arrangement=arrangement)
+        return replace(self.eager(), arrangement=arrangement)
+
+    def items(self, seed: int, epoch: int) -> Items:  # noqa: ARG002  every row, in each
+        return RowItems(
+            np.zeros(0, np.int64), self.live, EveryRow(self.rows), self.first_row, self.first_row
+        )
+
+    def order(self, seed: int, epoch: int, items: Items | None = None) -> Order:  # noqa: ARG002
+        chosen = self.arrangement
+        return slotted_lanes(
+            self.store,
+            self.slots,
+            chosen.run_rows,
+            seed=seed,
+            epoch=epoch,
+            lanes=chosen.lanes,
+            bands=chosen.bands,
+        )
+
+
+def plan_groups(
+    dataset: StoredDataset,
+    names: tuple[str, ...],
+    eager: Callable[[], StreamPlan],
+    *,
+    batch_size: int,
+    window_bytes: int,
+    most_runs: int = MOST_RUNS,
+    least_bytes: int = LEAST_BYTES,
+    group_runs: int | None = None,
+) -> GroupedPlan | None:
+    """The plan of a stream of every row in the order "pages", in groups.
+
+    Args:
+        dataset: what to stream.
+        names: of the columns, in the order of the schema.
+        eager: makes the plan of all runs.
+        batch_size: rows of a step, of all ranks together.
+        window_bytes: decoded bytes that may be resident in the whole job.
+        most_runs: so many are planned one by one.
+        least_bytes: decoded bytes of the leading column, of which less is planned run by run.
+        group_runs: about how many runs make a group; None: as many as let few enough be open.
+
+    Returns:
+        The plan; None where the dataset has few runs, or such as cannot be read alone.
+    """
+    if dataset.root.rows <= most_runs:
+        return None
+    raw_bytes = {each.id: each.raw_bytes for each in dataset.root.statistics}
+    leading = max(names, key=lambda name: raw_bytes[dataset.schema.column(name).id])
+    if raw_bytes[dataset.schema.column(leading).id] < least_bytes:
+        return None
+    run_rows = _run_rows(dataset, leading)
+    if run_rows is None or dataset.root.rows // run_rows <= most_runs:
+        return None
+    run_bytes = _raw_bytes(dataset, names) * run_rows // dataset.root.rows
+    lanes, bands = choose_lanes(window_bytes, run_bytes, batch_size)
+    group_runs = group_runs or max(_LEAST_GROUP_RUNS, min(GROUP_RUNS, _OPEN_RUNS // lanes))
+    chosen = Arrangement("pages", lanes, bands, group_rows=group_runs * run_rows, run_rows=run_rows)
+    parts = group_parts(dataset, chosen.group_rows)
+    if parts is None or not parts.number.size:
+        return None
+    own_bytes = max(1, window_bytes // (2 * lanes))
+    table = GroupTable(dataset, names, leading, own_bytes, chosen.group_rows, parts)
+    return _planned(table, chosen, window_bytes, eager)
+
+
+def _planned(
+    table: GroupTable, chosen: Arrangement, window_bytes: int, eager: Callable[[], StreamPlan]
+) -> GroupedPlan:
+    sample = table.open(0)
+    store = OpenGroups(table, 0)
+    stored = {each.id: each.stored_bytes for each in table.dataset.root.statistics}
+    groups = table.dataset.rows / int(sample.runs.live.sum())
+    columns = tuple(
+        ColumnPlan(
+            column.name,
+            column.index,
+            column.reading,
+            column.first_page,
+            column.stop_page,
+            column.rows_bytes,
+            sampled=(groups, stored[column.index.id]),
+        )
+        for column in sample.plan.columns
+    )
+    none = np.zeros(0, np.int64)
+    return GroupedPlan(
+        columns,
+        chosen,
+        window_bytes,
+        none,
+        none,
+        none,
+        none,
+        none,
+        table=table,
+        sample=sample,
+        slots=RunSlots(0, store.known),
+        store=store,
+        eager=eager,
+    )
+
+
+def _with_slots(plan: GroupedPlan, slots: RunSlots, store: OpenGroups) -> GroupedPlan:
+    return replace(
+        plan,
+        slots=slots,
+        store=store,
+        first_row=slots.first_row,
+        live=slots.live,
+        run_bytes=slots.run_bytes,
+    )
+
+
+def _raw_bytes(dataset: StoredDataset, names: tuple[str, ...]) -> int:
+    wanted = {dataset.schema.column(name).id for name in names}
+    return sum(each.raw_bytes for each in dataset.root.statistics if each.id in wanted)
+
+
+def _run_rows(dataset: StoredDataset, name: str) -> int | None:
+    """Rows of a page of the first page index; None where the first leaf has none."""
+    column = dataset.schema.column(name).id
+    group = next(group[0] for group in dataset.root.groups if column in group)
+    leaf, links = read_leaf(dataset.objects, dataset.links, dataset.root.leaves[0])
+    for span in leaf.indexes:
+        if span.group == group:
+            pages = column_pages(read_index(dataset.objects, span, links)[0], column)
+            if pages is not None:
+                return max(1, int(pages.entries["rows"].sum(dtype=np.int64)) // len(pages.entries))
+    return None

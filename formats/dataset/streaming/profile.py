@@ -1,0 +1,294 @@
+"""Profile of a training loop: time stalled on the step, on preparing batches, on storage.
+
+The same first steps of an epoch are run three times, as the stall analysis of the literature does:
+
+    cold        batches from storage
+    cached      the same, but every stored byte is already in memory: what is left is preparing
+    synthetic   one batch over and over: what is left is the step itself
+
+What a phase takes longer than the one below it is time that the loop stalls. It cannot be read from
+the times of single parts: those run side by side, and only waiting for the last of them costs.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.dataset.read import open_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.streaming.stats import StreamStats
+    from tensorrepo.formats.dataset.streaming.stream import BatchStream
+    from tensorrepo.repo.ids import Buffer, Digest
+    from tensorrepo.repo.objects.envelope import Envelope, Link, ObjectSource
+
+SECONDS = 10.0
+KEPT_BYTES = 1 << 30
+_BAR = 40  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What one pass over the profiled steps took.
+
+    Attributes:
+        steps: that were run.
+        rows: in them.
+        seconds: by the clock, from the first batch asked for to the end of the last step.
+        first_batch_seconds: until the first batch was there.
+        step_seconds: in the step itself.
+        reads: requests to storage, where data is not mapped.
+        read_bytes: that they brought.
+        read_seconds: that they took, added up over all threads.
+        parts: seconds of each part of the pipeline, as `StreamStats` has them.
+    """
+
+    steps: int
+    rows: int
+    seconds: float
+    first_batch_seconds: float
+    step_seconds: float
+    reads: int = 0
+    read_bytes: int = 0
+    read_seconds: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds_a_step(self) -> float:
+        return self.seconds / max(1, self.steps)
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The three phases, and what follows from them."""
+
+    cold: Phase
+    cached: Phase
+    synthetic: Phase
+
+    @property
+    def stalls(self) -> dict[str, float]:
+        """Seconds a step: of the step, of preparing batches, and of storage. Never below zero."""
+        step = self.synthetic.seconds_a_step
+        cached = max(step, self.cached.seconds_a_step)
+        cold = max(cached, self.cold.seconds_a_step)
+        return {"step": step, "prepare": cached - step, "storage": cold - cached}
+
+    @property
+    def faster(self) -> dict[str, float]:
+        """How many times as fast the loop would be if one part took no time."""
+        stalls = self.stalls
+        total = sum(stalls.values())
+        return {name: total / max(total - part, total * 1e-3) for name, part in stalls.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"stalls": self.stalls, "faster": self.faster}
+
+    def __str__(self) -> str:
+        return "\n".join([*self._told(), "", *self._bars(), "", *self._parts()])
+
+    def _told(self) -> list[str]:
+        lines = [
+            f"{name:<10}{phase.seconds_a_step * 1e3:9.2f} ms a step  "
+            f"{phase.rows_per_second:12,.0f} rows/s  first batch after "
+            f"{phase.first_batch_seconds * 1e3:.0f} ms"
+            for name, phase in (("cold", self.cold), ("cached", self.cached))
+        ]
+        step = self.synthetic.seconds_a_step
+        told = f"{step * 1e3:9.2f} ms a step" if self.cold.step_seconds else "  no step was given"
+        return [*lines, f"synthetic {told}"]
+
+    def _bars(self) -> list[str]:
+        stalls, faster = self.stalls, self.faster
+        total = sum(stalls.values()) or 1.0
+        return [
+            f"{name:<10}{'█' * round(seconds / total * _BAR):<{_BAR}} "
+            f"{seconds / total:4.0%}  without it {faster[name]:.2f}x as fast"
+            for name, seconds in stalls.items()
+        ]
+
+    def _parts(self) -> list[str]:
+        parts = {name: took for name, took in self.cold.parts.items() if took > 0}
+        told = ", ".join(f"{name} {took:.2f} s" for name, took in parts.items())
+        lines = [f"parts of the cold pass, which run side by side: {told or 'none took time'}"]
+        if self.cold.reads:
+            lines.append(
+                f"{self.cold.reads:,} reads brought {self.cold.read_bytes:,} bytes in "
+                f"{self.cold.read_seconds:.2f} s of all threads together"
+            )
+        return lines
+
+
+def profile(
+    dataset: StoredDataset,
+    open_stream: Callable[[StoredDataset], BatchStream],
+    *,
+    step: Callable[[Any], object] | None = None,
+    seconds: float = SECONDS,
+    kept_bytes: int = KEPT_BYTES,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Profile:
+    """Run the first steps of an epoch three times and compare.
+
+    Args:
+        dataset: what is streamed.
+        open_stream: streams a dataset that is equal to it.
+        step: what the loop does with a batch; None does nothing with it.
+        seconds: after which the cold pass ends; the others run the same steps.
+        kept_bytes: the cold pass also ends when it has read so much, which is kept in memory.
+        clock: seconds.
+    """
+    source = Observed(dataset.objects, kept_bytes, clock)
+    watched = open_dataset(source, dataset.digest, dataset.outside)
+    with open_stream(watched) as stream:
+        cold, last = _pass(stream, step, clock, _until(clock, seconds, source))
+        before = source.told()
+        cold = _with_reads(cold, (0, 0, 0.0), before)
+        source.answer_from_memory()
+        cached, _ = _pass(stream, step, clock, lambda steps: steps >= cold.steps)
+        cached = _with_reads(cached, before, source.told())
+    return Profile(cold, cached, _synthetic(last, step, cold, clock))
+
+
+def _until(clock: Callable[[], float], seconds: float, source: Observed) -> Callable[[int], bool]:
+    began = clock()
+    return lambda _: clock() - began >= seconds or source.is_full
+
+
+def _pass(
+    stream: BatchStream,
+    step: Callable[[Any], object] | None,
+    clock: Callable[[], float],
+    enough: Callable[[int], bool],
+) -> tuple[Phase, Any]:
+    """Run steps until it is enough; what was measured, and the last batch."""
+    stream.set_epoch(stream.epoch)
+    steps = 0
+    step_seconds = first = 0.0
+    batch = None
+    began = clock()
+    batches = iter(stream)
+    for batch in batches:
+        first = first or clock() - began
+        if step is not None:
+            stepped = clock()
+            step(batch)
+            step_seconds += clock() - stepped
+        steps += 1
+        if enough(steps):
+            break
+    took = clock() - began
+    batches.close()
+    stats = stream.stats()
+    rows = stats.rows * steps // max(1, stats.batches)
+    return Phase(steps, rows, took, first, step_seconds, parts=_parts_of(stats)), batch
+
+
+def _parts_of(stats: StreamStats) -> dict[str, float]:
+    found = asdict(stats)
+    return {
+        name.removesuffix("_seconds"): found[name] for name in found if name.endswith("_seconds")
+    }
+
+
+def _with_reads(
+    phase: Phase, before: tuple[int, int, float], after: tuple[int, int, float]
+) -> Phase:
+    return replace(
+        phase,
+        reads=after[0] - before[0],
+        read_bytes=after[1] - before[1],
+        read_seconds=after[2] - before[2],
+    )
+
+
+def _synthetic(
+    batch: Any, step: Callable[[Any], object] | None, like: Phase, clock: Callable[[], float]
+) -> Phase:
+    began = clock()
+    if step is not None and batch is not None:
+        for _ in range(like.steps):
+            step(batch)
+    took = clock() - began
+    return Phase(like.steps, like.rows, took, 0.0, took)
+
+
+class Observed:
+    """A source of objects that counts what is read, keeps it, and can answer from what it keeps."""
+
+    def __init__(self, source: ObjectSource, kept_bytes: int, clock: Callable[[], float]) -> None:
+        self._source = source
+        self._kept_bytes = kept_bytes
+        self._clock = clock
+        self._kept: dict[tuple[Digest, int, int], Buffer] = {}
+        self._from_memory = False
+        self._lock = Lock()
+        self._reads = self._read_bytes = 0
+        self._read_seconds = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much has been read as may be kept."""
+        with self._lock:
+            return self._read_bytes >= self._kept_bytes
+
+    def told(self) -> tuple[int, int, float]:
+        """Reads, their bytes, and their seconds of all threads together."""
+        with self._lock:
+            return self._reads, self._read_bytes, self._read_seconds
+
+    def answer_from_memory(self) -> None:
+        """From now on what was read before is answered without the source."""
+        self._from_memory = True
+
+    def get(self, digest: Digest) -> Envelope:
+        return self._source.get(digest)
+
+    def describe(self, digest: Digest) -> Link:
+        return self._source.describe(digest)
+
+    def map(self, link: Link) -> memoryview | None:
+        return self._source.map(link)
+
+    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+        return self._read(link, start, stop, lambda: self._source.read_range(link, start, stop))
+
+    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+        return self._read(
+            link, start, stop, lambda: self._source.read_checked(link, start, stop, tag)
+        )
+
+    def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
+        stop = start + buffer.nbytes
+
+        def read() -> Buffer:
+            self._source.read_into(link, start, buffer)
+            return bytes(buffer)
+
+        buffer.cast("B")[:] = memoryview(self._read(link, start, stop, read)).cast("B")
+
+    def _read(self, link: Link, start: int, stop: int, read: Callable[[], Buffer]) -> Buffer:
+        place = link.digest, start, stop
+        found = self._kept.get(place) if self._from_memory else None
+        if found is not None:
+            return found
+        began = self._clock()
+        data = read()
+        took = self._clock() - began
+        with self._lock:
+            self._reads += 1
+            self._read_seconds += took
+            if self._read_bytes < self._kept_bytes:
+                self._kept[place] = data
+            self._read_bytes += stop - start
+        return data

@@ -1,0 +1,328 @@
+"""Streams of whole batches, shuffled, at the speed of memory.
+
+    runs expected -> fetch threads: read, verify, decode -> gather -> decode, transform -> user
+
+One thread at a time walks over the stretches of the schedule. It tells the fetcher which runs come
+next, takes them when a step needs them, gathers the step's rows into pooled arrays, and lets go of
+runs after their last row. Without `prefetch` all but fetching happens on the caller's thread.
+
+Source:
+    docs/spec/stream-order.md.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any, Self
+
+from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.pool import Pool
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.streaming import checks
+from tensorrepo.formats.dataset.streaming.collate.decode import chosen_decodes
+from tensorrepo.formats.dataset.streaming.collate.error_policy import report
+from tensorrepo.formats.dataset.streaming.collate.outputs import check_moments
+from tensorrepo.formats.dataset.streaming.collate.process import ProcessItems, StreamWorker
+from tensorrepo.formats.dataset.streaming.collate.transform import (
+    ItemSource,
+    StreamIterator,
+    decoder_of,
+    decoding_of,
+    finish_of,
+    items_ahead,
+    work_of,
+)
+from tensorrepo.formats.dataset.streaming.feed import DatasetFeed, Feed, Pass, tuning_of
+from tensorrepo.formats.dataset.streaming.options import (
+    StreamOptions,
+    StreamSetup,
+    Tuning,
+    batches_ahead,
+)
+from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
+from tensorrepo.formats.dataset.streaming.plan.build import plan_stream
+from tensorrepo.formats.dataset.streaming.stats import StreamStats
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
+    from tensorrepo.formats.dataset.streaming.order.schedule import Share
+    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
+    from tensorrepo.repo.objects.cache import PageDiskCache
+
+
+def stream(
+    dataset: StoredDataset,
+    options: StreamOptions | None = None,
+    *,
+    remake: Callable[..., BatchStream] | None = None,
+    page_cache: PageDiskCache | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    **keywords: Any,
+) -> BatchStream:
+    """Stream `dataset` in whole batches.
+
+    Args:
+        dataset: dataset to read.
+        options: options of the stream; None takes them from `keywords`.
+        remake: makes this stream again in another process: called there with options to replace,
+            and passed there as `multiprocessing` does.
+        page_cache: keeps a part of what is read from a store on this machine's disk.
+        clock: gives seconds, for `BatchStream.stats`.
+        keywords: fields of `StreamOptions`.
+
+    Raises:
+        InvalidInputError: an option that makes no sense, or a rank that would get no rows.
+        NotFoundError: no such column.
+    """
+    options = StreamOptions(**keywords) if options is None else options
+    chosen = dataset.schema.select(options.columns)
+    check_moments(chosen.columns, options.output)
+    names = chosen.names
+    if options.pad is not None:
+        checks.padding(options.pad, _ragged(dataset, names))
+    setup = StreamSetup(
+        options=options,
+        prefetch=options.prefetch or 0,
+        decodes=chosen_decodes(options.images, dataset.schema, names),
+        clock=clock,
+        page_cache=page_cache,
+        remake=remake,
+    )
+    plan = plan_stream(dataset, names, options)
+    if page_cache is not None:
+        page_bytes = sum(column.page_bytes for column in plan.columns)
+        setup = replace(setup, page_cache=page_cache.for_stream(page_bytes))
+    if options.prefetch is None:
+        setup = replace(setup, prefetch=batches_ahead(_batch_bytes(plan, setup)))
+    return BatchStream(DatasetFeed(dataset, plan, names), setup)
+
+
+class BatchStream:
+    """The batches of one epoch after another: iterate, `set_epoch`, iterate again.
+
+    Iterating begins at the start of the epoch, or once where a loaded state says. Streams may be
+    iterated several times, also at the same time; `state_dict` follows the newest iteration. The
+    state of a finished epoch has nothing left: go on with `set_epoch(epoch + 1)`.
+
+    Attributes:
+        feed: data of the stream, and their order.
+        setup: how batches are made of them.
+    """
+
+    def __init__(self, feed: Feed, setup: StreamSetup) -> None:
+        """Made by `stream` and `mix`."""
+        self.feed, self.setup = feed, setup
+        self._pass = Pass(setup.options.seed, setup.options.epoch)
+        self._start = 0  # where the next iteration begins
+        self._position = 0  # where the newest one is
+        self._newest: object = None
+        self._stats = StreamStats()
+        self._pool = Pool()
+        self._decoder = decoder_of(setup)
+        self._open: weakref.WeakSet[StreamIterator] = weakref.WeakSet()
+
+    @property
+    def options(self) -> StreamOptions:
+        """Options as the caller gave them."""
+        return self.setup.options
+
+    @property
+    def seed(self) -> int:
+        return self._pass.seed
+
+    @property
+    def epoch(self) -> int:
+        return self._pass.epoch
+
+    @property
+    def rows(self) -> int:
+        """Rows of this epoch, or packed items: what positions count."""
+        return self.feed.rows(self._pass)
+
+    def __len__(self) -> int:
+        """Batches that the next iteration gives; one that has begun changes nothing of it."""
+        return self.options.share(self._start).steps(self.rows)
+
+    def __iter__(self) -> StreamIterator:
+        return self.in_turn(0, 1)
+
+    def in_turn(self, turn: int, turns: int, *, quiet: bool = False) -> StreamIterator:
+        """Iterate over each `turns`-th step, beginning with number `turn` of those that are left.
+
+        So several workers make all steps together, each as the whole stream would. If `quiet`,
+        the caller reports what became of bad rows.
+        """
+        share = self.options.share(self._start, turn, turns)
+        self._check_share(share)
+        self._stats = StreamStats()
+        from_process = self.options.workers == "process"
+        items = self._items_of_process(share) if from_process else self._items(share)
+        self._start, self._position = 0, share.start
+        title = f"epoch {self.epoch} of {self.feed.title}"
+        iterator = StreamIterator(
+            items,
+            self._moved_to,
+            self.setup.clock,
+            self._stats,
+            None if quiet else partial(report, title, self._stats),
+        )
+        self._newest = iterator.token
+        self._open.add(iterator)
+        return iterator
+
+    @property
+    def tuning(self) -> Tuning:
+        """How many threads make batches, and how far ahead."""
+        return tuning_of(self._assembler())
+
+    @property
+    def start(self) -> int:
+        """Where the next iteration begins."""
+        return self._start
+
+    @property
+    def position(self) -> int:
+        """Rows of the epoch that the newest iteration handed out, to all ranks together."""
+        return self._position
+
+    def rewind(self) -> None:
+        """Let the next iteration begin at the start of the epoch."""
+        self._start = self._position = 0
+        self._newest = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which epoch is iterated next. Another one than before begins at its start."""
+        epoch = arguments.word("epoch", epoch)
+        if epoch != self.epoch:
+            self.rewind()
+        self._pass = Pass(self.seed, epoch)
+
+    def state_dict(self, position: int | None = None) -> dict[str, Any]:
+        """Where the newest iteration is, as JSON values: the same on every rank.
+
+        Args:
+            position: `Batch.position` of the last batch that was used, where another thread or
+                process prefetches batches of this stream; None for the last batch handed out.
+        """
+        if position is not None:
+            position = arguments.whole("position", position, 0, self.rows)
+        return self.feed.state(self._pass, self._position if position is None else position)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was: same order, whatever the batch size and number of ranks are.
+
+        Raises:
+            InvalidInputError: not a state of a stream, or a mix, of these data and columns.
+        """
+        self.feed, self._pass, self._position = self.feed.resumed(state)
+        self._start = self._position
+        self._newest = None
+
+    def explain(self) -> Any:
+        """What reading an epoch will mean: order, window, how well it mixes, reads and bytes."""
+        return self.feed.explain(self.setup, self._pass, self.tuning)
+
+    def stats(self) -> StreamStats:
+        """What the newest iteration did up to now, and what it waited for."""
+        now = self._stats
+        return replace(
+            now,
+            skipped=dict(now.skipped),
+            replaced=dict(now.replaced),
+            bad=list(now.bad),
+        )
+
+    def close(self) -> None:
+        """Stop every iteration that is still going, and its threads."""
+        for iterator in list(self._open):
+            iterator.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.feed.text(self._pass)}, batch_size={self.options.batch_size}, "
+            f"epoch={self.epoch}, {len(self)} batches)"
+        )
+
+    def _assembler(self) -> Assembler:
+        return self.feed.assembler(self.setup, self._pass, self._pool, self._stats)
+
+    def _items(self, share: Share) -> ItemSource:
+        assembler, setup = self._assembler(), self.setup
+        work, decoding = work_of(setup, self._stats), None
+        if self._decoder is not None:
+            key = epoch_key(*self._pass, Purpose.IMAGES)
+            decoding = decoding_of(self._decoder, work, setup, self._stats, key)
+        return items_ahead(
+            assembler.reading(share, *self._pass),
+            work,
+            prefetch=setup.prefetch,
+            steps_at_once=assembler.steps_at_once,
+            threads=setup.options.own_work_threads,
+            decoding=decoding,
+        )
+
+    def _items_of_process(self, share: Share) -> ItemSource:
+        stats, remake = self._stats, self.setup.remake
+        assert remake is not None, "the setup was checked"
+
+        def stats_moved(there: dict[str, Any]) -> None:
+            for name in there.keys() - {"waited_seconds"}:
+                setattr(stats, name, there[name])
+
+        state = self.state_dict(share.start)
+        return ProcessItems(
+            StreamWorker(remake, self.options.output, state, share.turn, share.turns),
+            identify=self.feed.identify,
+            finish=finish_of(self.options),
+            stats_moved=stats_moved,
+        )
+
+    def _moved_to(self, position: int, token: object) -> None:
+        """Called by an iterator when it hands a batch out; only the newest one counts."""
+        if token is self._newest:
+            self._position = position
+
+    def _check_share(self, share: Share) -> None:
+        steps = share.steps(self.rows)
+        if not steps:
+            return
+        start, stop = share.bounds(steps - 1, self.rows)
+        rows = share.batch_size if share.last == "pad" else stop - start
+        if rows < share.world:
+            raise InvalidInputError(
+                f"the last step has {stop - start} rows for {share.world} ranks, so some would get "
+                "none. Use last='drop' or 'pad', another batch_size, or fewer ranks."
+                if share.batch_size >= share.world
+                else f"batch_size={share.batch_size} rows a step cannot be shared by "
+                f"{share.world} ranks: it counts the rows of all ranks together."
+            )
+
+
+def _batch_bytes(plan: StreamPlan, setup: StreamSetup) -> int:
+    """About how many bytes a batch of one rank has."""
+    share = setup.options.share(0)
+    pixels = sum(prod(decode.row_shape or ()) for decode in setup.decodes.values())
+    return -(-share.batch_size // share.world) * (plan.item_bytes + pixels)
+
+
+def _ragged(dataset: StoredDataset, names: Sequence[str]) -> Iterator[tuple[str, np.dtype[Any]]]:
+    """Ragged ones of these columns, with the types of their elements."""
+    for name in names:
+        storage = dataset.schema.column(name).storage
+        if storage.layout is ColumnLayout.RAGGED:
+            yield name, storage.element

@@ -1,1 +1,0 @@
-"""Root, leaves, page indexes, and what changes leave beside them."""

@@ -1,0 +1,1 @@
+"""Versions of a dataset: comparison and three-way merge."""

@@ -1,0 +1,1 @@
+"""Writing of fragments: rows become pages in chunks."""

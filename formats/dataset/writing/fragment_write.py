@@ -1,0 +1,484 @@
+"""Fragment writer: rows go in, pages in chunks come out, cut so that their boundaries nest.
+
+Rows are copied once, from the caller's batch into a page. Threads encode and hash while the next
+rows arrive. Memory is bounded by a byte budget whatever the width of a row: a quarter for pages
+that are being filled, a quarter for pages that wait for their chunk, a quarter for chunks on their
+way to the store.
+
+`ColumnPartWriter` writes new pages of one column of one fragment that is there. They wait for a
+chunk that they share with those of other fragments; where they are so many that memory would not
+hold them, they go into chunks of their own as they come.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.pool import Pool
+from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart, WaitingPage
+from tensorrepo.formats.dataset.metadata.chunk import (
+    CHUNK_BYTES,
+    ChunkColumn,
+    encode_footer,
+    lay_out,
+)
+from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.row_ids import join_runs, runs_of_ids
+from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
+from tensorrepo.formats.dataset.pages.page import (
+    DIRECTORY,
+    EncodedPage,
+    column_codec,
+    encode_page,
+    padded,
+)
+from tensorrepo.formats.dataset.pages.stripes import Stripes, StripeStep, page_limit
+from tensorrepo.formats.dataset.pages.tile_io import TileStore, tiled_rows
+from tensorrepo.formats.dataset.pages.tiles import encode_tile_table, number_chunks
+from tensorrepo.formats.dataset.schema.schema import Layout, Schema
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.values import (
+    ColumnValues,
+    RaggedValues,
+    TiledValues,
+    concat,
+    concat_tiled,
+)
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Executor
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.metadata.span_write import SpanWriter
+    from tensorrepo.formats.dataset.schema.schema import Column, Storage
+    from tensorrepo.repo.ids import Digest
+
+
+SLAB_BYTES = 8 << 20
+HEAVY_ROW_BYTES = 256  # columns with rows of at least this many bytes get a group of their own
+MIN_QUARTER_BYTES = 4 << 10  # below this, chunks would be all footer
+_RANDOM = random.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How rows become pages.
+
+    Attributes:
+        encoders: threads that encode.
+        budget_bytes: bound of the memory used, beside one batch and one row.
+        page_bytes: of a full page; None: 1 MiB, or 256 KiB where rows are under 4 KiB.
+        codec: tried on every page and tile.
+        rng: gives fragments their uids.
+    """
+
+    encoders: ThreadPoolExecutor
+    budget_bytes: int
+    page_bytes: int | None = None
+    codec: CodecChoice = Codec.NONE
+    rng: random.Random = _RANDOM
+
+    def __post_init__(self) -> None:
+        if self.page_bytes is not None and self.page_bytes < 1:
+            raise InvalidInputError(
+                f"a page of {self.page_bytes} bytes: expected at least 1, or None for the usual"
+            )
+
+    @property
+    def quarter_bytes(self) -> int:
+        return max(MIN_QUARTER_BYTES, self.budget_bytes // 4)
+
+
+class FragmentWriter:
+    """Cuts rows into fragments and gives them to a tree. Used by one thread."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        options: WriteOptions,
+        tree: Callable[[Groups], TreeWriter],
+        groups: Groups,
+    ) -> None:
+        """Begin.
+
+        Args:
+            schema: with column ids.
+            options: how.
+            tree: makes the tree, once groups are chosen.
+            groups: of the columns; empty: choose them by what the first rows weigh.
+        """
+        self.rows = 0
+        self.bytes = 0
+        self._schema = schema
+        self._options = options
+        self.groups = groups
+        self._make_tree = tree
+        self._tree: TreeWriter | None = None
+        count = len(schema.columns)
+        self._pieces: list[list[ColumnValues]] = [[] for _ in range(count)]
+        self._tiled: dict[int, list[TiledValues]] = {
+            place: []
+            for place, column in enumerate(schema.columns)
+            if column.storage.layout is Layout.TILED
+        }
+        self._owned = [0] * count  # pieces that are no views into the caller's batch
+        self._fragment: list[list[WaitingPage]] = [[] for _ in range(count)]
+        self._page_start = [0] * count
+        self._fragment_rows = 0
+        self._runs: list[NDArray[Any]] = []
+        self._filling: _Filling | None = None
+        self._encoding: list[Future[EncodedPage]] = []  # of the last rows that were `lasting`
+
+    def add(
+        self,
+        values: Sequence[ColumnValues],
+        ids: NDArray[Any] | None = None,
+        *,
+        lasting: bool = False,
+    ) -> None:
+        """Take in rows; nothing refers to `values` afterwards, unless they are `lasting`.
+
+        Args:
+            values: of every column, all of as many rows.
+            ids: ROW_ID of the rows, where they were written elsewhere; of all or of none.
+            lasting: nobody writes to their memory again: pages are encoded from it while the next
+                rows are taken in, but not those after them.
+        """
+        rows = values[0].rows
+        if not rows:
+            return
+        if self._filling is None:
+            self._filling = self._begin(values)
+        borrowed: list[Future[EncodedPage]] = []
+        for step in self._filling.stripes.advance(values):
+            if ids is not None and step.stop > step.start:
+                self._runs.append(runs_of_ids(ids[step.start : step.stop]))
+            self._take(self._filling, step, values, borrowed)
+        wait(self._encoding if lasting else borrowed)
+        self._encoding = borrowed if lasting else []
+        for place, pieces in enumerate(self._pieces):
+            if not lasting:
+                self._pieces[place] = _owned(pieces, self._owned[place])
+            self._owned[place] = len(self._pieces[place])
+        self.rows += rows
+        self.bytes += sum(column.nbytes for column in values)
+
+    @property
+    def tree(self) -> TreeWriter:
+        """Where fragments go; without groups or rows, heavy columns are guessed."""
+        return self._tree or self._grown(self.groups or column_groups(self._schema, None))
+
+    def _grown(self, groups: Groups) -> TreeWriter:
+        self._tree = self._make_tree(groups)
+        return self._tree
+
+    def finish(self) -> TreeWriter:
+        """End the last fragment; the tree, which has yet to be finished."""
+        self.end_fragment()
+        return self.tree
+
+    def end_fragment(self) -> None:
+        """The next rows begin a fragment."""
+        if self._filling is not None:
+            self._end_fragment(self._filling)
+            self._filling.stripes.restart()
+
+    def _begin(self, values: Sequence[ColumnValues]) -> _Filling:
+        """Choose groups and page sizes by what the first rows weigh."""
+        options = self._options
+        storages = [column.storage for column in self._schema.columns]
+        means = [max(1.0, column.nbytes / column.rows) for column in values]
+        limits = [
+            page_limit(storage, mean, options.page_bytes)
+            for storage, mean in zip(storages, means, strict=True)
+        ]
+        speeds = [mean / limit for mean, limit in zip(means, limits, strict=True)]
+        groups = self.groups or column_groups(self._schema, means)
+        tree = self._tree or self._grown(groups)
+        tiles = {
+            place: TileStore(
+                storages[place],
+                tree.spans.store_parts,
+                encoders=options.encoders,
+                codec=options.codec,
+                budget_bytes=options.quarter_bytes // len(self._tiled),
+            )
+            for place in self._tiled
+        }
+        pool = Pool(3 * options.quarter_bytes)
+        slab_bytes = min(SLAB_BYTES, options.quarter_bytes // (2 * len(groups)))
+        slabs = {group[0]: Slab(pool, slab_bytes) for group in groups}
+        stripes = Stripes(limits, speeds, min(CHUNK_BYTES, options.quarter_bytes))
+        by_column = {name: slabs[group[0]] for group in groups for name in group}
+        ordered = [by_column[column.id] for column in self._schema.columns]
+        return _Filling(stripes, groups, ordered, tree, tiles)
+
+    def _take(
+        self,
+        filling: _Filling,
+        step: StripeStep,
+        values: Sequence[ColumnValues],
+        borrowed: list[Future[EncodedPage]],
+    ) -> None:
+        if step.stop > step.start:
+            for place, column in enumerate(values):
+                rows = column.slice(step.start, step.stop)
+                if place not in self._tiled:
+                    self._pieces[place].append(rows)
+                elif isinstance(rows, RaggedValues):
+                    self._tiled[place].append(filling.tiles[place].add(tiled_rows(rows)))
+            self._fragment_rows += step.stop - step.start
+        borrowed.extend(
+            self._end_page(filling, place) for place in step.closes if place not in self._tiled
+        )
+        if step.fragment_ends:
+            self._end_fragment(filling)
+
+    def _end_page(self, filling: _Filling, place: int) -> Future[EncodedPage]:
+        pieces, self._pieces[place] = self._pieces[place], []
+        self._owned[place] = 0
+        column, options = self._schema.columns[place], self._options
+        codec = column_codec(column.type, options.codec)
+        encoded = options.encoders.submit(
+            _encode, pieces, column.storage, codec, filling.slabs[place]
+        )
+        raw_bytes = padded(sum(piece.nbytes for piece in pieces)) + DIRECTORY.size
+        page = WaitingPage(self._page_start[place], encoded.result, raw_bytes)
+        self._fragment[place].append(page)
+        self._page_start[place] = self._fragment_rows
+        return encoded
+
+    def _end_tiles(self, filling: _Filling, place: int) -> None:
+        """The table of a tiled column: one page for the whole fragment."""
+        store = filling.tiles[place]
+        store.flush()
+        values, used = number_chunks(concat_tiled(self._tiled[place]))
+        page = encode_tile_table(values, self._schema.columns[place].storage)
+        chunks = [store.places[number] for number in used]
+        tile_bytes = int(values.tiles["stored_bytes"].sum())
+        self._fragment[place].append(
+            WaitingPage(0, lambda: page, page.data.nbytes, tiles=chunks, tile_bytes=tile_bytes)
+        )
+        self._tiled[place] = []
+
+    def _end_fragment(self, filling: _Filling) -> None:
+        if not self._fragment_rows:
+            return
+        for place, pieces in enumerate(self._pieces):
+            if pieces:
+                self._end_page(filling, place)
+        for place in self._tiled:
+            self._end_tiles(filling, place)
+        places = {column.id: place for place, column in enumerate(self._schema.columns)}
+        columns = [
+            ColumnPart(column.id, column.storage, pages)
+            for column, pages in zip(self._schema.columns, self._fragment, strict=True)
+        ]
+        parts = {
+            group[0]: FragmentPart(tuple(columns[places[name]] for name in group if name in places))
+            for group in filling.groups
+        }
+        uid = self._options.rng.getrandbits(64)
+        runs = join_runs(self._runs) if self._runs else None
+        filling.tree.add_fragment(uid, self._fragment_rows, parts, runs=runs)
+        self._runs = []
+        self._fragment = [[] for _ in self._fragment]
+        self._page_start = [0] * len(self._page_start)
+        self._fragment_rows = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """What is chosen when the first rows have come; `slabs` per column, `tiles` of tiled ones."""
+
+    stripes: Stripes
+    groups: Groups
+    slabs: list[Slab]
+    tree: TreeWriter
+    tiles: dict[int, TileStore[Callable[[], Digest]]]
+
+
+def column_groups(schema: Schema, mean_row_bytes: Sequence[float] | None) -> Groups:
+    """Ids of the columns that share chunks: each heavy one alone, the light ones together.
+
+    Without `mean_row_bytes`, columns whose rows differ in size count as heavy.
+    """
+    heavy: list[str] = []
+    light: list[str] = []
+    for place, column in enumerate(schema.columns):
+        row_bytes: float = column.storage.row_bytes
+        if column.storage.layout is not Layout.FIXED:
+            row_bytes = HEAVY_ROW_BYTES if mean_row_bytes is None else mean_row_bytes[place]
+        (heavy if row_bytes >= HEAVY_ROW_BYTES else light).append(column.id)
+    groups = tuple((name,) for name in heavy)
+    return (tuple(light), *groups) if light else groups
+
+
+def _encode(
+    pieces: list[ColumnValues], storage: Storage, codec: CodecChoice, slab: Slab
+) -> EncodedPage:
+    return encode_page(concat(pieces), storage, codec, slab.array)
+
+
+class Slab:
+    """Memory for pages that leave together, so that it is used again: fresh memory costs more
+    than filling it. Thread-safe.
+
+    Only pages of one column group may share slabs: a page of a slow group would keep a whole one.
+    """
+
+    def __init__(self, pool: Pool, slab_bytes: int) -> None:
+        self._pool = pool
+        self._slab_bytes = slab_bytes
+        self._slab: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._used = 0
+        self._lock = Lock()
+
+    def array(self, size: int) -> NDArray[np.uint8]:
+        """`size` bytes of any content, at a multiple of 64."""
+        if size > self._slab_bytes // 2:
+            return np.empty(size, np.uint8)
+        with self._lock:
+            if self._used + size > len(self._slab):
+                self._slab = self._pool.array((self._slab_bytes,), np.dtype(np.uint8))
+                self._used = 0
+            start, self._used = self._used, self._used + padded(size)
+            return self._slab[start : start + size]
+
+
+def _owned(pieces: list[ColumnValues], owned: int) -> list[ColumnValues]:
+    """The same rows, in pieces that share no memory with the caller's batch."""
+    borrowed = pieces[owned:]
+    if not borrowed:
+        return pieces
+    joined = concat(borrowed)
+    return [*pieces[:owned], joined.copy() if len(borrowed) == 1 else joined]
+
+
+class ColumnPartWriter:
+    """Takes the rows of one fragment in order, page by page. Used by one thread."""
+
+    def __init__(
+        self,
+        spans: SpanWriter,
+        column: Column,
+        fragment: int,
+        uid: int,
+        *,
+        encoders: Executor,
+        codec: CodecChoice = Codec.NONE,
+        waiting_bytes: int,
+    ) -> None:
+        """Begin.
+
+        Args:
+            spans: where chunks are stored, and who counts pages.
+            column: whose rows they are.
+            fragment: counted within the leaf.
+            uid: of the fragment.
+            encoders: threads that encode pages.
+            codec: tried on every page.
+            waiting_bytes: more than this does not wait in memory.
+        """
+        self.nbytes = 0
+        self._spans = spans
+        self._column = column
+        self._fragment = fragment
+        self._uid = uid
+        self._encoders = encoders
+        self._codec = codec
+        self._waiting_bytes = waiting_bytes
+        self._waiting: list[WaitingPage] = []
+        self._held = 0
+        self._rows = 0
+        self._laid: list[ColumnPages] = []
+        self._chunks: list[Callable[[], Digest]] = []
+        self._tiled: list[TiledValues] = []
+        self._tiles: TileStore[Callable[[], Digest]] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows taken so far."""
+        return self._rows
+
+    def add(self, values: ColumnValues) -> None:
+        """One more page; of a tiled column, more rows of its only page. `values` must not change
+        afterwards.
+        """
+        first_row, self._rows = self._rows, self._rows + values.rows
+        self.nbytes += values.nbytes
+        if self._column.storage.layout is ColumnLayout.TILED:
+            assert isinstance(values, RaggedValues), "rows that will be cut into tiles"
+            self._tiled.append(self._tile_store().add(tiled_rows(values)))
+            return
+        codec = column_codec(self._column.type, self._codec)
+        encoded = self._encoders.submit(encode_page, values, self._column.storage, codec)
+        size = padded(values.nbytes) + DIRECTORY.size
+        self._waiting.append(WaitingPage(first_row, encoded.result, size))
+        self._held += size
+        if self._held > self._waiting_bytes:
+            self._store_waiting()
+
+    def finish(self) -> ColumnPart:
+        """All pages."""
+        column = self._column
+        if self._tiled:
+            self._waiting.append(self._tile_page())
+        if not self._chunks:
+            return ColumnPart(column.id, column.storage, self._waiting)
+        if self._waiting:
+            self._store_waiting()
+        pages = replace(
+            self._laid[0],
+            entries=np.concatenate([each.entries for each in self._laid]),
+            tags=np.concatenate([each.tags for each in self._laid]),
+            chunk=np.concatenate([each.chunk for each in self._laid]),
+        )
+        return ColumnPart(column.id, column.storage, pages, tuple(each() for each in self._chunks))
+
+    def _store_waiting(self) -> None:
+        column = self._column
+        pages = [page.encoded() for page in self._waiting]
+        firsts = [page.first_row for page in self._waiting]
+        laid = lay_out([ChunkColumn(column.id, column.storage, pages, firsts)], len(self._chunks))
+        footer = encode_footer(laid.columns, [self._uid])
+        self._chunks.append(self._spans.store_parts([*laid.parts, footer]))
+        self._laid += laid.columns
+        for page in self._waiting:
+            page.fragment = self._fragment
+            self._spans.count(column.id, page)
+        self._waiting, self._held = [], 0
+
+    # -------------------------------------------------------------------------- tiles
+
+    def _tile_store(self) -> TileStore[Callable[[], Digest]]:
+        if self._tiles is None:
+            self._tiles = TileStore(
+                self._column.storage,
+                self._spans.store_parts,
+                encoders=self._encoders,
+                codec=self._codec,
+                budget_bytes=self._waiting_bytes,
+            )
+        return self._tiles
+
+    def _tile_page(self) -> WaitingPage:
+        store = self._tile_store()
+        store.flush()
+        table, used = number_chunks(concat_tiled(self._tiled))
+        page = encode_tile_table(table, self._column.storage)
+        tiles = [store.places[number] for number in used]
+        tile_bytes = int(table.tiles["stored_bytes"].sum())
+        return WaitingPage(0, lambda: page, page.data.nbytes, tiles=tiles, tile_bytes=tile_bytes)

@@ -1,1 +1,0 @@
-"""Foreign files become datasets where they lie."""

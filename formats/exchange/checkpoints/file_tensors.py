@@ -1,0 +1,195 @@
+"""Tensors read from a file by ranges, and originals given back byte for byte.
+
+A reader says where tensors lie; everything between them stands for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.tensors import ArrayTensor, TensorType
+from tensorrepo.formats.model.write.model_source import FileStretch, OriginalFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+
+class RangeFile:
+    """A file open for ranges, from any thread; closed when nobody holds it any more."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.path = path
+        self.what = what
+        with refusals(path, what):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._descriptor)
+            self.size = os.fstat(self._descriptor).st_size
+
+    def read(self, start: int, size: int) -> bytes:
+        """Bytes ``[start, start + size)``.
+
+        Raises:
+            InvalidInputError: the file ends before.
+        """
+        if not 0 <= start <= start + size <= self.size:
+            raise damage(
+                self.path, f"cut short: no bytes {start} to {start + size} in {self.size} bytes"
+            )
+        buffer = bytearray(size)
+        self.read_into(start, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        done = 0
+        with refusals(self.path, self.what):
+            while done < buffer.nbytes:
+                read = os.preadv(self._descriptor, [buffer[done:]], start + done)
+                if not read:
+                    at = start + done
+                    raise damage(self.path, f"ends at byte {at} while it is read. Did it shrink?")
+                done += read
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileTensor:
+    """A tensor whose bytes lie in a file one after the other, from byte `offset`."""
+
+    file: RangeFile
+    offset: int
+    type: TensorType
+    shape: tuple[int, ...]
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        self.file.read_into(self.offset + start_byte, buffer)
+
+
+class LoadedTensor:
+    """A tensor that is read as a whole, since its elements lie in another order or are packed.
+
+    It is in memory from the first read until as many bytes as it has were read.
+
+    Args:
+        load: gives all of it; called again when it is read once more.
+        element: its type.
+        shape: its shape.
+    """
+
+    def __init__(
+        self, load: Callable[[], ArrayTensor], element: TensorType, shape: tuple[int, ...]
+    ) -> None:
+        self.type = element
+        self.shape = shape
+        self._load = load
+        self._lock = Lock()
+        self._loaded: ArrayTensor | None = None
+        self._left = 0
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded, self._left = self._load(), self.type.bytes_of(self.shape)
+            loaded = self._loaded
+            self._left -= buffer.nbytes
+            if self._left <= 0:
+                self._loaded = None
+        loaded.read_into(start_byte, buffer)
+
+
+def strided_tensor(
+    file: RangeFile,
+    offset: int,
+    element: TensorType,
+    items: tuple[tuple[int, ...], tuple[int, ...]],
+    shape: tuple[int, ...],
+) -> LoadedTensor:
+    """A tensor whose items lie apart in a file, or in another order.
+
+    Args:
+        file: where it lies.
+        offset: byte of its first item.
+        element: its type; an item is a block.
+        items: dimensions and strides, counted in items.
+        shape: its shape.
+    """
+    dims, strides = items
+    size = element.block_bytes
+
+    def load() -> ArrayTensor:
+        reach = sum((dim - 1) * step for dim, step in zip(dims, strides, strict=True))
+        span = np.frombuffer(file.read(offset, (reach + 1) * size), np.dtype((np.void, size)))
+        steps = tuple(step * size for step in strides)
+        spread = np.lib.stride_tricks.as_strided(span, dims, steps, writeable=False)
+        return ArrayTensor(spread, element, shape)
+
+    return LoadedTensor(load, element, shape)
+
+
+_HELD_BYTES: Final = 1 << 20  # a longer stretch is taken from the file when it is stored
+NOTED_BYTES: Final = 1 << 20
+
+
+def original_of(
+    file: RangeFile,
+    name: str,
+    format_name: str,
+    placed: Iterable[tuple[int, int, str]],
+    others: Iterable[str] = (),
+) -> OriginalFile:
+    """A file as stretches of its own and tensors.
+
+    Args:
+        file: the file, open.
+        name: what it is called in the model.
+        format_name: its format.
+        placed: ``[start, stop)`` of each tensor whose bytes lie in it one after the other. Of those
+            that overlap one is taken; the rest count as `others`.
+        others: tensors that lie in it in another form.
+    """
+    at = 0
+    parts: list[bytes | FileStretch | str] = []
+    apart = list(others)
+    for start, stop, tensor in sorted(placed):
+        if start < at or stop == start:
+            apart.append(tensor)
+            continue
+        parts += _between(file, at, start)
+        parts.append(tensor)
+        at = stop
+    parts += _between(file, at, file.size)
+    return OriginalFile(name, format_name, file.path, tuple(parts), tuple(sorted(apart)))
+
+
+def _between(file: RangeFile, start: int, stop: int) -> Iterator[bytes | FileStretch]:
+    if 0 < stop - start <= _HELD_BYTES:
+        yield file.read(start, stop - start)
+    elif start < stop:
+        yield FileStretch(start, stop)
+
+
+def literal_bytes(original: OriginalFile) -> int:
+    """How many bytes of a file stand for themselves."""
+    return sum(
+        part.stop - part.start if isinstance(part, FileStretch) else len(part)
+        for part in original.parts
+        if not isinstance(part, str)
+    )
+
+
+def double_note(original: OriginalFile) -> tuple[str, ...]:
+    """What to tell of a file whose tensors are stored beside the same content in another form."""
+    size = literal_bytes(original)
+    if size < NOTED_BYTES or not original.others:
+        return ()
+    note = (
+        f"{original.name}: {size:,} bytes are kept beside the tensors: {len(original.others)} of "
+        "them lie in the file in another form (compressed, transposed, shared in part)"
+    )
+    return (note,)

@@ -1,1 +1,0 @@
-"""Folders of images, with labels, boxes and captions."""

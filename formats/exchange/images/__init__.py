@@ -1,0 +1,1 @@
+"""Images in folders, with labels, boxes and captions."""

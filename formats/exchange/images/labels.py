@@ -1,0 +1,575 @@
+"""Labels of images: records of large JSON files, join with image files, tables beside them.
+
+Annotations come as one JSON document of hundreds of megabytes. It is walked once, bracket by
+bracket in pieces of a few megabytes; records are decoded one by one when they are asked for.
+
+Labels, COCO and YOLO differ in where they say things; the images are found, checked and read in
+one way. Names lead to files inside the folder only.
+
+    metadata.csv 1.png 2.png        file_name,label,caption
+
+One row a row of the table, in its order, with all its columns; a file may have several rows. The
+table is found by itself when it is the only one in the folder whose names lead to files, as Hugging
+Face's image folders have it. A row without its file, or a file without a row, is an error unless
+such are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.dataset.schema.schema import Column, Image, Json, Schema, Text
+from tensorrepo.formats.exchange.base import (
+    BATCH_BYTES,
+    Damage,
+    ImportOrigin,
+    OpenedSource,
+    file_bytes,
+)
+from tensorrepo.formats.exchange.images.walk import (
+    CLASSES_FILE,
+    ImageFile,
+    read_head,
+    read_whole,
+    walk_images,
+)
+from tensorrepo.formats.exchange.tables.csv import SUFFIXES as CSV_SUFFIXES
+from tensorrepo.formats.exchange.tables.csv import read_csv
+from tensorrepo.formats.exchange.tables.jsonl import SUFFIXES as JSONL_SUFFIXES
+from tensorrepo.formats.exchange.tables.jsonl import infer_schema, read_jsonl
+from tensorrepo.formats.exchange.tables.samples import size_of
+from tensorrepo.formats.images.headers import codec_of
+from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.schema.schema import ColumnBatch, InputBatch
+    from tensorrepo.formats.exchange.base import Ignore
+
+
+PIECE_BYTES = 4 << 20
+MAX_TEXT_BYTES = 256 << 20  # of one text: masks of large pictures take megabytes
+_TEXT = rb'"(?:[^"\\]++|\\.)*+"'
+# A whole text, a bracket, or the quote of a text that goes on in the next piece.
+_TOKEN = re.compile(_TEXT + rb'|[\[\]{}"]', re.DOTALL)
+
+
+def _nested(levels: int) -> bytes:
+    """An expression for brackets with at most that many levels of brackets in them."""
+    flat = rb'(?:[^{}\[\]"]++|' + _TEXT + rb")*+"
+    inner = flat
+    for _ in range(levels):
+        inner = flat + rb"(?:[\[{]" + inner + rb"[\]}]" + flat + rb")*+"
+    return rb"[\[{]" + inner + rb"[\]}]"
+
+
+# A whole record, found in one go; the few that nest deeper are walked bracket by bracket.
+_RECORD = re.compile(rb"[\s,]*+(" + _nested(4) + rb")", re.DOTALL)
+JsonRecord = TypeVar("JsonRecord")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSpan:
+    """Bytes ``[start, stop)`` of a file: one record in the list called `key`, "" in a bare list.
+
+    An object that stands alone under its key is one record.
+    """
+
+    key: str
+    start: int
+    stop: int
+
+
+def scan(path: Path) -> Iterator[JsonSpan]:
+    """The records of a JSON file that is a list of records, or an object of such lists.
+
+    Raises:
+        InvalidInputError: brackets that do not close, or something behind the end.
+    """
+    walk = _Walk()
+    with refusals(path, "JSON file", ValueError), path.open("rb") as file:
+        yield from _spans(file, walk)
+    if walk.depth or not walk.root:
+        raise damage(path, "is not JSON, or cut short: its brackets do not close")
+
+
+def read_record(path: Path, file: IO[bytes], span: JsonSpan, kind: type[JsonRecord]) -> JsonRecord:
+    """Decode the record at a place.
+
+    Raises:
+        InvalidInputError: not JSON, or not a record of that kind; names the place.
+    """
+    text = os.pread(file.fileno(), span.stop - span.start, span.start)
+    return decode_record(f"{path}, {span.key or 'record'} at byte {span.start}", text, kind)
+
+
+def decode_record(where: object, text: bytes, kind: type[JsonRecord]) -> JsonRecord:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise damage(where, f"cannot be read: {problem}") from problem
+
+
+class _Walk:
+    """The state of a walk over brackets."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.root = b""
+        self.key = b""
+        self.inner = b""
+        self.start = 0
+
+    def take(self, token: bytes, at: int) -> JsonSpan | None:
+        if token[:1] == b'"':
+            if self.depth == 1:  # what stands before a bracket is its key
+                self.key = token
+            return None
+        if token in b"{[":
+            self._enter(token, at)
+            return None
+        self.depth -= 1
+        if self.depth < 0:
+            raise ValueError(f"a bracket too many at byte {at}")
+        if self.depth and self.depth == self._record_depth():
+            return self.span(self.start, at + 1)
+        return None
+
+    def _enter(self, token: bytes, at: int) -> None:
+        if not self.depth:
+            if self.root:
+                raise ValueError(f"a second value begins at byte {at}")
+            self.root = token
+        elif self.depth == 1:
+            self.inner = token
+        if self.depth and self.depth == self._record_depth():
+            self.start = at
+        self.depth += 1
+
+    def is_between_records(self) -> bool:
+        """Whether a list of records goes on here."""
+        opened = self.root if self.depth == 1 else self.inner
+        return bool(self.depth) and opened == b"[" and self.depth == self._record_depth()
+
+    def span(self, start: int, stop: int) -> JsonSpan:
+        return JsonSpan(_text(self.key) if self.root == b"{" else "", start, stop)
+
+    def _record_depth(self) -> int:
+        return 2 if self.root == b"{" and self.inner == b"[" else 1
+
+
+def _spans(file: IO[bytes], walk: _Walk) -> Iterator[JsonSpan]:
+    held, first = b"", 0
+    while piece := file.read(PIECE_BYTES):
+        held += piece
+        at = 0
+        while at < len(held):
+            whole = _RECORD.match(held, at) if walk.is_between_records() else None
+            if whole:
+                yield walk.span(first + whole.start(1), first + whole.end(1))
+                at = whole.end()
+                continue
+            token = _TOKEN.search(held, at)
+            if token is None or token[0] == b'"':
+                at = len(held) if token is None else token.start()
+                break
+            span = walk.take(token[0], first + token.start())
+            if span is not None:
+                yield span
+            at = token.end()
+        held = held[at:]
+        first += at
+        if len(held) > MAX_TEXT_BYTES:
+            raise ValueError(f"a text of more than {MAX_TEXT_BYTES} bytes begins at byte {first}")
+    if held:
+        raise ValueError(f"a text that begins at byte {first} does not end")
+
+
+def _text(quoted: bytes) -> str:
+    decoded: Any = msgspec.json.decode(quoted)
+    return str(decoded)
+
+
+MISSING_ADVICE = "Mend it, or leave such rows and files out: missing=skip"
+
+
+def find_image(folder: Path, name: str) -> ImageFile | None:
+    """The image file called `name` in `folder`; None when there is no such file.
+
+    Raises:
+        InvalidInputError: the name leads out of the folder, or to something that is no image.
+    """
+    relative = PurePosixPath(name)
+    if not name or relative.is_absolute() or ".." in relative.parts or "\0" in name:
+        raise damage(folder, f"{name!r} is no name of a file inside this folder")
+    path = folder / relative
+    with refusals(path, "image"):
+        if not path.is_file():
+            return None
+        codec = codec_of(read_head(str(path)))
+        stored = path.stat().st_size
+    if codec is None:
+        raise damage(path, "is no image (PNG, JPEG, GIF, BMP, TIFF or WebP)")
+    return ImageFile(relative.as_posix(), str(path), stored, codec)
+
+
+def image_column(codecs: Iterable[str], name: str = "image") -> Column:
+    """The column of images: of one codec when all are, else mixed."""
+    kinds = set(codecs)
+    return Column(name, Image(kinds.pop() if len(kinds) == 1 else None))
+
+
+def image_batches(
+    rows: Iterable[tuple[ImageFile, dict[str, Any], int]],
+    names: Iterable[str],
+    met: Damage,
+    image: str = "image",
+) -> Iterator[ColumnBatch]:
+    """Rows with the bytes of their images, as batches of bounded bytes.
+
+    Args:
+        rows: an image, the values of the other columns, and about how many bytes those take.
+        names: of the columns; `width` and `height` are measured where a row does not say them.
+        met: told of images that are damaged.
+        image: the column that the bytes go to.
+    """
+    wanted = tuple(names)
+    held: list[dict[str, Any]] = []
+    size = 0
+    for number, (file, values, taken) in enumerate(rows):
+        if held and size + file.bytes + taken > BATCH_BYTES:
+            yield {name: [row[name] for row in held] for name in wanted}
+            held, size = [], 0
+        try:
+            data, header = read_whole(file)
+        except InvalidInputError as problem:
+            met.meet(file.path, number, problem)
+            continue
+        measured = {"width": header.width, "height": header.height}
+        held.append({**measured, **values, image: data})
+        size += file.bytes + taken + 64 * len(wanted)
+    if held:
+        yield {name: [row[name] for row in held] for name in wanted}
+
+
+def name_key(name: str) -> int:
+    """64 bits that stand for a file name, so that millions of names fit into memory."""
+    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
+
+
+def few(names: Iterable[str], count: int) -> str:
+    """Some names and how many more there are, for a message."""
+    shown = list(names)
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    return ", ".join(map(repr, shown)) + more
+
+
+def read_text(path: Path, what: str, max_bytes: int) -> str:
+    """A small text file.
+
+    Raises:
+        InvalidInputError: larger than `max_bytes`, or not UTF-8.
+    """
+    with refusals(path, what, UnicodeDecodeError), path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise damage(path, f"is larger than {max_bytes} bytes, too large for a {what}")
+        return data.decode("utf-8-sig")
+
+
+FILE_COLUMNS = ("file_name", "file", "filename", "image", "path", "image_path", "file_path")
+TABLE_NAMES = ("metadata", "labels", "annotations")  # such a table is never passed over as broken
+_SUFFIXES = (*CSV_SUFFIXES, *JSONL_SUFFIXES, ".json")
+_BLOCK_RECORDS = 4096
+_MAX_OBJECT_BYTES = 64 << 20  # of a JSON object that maps files to labels, which is read whole
+_TRIED_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTable:
+    """A table that names image files: `open` walks it anew; `column` holds the names."""
+
+    path: Path
+    column: str
+    open: Callable[[], OpenedSource]
+
+
+def find_labels(folder: Path, file_column: str | None = None) -> LabelTable | None:
+    """The one table in `folder` whose rows name files there; None when there is none.
+
+    Raises:
+        InvalidInputError: there are several, or one called as such tables are cannot be read.
+    """
+    with refusals(folder, "folder"):
+        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    found: list[LabelTable] = []
+    for name in names:
+        if name.lower().endswith(_SUFFIXES):
+            try:
+                table = open_labels(folder, name, file_column)
+                if _names_files(table, folder):
+                    found.append(table)
+            except Error:
+                if Path(name).stem in TABLE_NAMES:
+                    raise
+                # Else it is some other table, which nobody asked for.
+    if len(found) > 1:
+        names = [table.path.name for table in found]
+        raise damage(folder, f"holds several tables of labels: {few(names, len(names))}. Say which")
+    return found[0] if found else None
+
+
+def open_labels(folder: Path, name: str, file_column: str | None = None) -> LabelTable:
+    """The table called `name`, relative to `folder`.
+
+    Raises:
+        NotFoundError: no such file.
+        InvalidInputError: not a table, or no column of it names files.
+    """
+    path = folder / name
+    if not path.is_file():
+        raise NotFoundError(f"{path}: no such table of labels")
+    opener = _opener(path)
+    schema = opener().schema
+    texts = [column.name for column in schema.columns if isinstance(column.type, Text)]
+    if file_column is not None:
+        if file_column not in texts:
+            raise damage(path, f"has no column {file_column!r} of text; there are {texts}")
+        return LabelTable(path, file_column, opener)
+    likely = [column for column in FILE_COLUMNS if column in texts]
+    if not likely:
+        raise damage(path, f"no column names files; say which: file_column=..., of {texts}")
+    return LabelTable(path, likely[0], opener)
+
+
+def read_labelled(
+    folder: Path, table: LabelTable, ignore: Ignore, *, missing: bool, met: Damage
+) -> OpenedSource:
+    """The rows of a table with the images that they name.
+
+    Args:
+        folder: that the names are relative to, unless they are to the folder of the table.
+        table: of labels.
+        ignore: which files of the folder do not count.
+        missing: leave out rows without a file and files without a row.
+        met: told of images that are damaged.
+    """
+    base = table.path.parent if _names_files(table, table.path.parent) else folder
+    files, codecs, rows = _survey(base, table, skip=missing)
+    alone = _without_rows(folder, base, ignore, files)
+    if alone and not missing:
+        raise damage(
+            table.path, f"has no row for {few(alone[:5], len(alone))} in {folder}. {MISSING_ADVICE}"
+        )
+    columns, file_name = _columns(table)
+    schema = Schema((image_column(codecs), *columns))
+    stored = file_bytes(table.path) + sum(files.bytes)
+    notes = [f"labels from {table.path.name}, column {table.column!r}"]
+    if alone:
+        notes.append(f"files without a row left out: {few(alone[:5], len(alone))}")
+    return OpenedSource(
+        schema=schema,
+        rows=None if met.skip else rows,
+        bytes=stored,
+        batches=_batches(base, table, schema, file_name, missing=missing, met=met),
+        origin=ImportOrigin(str(folder), "images", 1 + len(files.bytes), stored),
+        notes=tuple(notes),
+        damage=met,
+    )
+
+
+# ------------------------------------------------------------------------------ the table
+
+
+def _opener(path: Path) -> Callable[[], OpenedSource]:
+    name = path.name.lower()
+    if name.endswith(CSV_SUFFIXES):
+        return lambda: read_csv(path)
+    if name.endswith(JSONL_SUFFIXES):
+        return lambda: read_jsonl(path)
+    if name.endswith(".json"):
+        return lambda: _read_json(path)
+    raise damage(path, f"is no table of labels; expected {', '.join(_SUFFIXES)}")
+
+
+def _read_json(path: Path) -> OpenedSource:
+    """A JSON list of objects, or an object that maps files to labels or to objects."""
+    blocks = _json_blocks(path)
+    first = next(blocks, None)
+    if not first:
+        raise damage(path, "holds no JSON objects")
+    schema = infer_schema(path, first)
+    stored = file_bytes(path)
+
+    def batches() -> Iterator[ColumnBatch]:
+        for block in chain([first], blocks):
+            for row in block:
+                if unknown := row.keys() - set(schema.names):
+                    raise damage(path, f"a later record has a new key {min(unknown)!r}")
+            yield {name: [row.get(name) for row in block] for name in schema.names}
+
+    return OpenedSource(schema, None, stored, batches(), ImportOrigin(str(path), "json", 1, stored))
+
+
+def _json_blocks(path: Path) -> Iterator[list[dict[str, Any]]]:
+    with refusals(path, "JSON file"), path.open("rb") as file:
+        if file.read(64).lstrip()[:1] == b"{":
+            yield from _mapped(path)
+            return
+        block: list[dict[str, Any]] = []
+        for span in scan(path):
+            block.append(read_record(path, file, span, dict[str, Any]))
+            if len(block) == _BLOCK_RECORDS:
+                yield block
+                block = []
+        yield block
+
+
+def _mapped(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """``{"1.png": 3}`` or ``{"1.png": {"label": 3}}`` as records."""
+    if file_bytes(path) > _MAX_OBJECT_BYTES:
+        raise damage(path, "is one very large JSON object. Write it as a list, or as JSON lines")
+    whole = decode_record(path, path.read_bytes(), dict[str, Any])
+    yield [
+        {"file_name": name, **(value if isinstance(value, dict) else {"label": value})}
+        for name, value in whole.items()
+    ]
+
+
+def _names_files(table: LabelTable, folder: Path) -> bool:
+    """Whether the first rows lead to image files."""
+    batch = next(iter(table.open().batches), None)
+    names = [] if batch is None else _texts(batch, table.column)[:_TRIED_ROWS]
+    return any(find_image(folder, name) is not None for name in names if name)
+
+
+def _texts(batch: InputBatch, column: str) -> list[Any]:
+    values: Any = batch[column]  # type: ignore[call-overload]  # tables give columns, never rows
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        return list(values)
+    # Python has no nanoseconds: moments go as the counts that they are.
+    plain = values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
+    return list(plain.to_pylist())
+
+
+# ------------------------------------------------------------------------------ files and rows
+
+
+@dataclass(slots=True)
+class _Files:
+    """The files that rows name: 64 bits for each name, and how large each row's file is."""
+
+    keys: array[int]
+    bytes: array[int]
+
+
+def _survey(base: Path, table: LabelTable, *, skip: bool) -> tuple[_Files, set[str], int]:
+    """A first walk over the table: which files its rows name."""
+    files, codecs, absent = _Files(array("Q"), array("Q")), set(), []
+    for _, name, file in _named(base, table):
+        if file is None:
+            absent.append(name)
+            continue
+        files.keys.append(name_key(file.relative))
+        files.bytes.append(file.bytes)
+        codecs.add(file.codec)
+    if absent and not skip:
+        raise damage(
+            table.path,
+            f"names {few(map(str, absent[:5]), len(absent))}, and there are no such files. "
+            f"{MISSING_ADVICE}",
+        )
+    if not files.keys:
+        raise damage(table.path, "no row names a file that is there")
+    return files, codecs, len(files.keys)
+
+
+def _named(base: Path, table: LabelTable) -> Iterator[tuple[dict[str, Any], Any, ImageFile | None]]:
+    """Each row of the table, the file that it names, and that file where it is there."""
+    for batch in table.open().batches:
+        columns = {name: _texts(batch, name) for name in _names_of(batch)}
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            name = row[table.column]
+            yield row, name, find_image(base, name) if name else None
+
+
+def _names_of(batch: InputBatch) -> Sequence[str]:
+    if isinstance(batch, pa.RecordBatch | pa.Table):
+        return list(batch.schema.names)
+    return list(batch)
+
+
+def _without_rows(folder: Path, base: Path, ignore: Ignore, files: _Files) -> list[str]:
+    """Image files that no row names."""
+    keys: NDArray[np.uint64] = np.unique(np.frombuffer(files.keys, np.uint64))
+    prefix = PurePosixPath(base.relative_to(folder).as_posix())
+    alone = []
+    for image in walk_images(folder, ignore, [], examined=True):
+        relative = PurePosixPath(image.relative)
+        inside = relative.is_relative_to(prefix)
+        name = str(relative.relative_to(prefix)) if inside else ""
+        key = np.uint64(name_key(name))
+        at = int(np.searchsorted(keys, key))
+        if inside and name != CLASSES_FILE and (at == len(keys) or keys[at] != key):
+            alone.append(image.relative)
+    return alone
+
+
+def _columns(table: LabelTable) -> tuple[list[Column], str]:
+    """The columns of the table as they are stored, and what the one with names is called.
+
+    `image` is where the pictures go: a column of names called so becomes `file`.
+    """
+    columns = list(table.open().schema.columns)
+    names = [column.name for column in columns]
+    file_name = "file" if table.column == "image" else table.column
+    clash = "image" in names and table.column != "image"
+    if clash or (table.column == "image" and "file" in names):
+        raise damage(table.path, "has a column 'image' besides the one with names. Rename it")
+    at = names.index(table.column)
+    columns[at] = replace(columns[at], name=file_name, nullable=False)
+    return columns, file_name
+
+
+def _batches(
+    base: Path, table: LabelTable, schema: Schema, file_name: str, *, missing: bool, met: Damage
+) -> Iterator[ColumnBatch]:
+    def rows() -> Iterator[tuple[ImageFile, dict[str, Any], int]]:
+        for row, name, file in _named(base, table):
+            if file is None:
+                if missing:
+                    continue
+                raise damage(table.path, f"names {name!r}, which is gone")
+            row[file_name] = row.pop(table.column)
+            yield file, row, sum(map(size_of, row.values()))
+
+    for batch in image_batches(rows(), schema.names, met):
+        yield {column.name: _typed(column, batch[column.name]) for column in schema.columns}
+
+
+def _typed(column: Column, values: Any) -> Any:
+    """Values as their column wants them: Arrow where Python's own would lose their type."""
+    if isinstance(column.type, Json) or column.name == "image":
+        return values
+    wanted = Schema((column,)).to_arrow().field(0).type
+    try:
+        return pa.array(values, wanted)
+    except (pa.ArrowException, InvalidInputError, msgspec.MsgspecError):
+        return values  # the writer says which value does not fit

@@ -1,0 +1,1 @@
+"""Foreign files adopted where they lie."""

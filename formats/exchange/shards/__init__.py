@@ -1,1 +1,0 @@
-"""Files of records: tar shards, TFRecord, MDS, LMDB, beton, MindRecord."""

@@ -1,0 +1,479 @@
+"""CSV and other delimited text: reader.
+
+Arrow reads CSV ahead on threads of its own. After an error, or when nobody asks for more, they may
+still be about to call Python; a program that ends in this moment is aborted. So whatever they call
+is lent, and whoever lent it waits until they have let go of it: then nobody can call it any more.
+
+Arrow stops at the first cell that does not convert. So every cell comes as text here and is
+converted by column; only where that fails, value by value. Slower than `csv`, and only used when
+damaged rows shall be skipped.
+
+Types are inferred from the first block (4 MiB) and then enforced: a later value that does not fit
+is an error that names its line and column, never a silent change of type. An empty cell is null, a
+quoted empty one is empty text; other words for "missing" are told by `null_values`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import re
+import time
+import traceback
+import weakref
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.exchange.base import Candidate, Damage
+from tensorrepo.formats.exchange.child import TableFile
+from tensorrepo.formats.exchange.tables.files import (
+    ARROW_ERRORS,
+    has_table_files,
+    naming_file,
+    read_tables,
+)
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.exchange.base import OpenedSource
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    Handler = Callable[[Any], str]
+    Open = Callable[["LentStream", "Handler | None"], pc.CSVStreamingReader]
+
+_PATIENCE_SECONDS = 30.0  # then it is given up: an abort is less than a program that hangs
+_LOOK_SECONDS = 0.0005
+
+
+class LentStream:
+    """As much of a file as Arrow asks of one. Called by any thread."""
+
+    closed = False
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._lock = Lock()
+        self._is_over = False
+
+    def read(self, size: int) -> bytes:
+        with self._lock:
+            return b"" if self._is_over else self._stream.read(size)
+
+    def end(self) -> None:
+        """From here on there is nothing to read. Returns when nobody reads any more."""
+        with self._lock:
+            self._is_over = True
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Whoever lent it closes it."""
+
+
+class _LentHandler:
+    """Calls a handler of odd rows, which itself outlives Arrow's use of it."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def __call__(self, row: Any) -> str:
+        return self._handler(row)
+
+
+class LentReader:
+    """A reader of Arrow over a stream of ours, for one `with` block.
+
+    After it no thread of Arrow has anything of ours.
+    """
+
+    def __init__(self, stream: IO[bytes], opener: Open, handler: Handler | None = None) -> None:
+        self._stream: LentStream | None = LentStream(stream)
+        self._handler = None if handler is None else _LentHandler(handler)
+        lent = (self._stream, self._handler)
+        # Without callbacks: those of a reader that the garbage collector closes are never called.
+        self._watched = [weakref.ref(each) for each in lent if each is not None]
+        self._reader: pc.CSVStreamingReader | None = None
+        self._opener = opener
+
+    def __enter__(self) -> Self:
+        assert self._stream is not None, "a stream is lent once"
+        try:
+            self._reader = self._opener(self._stream, self._handler)
+        except BaseException as problem:
+            problem.__traceback__ = None  # its frames hold the stream
+            self._take_back()
+            raise
+        return self
+
+    def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
+        if problem is not None:
+            traceback.clear_frames(problem.__traceback__)  # that of `read` holds the stream
+        self._take_back()
+
+    @property
+    def schema(self) -> pa.Schema:
+        assert self._reader is not None, "asked in the `with` block"
+        return self._reader.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while self._reader is not None:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return
+            yield batch
+
+    def _take_back(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.end()
+        del stream
+        self._reader = self._handler = None
+        self._opener = _opened
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while any(each() is not None for each in self._watched) and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+
+
+def _opened(*_: object) -> pc.CSVStreamingReader:
+    raise AssertionError("a stream is lent once")
+
+
+class RowsOfOtherWidth:
+    """Told by Arrow of rows that have too many cells or too few; keeps their numbers."""
+
+    def __init__(self, path: Path, met: Damage, *, header: bool) -> None:
+        self._path, self._met = path, met
+        self._before = 2 if header else 1  # Arrow counts from 1, and the header too
+        self.numbers: list[int] = []
+
+    def __call__(self, row: Any) -> str:
+        number = row.number - self._before
+        if number not in self.numbers[-1:]:
+            insort(self.numbers, number)
+            problem = f"has {row.actual_columns} cells, expected {row.expected_columns}"
+            self._met.meet(self._path, number, damage(f"{self._path}, row {number}", problem))
+        return "skip"
+
+    def number(self, kept: int) -> int:
+        """The number in the file of a row that is the `kept`-th of the rows that were kept."""
+        number = kept
+        while (passed := bisect_right(self.numbers, number)) != number - kept:
+            number = kept + passed
+        return number
+
+
+def skip_misfits(
+    path: Path,
+    batches: Iterable[pa.RecordBatch],
+    types: Mapping[str, pa.DataType],
+    passed: RowsOfOtherWidth,
+    met: Damage,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of text, converted to `types`; rows with a cell that does not convert left out."""
+    first = 0
+    for batch in batches:
+        arrays, fits = [], pa.array([True] * batch.num_rows)
+        for name, kind in types.items():
+            array = _converted(batch.column(name), kind)
+            wrong = pc.and_(pc.is_null(array), pc.is_valid(batch.column(name)))
+            for at in pc.indices_nonzero(wrong).to_pylist():
+                where = f"{path}, row {passed.number(first + at)}, column {name!r}"
+                problem = damage(where, f"{batch.column(name)[at].as_py()!r:.80} is no {kind}")
+                if fits[at].as_py():
+                    met.meet(path, passed.number(first + at), problem)
+            fits = pc.and_not(fits, wrong)
+            arrays.append(array)
+        first += batch.num_rows
+        yield pa.RecordBatch.from_arrays(arrays, names=list(types)).filter(fits)
+
+
+def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts as values of a type; null where that fails."""
+    if pa.types.is_string(kind):
+        return array
+    trimmed = pc.utf8_trim_whitespace(array)
+    try:
+        return trimmed.cast(kind)
+    except pa.ArrowException:
+        return pa.concat_arrays([_one(trimmed.slice(at, 1), kind) for at in range(len(trimmed))])
+
+
+def _one(value: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return value.cast(kind)
+    except pa.ArrowException:
+        return pa.nulls(1, kind)
+
+
+SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+BLOCK_BYTES = 4 << 20  # of one batch, of the part that types are inferred from, and of one row
+_DELIMITERS = ",;\t|"
+_ROW = re.compile(r"Row #(\d+)")
+_COLUMN = re.compile(r"CSV column #(\d+)")
+
+
+def read_csv(
+    path: Path,
+    *,
+    delimiter: str | None = None,
+    header: bool = True,
+    encoding: str = "utf-8",
+    null_values: tuple[str, ...] = (),
+    text_columns: tuple[str, ...] = (),
+    columns: tuple[str, ...] | None = None,
+    required: tuple[str, ...] = (),
+    damaged: bool = False,
+) -> OpenedSource:
+    """A delimited text file, or all those of a folder that have the same columns.
+
+    Args:
+        path: file or folder; gzip is told by content.
+        delimiter: between cells; otherwise the one of ``, ; tab |`` that the first line has most.
+        header: whether the first line names the columns; else they are called f0, f1, ...
+        encoding: of the text, by Python's name for it.
+        null_values: words that stand for a missing value, besides the empty cell.
+        text_columns: columns kept as text although they look like numbers ("007").
+        columns: only these.
+        required: columns that have a value in every row, ``*`` for all: a row without one is an
+            error. Any other may be null, since only the last row tells.
+        damaged: pass over rows with too many cells or too few, or a cell that is not of the type
+            of the first rows.
+    """
+    met = Damage(skip=damaged)
+    check_encoding(encoding)
+    files = Dialect(delimiter, header, encoding, ("", *null_values), text_columns)
+    opened: list[pa.Schema] = []
+
+    def open_one(file: Path) -> TableFile:
+        # What the first file's columns turned out to be holds for all.
+        table = _open(file, files, opened[0] if opened else None, met)
+        opened.append(table.schema)
+        return table
+
+    reading = read_tables(path, "csv", SUFFIXES, open_one, columns)
+    with naming_file(path):
+        schema = _with_required(reading.schema, required)
+    return replace(reading, schema=schema, damage=met)
+
+
+def _with_required(schema: Schema, names: tuple[str, ...]) -> Schema:
+    """The schema, whose columns of these names have a value in every row."""
+    wanted = schema.names if names == ("*",) else [schema.column(name).name for name in names]
+    return Schema(
+        tuple(
+            replace(column, nullable=column.nullable and column.name not in wanted)
+            for column in schema.columns
+        )
+    )
+
+
+def matches_csv(candidate: Candidate) -> bool:
+    """By suffix alone: text has no mark of its own."""
+    if candidate.is_folder:
+        return has_table_files(candidate, SUFFIXES)
+    return candidate.path.name.lower().endswith(SUFFIXES) and is_text(candidate.head)
+
+
+def is_text(head: bytes) -> bool:
+    """Whether bytes may begin a text file: no NUL among them, unless they say that it is UTF-16."""
+    return b"\0" not in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+
+
+def check_encoding(encoding: str) -> None:
+    try:
+        codecs.lookup(encoding)
+    except LookupError as problem:
+        raise InvalidInputError(f"encoding {encoding!r} is unknown") from problem
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a text file, decompressed when they are gzip."""
+    with path.open("rb") as file:
+        if file.peek(2)[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=file) as inner:
+                yield inner  # type: ignore[misc]  # a binary stream in all but name
+        else:
+            yield file
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a text file is cut into cells."""
+
+    delimiter: str | None
+    header: bool
+    encoding: str
+    null_values: tuple[str, ...]
+    text_columns: tuple[str, ...]
+
+
+def _open(path: Path, dialect: Dialect, known: pa.Schema | None, met: Damage) -> TableFile:
+    with refusals(path, "CSV file", *ARROW_ERRORS):
+        dialect = replace(dialect, delimiter=dialect.delimiter or _guess_delimiter(path))
+        # What is passed over here is met again, and told, when rows are read.
+        ignored = RowsOfOtherWidth(path, Damage(skip=True), header=dialect.header)
+        with _reading(path, dialect, {}, ignored if met.skip else None) as reader:
+            inferred = reader.schema
+        types = _types(path, inferred, dialect, known)
+    names = _column_names(types)
+    schema = pa.schema(list(zip(names, types.values(), strict=True)))
+    if met.skip:
+        return TableFile(schema, None, lambda: _fitting(path, dialect, types, names, met))
+    return TableFile(schema, None, lambda: _batches(path, dialect, types, names))
+
+
+def _column_names(found: Iterable[str]) -> list[str]:
+    """Names of columns; an unnamed one, as pandas writes its index, is called by its number."""
+    return [name or f"f{number}" for number, name in enumerate(found)]
+
+
+def _types(
+    path: Path, inferred: pa.Schema, dialect: Dialect, known: pa.Schema | None
+) -> dict[str, pa.DataType]:
+    """The type of each column: as inferred, except what has no column type of its own."""
+    types: dict[str, pa.DataType] = {}
+    for field in inferred:
+        if field.name in types:
+            raise damage(path, f"has two columns called {field.name!r}")
+        if pa.types.is_binary(field.type):
+            raise damage(
+                path,
+                f"column {field.name!r} is not {dialect.encoding} text. "
+                "Say which encoding it is: encoding=latin-1",
+            )
+        keep = field.name not in dialect.text_columns and _has_type(field.type)
+        types[field.name] = field.type if keep else pa.string()
+    if known is not None and _column_names(types) == known.names:
+        return dict(zip(types, known.types, strict=True))
+    return types
+
+
+def _has_type(inferred: pa.DataType) -> bool:
+    return not (pa.types.is_null(inferred) or pa.types.is_time(inferred))
+
+
+@contextmanager
+def _reading(
+    path: Path,
+    dialect: Dialect,
+    types: Mapping[str, pa.DataType],
+    passed: RowsOfOtherWidth | None = None,
+) -> Iterator[LentReader]:
+    def opened(stream: LentStream, handler: Handler | None) -> pa_csv.CSVStreamingReader:
+        return _reader(stream, dialect, types, handler)
+
+    with open_text(path) as stream, LentReader(stream, opened, passed) as reader:
+        yield reader
+
+
+def _reader(
+    stream: LentStream,
+    dialect: Dialect,
+    types: Mapping[str, pa.DataType],
+    passed: Handler | None,
+) -> pa_csv.CSVStreamingReader:
+    return pa_csv.open_csv(
+        stream,
+        # Only one thread counts rows, and messages need the row.
+        pa_csv.ReadOptions(
+            use_threads=False,
+            block_size=BLOCK_BYTES,
+            encoding=dialect.encoding,
+            autogenerate_column_names=not dialect.header,
+        ),
+        pa_csv.ParseOptions(
+            delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=passed
+        ),
+        pa_csv.ConvertOptions(
+            column_types=types,
+            null_values=dialect.null_values,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def _batches(
+    path: Path, dialect: Dialect, types: Mapping[str, pa.DataType], names: list[str]
+) -> Iterator[pa.RecordBatch]:
+    try:
+        with _reading(path, dialect, types) as reader:
+            for batch in reader:
+                yield batch.rename_columns(names)
+    except pa.ArrowException as problem:
+        raise _explained(path, names, str(problem)) from problem
+
+
+def _fitting(
+    path: Path, dialect: Dialect, types: Mapping[str, pa.DataType], names: list[str], met: Damage
+) -> Iterator[pa.RecordBatch]:
+    """Batches without the rows that do not fit."""
+    passed = RowsOfOtherWidth(path, met, header=dialect.header)
+    try:
+        with _reading(path, dialect, dict.fromkeys(types, pa.string()), passed) as texts:
+            for batch in skip_misfits(path, texts, types, passed, met):
+                yield batch.rename_columns(names)
+    except pa.ArrowException as problem:
+        raise _explained(path, names, str(problem)) from problem
+
+
+def _explained(path: Path, names: list[str], message: str) -> InvalidInputError:
+    """Pyarrow's message with the line in the file and the column's name for its two numbers."""
+    row, column = _ROW.search(message), _COLUMN.search(message)
+    where = str(path)
+    if row:
+        where += f", line {_line_of(path, int(row[1]))}"
+    if column:
+        where += f", column {names[int(column[1])]!r}"
+    if "straddling" in message:
+        message = f"a row is longer than {BLOCK_BYTES >> 20} MiB. Is a closing quote missing?"
+    elif "conversion error" in message:
+        message = (
+            f"{message.rpartition(': CSV ')[2]}; the type is that of the first rows. "
+            "Mend the value, or say null_values=... or text_columns=..."
+        )
+    else:
+        message = message.partition(f"{row[0]}: " if row else "error: ")[2] or message
+    return damage(where, message)
+
+
+def _line_of(path: Path, record: int) -> int:
+    """The line, from 1, in which a record begins. Quoted cells may hold line ends."""
+    seen, inside = 0, False
+    with open_text(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if not inside and line.strip(b"\r\n"):
+                seen += 1
+                if seen == record:
+                    return number
+            inside ^= line.count(b'"') % 2 == 1
+    return record
+
+
+def _guess_delimiter(path: Path) -> str:
+    with open_text(path) as stream:
+        line = re.sub(rb'"[^"]*"', b"", stream.readline(BLOCK_BYTES))
+    return max(_DELIMITERS, key=lambda mark: line.count(mark.encode()))

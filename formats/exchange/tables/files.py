@@ -1,0 +1,346 @@
+"""Files of tables as one source: schemas, folders of files, Arrow types as columns.
+
+A struct becomes an object, a map with keys of text as well; any other map is a list of pairs of
+key and value. Moments, dates and decimals are text. Bytes have no place in JSON, nor have NaN and
+the infinities.
+
+A table format only says how one file is opened. Here several files of a folder become one dataset,
+in the order of their names and with one schema; foreign columns are brought into types that a
+dataset has; every batch is validated, since Arrow itself trusts offsets, and cut to bounded bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.dataset.schema.arrow_types import is_list, is_text
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Image, Json, Schema
+from tensorrepo.formats.exchange.base import (
+    BATCH_BYTES,
+    Candidate,
+    ImportOrigin,
+    OpenedSource,
+    file_bytes,
+    read_ignore,
+)
+from tensorrepo.formats.exchange.child import TableFile, open_files
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.schema.schema import ColumnBatch, Values
+
+
+MAX_DEPTH = 64
+STEP_BYTES = 1 << 20  # of Arrow's: as Python's objects they are many times as much
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Whether rows are structs, maps or lists."""
+    types = pa.types
+    return bool(types.is_struct(kind) or types.is_map(kind) or _is_list(kind))
+
+
+def json_says(kind: pa.DataType, depth: int = 0) -> bool:
+    """Whether JSON says every value of an Arrow type, NaN and the infinities aside."""
+    types = pa.types
+    if depth > MAX_DEPTH:
+        return False
+    if types.is_struct(kind):
+        return all(json_says(kind.field(at).type, depth + 1) for at in range(kind.num_fields))
+    if types.is_map(kind):
+        return json_says(kind.key_type, depth + 1) and json_says(kind.item_type, depth + 1)
+    if _is_list(kind) or types.is_dictionary(kind):
+        return json_says(kind.value_type, depth + 1)
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    moment = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
+    return bool(number or moment or is_text(kind) or types.is_null(kind) or types.is_decimal(kind))
+
+
+def json_texts(array: pa.Array) -> pa.Array:
+    """The rows of an array as JSON.
+
+    Raises:
+        pa.ArrowInvalid: NaN or an infinity, or a map that has a key twice.
+    """
+    step = max(1, STEP_BYTES * len(array) // max(1, array.nbytes))
+    texts: list[str | None] = []
+    for start in range(0, len(array), step):
+        rows = array.slice(start, step).to_pylist()
+        if _holds_map(array.type):
+            rows = [_plain(row, array.type) for row in rows]
+        texts += [None if row is None else _encode(row) for row in rows]
+    return pa.array(texts, pa.large_string())
+
+
+def _encode(value: Any) -> str:
+    try:
+        return _ENCODER.encode(value)
+    except ValueError as error:
+        raise pa.ArrowInvalid(
+            "a value inside is NaN or infinite, which JSON cannot say. Make it null"
+        ) from error
+
+
+def _text(value: Any) -> str:
+    """What JSON has no word for."""
+    if isinstance(value, date | time):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise pa.ArrowInvalid(f"a value inside is {type(value).__name__}, which JSON cannot say")
+
+
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_text
+)
+
+
+@cache
+def _holds_map(kind: pa.DataType) -> bool:
+    """Whether a type is a map, or has one inside."""
+    types = pa.types
+    if types.is_struct(kind):
+        return any(_holds_map(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(types.is_map(kind)) or (is_nested(kind) and _holds_map(kind.value_type))
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """`value` with objects for maps, which Python gets as pairs."""
+    types = pa.types
+    if value is None or not _holds_map(kind):
+        return value
+    if types.is_struct(kind):
+        fields = (kind.field(at) for at in range(kind.num_fields))
+        return {field.name: _plain(value[field.name], field.type) for field in fields}
+    if not types.is_map(kind):
+        return [_plain(each, kind.value_type) for each in value]
+    pairs = [(key, _plain(item, kind.item_type)) for key, item in value]
+    if not is_text(kind.key_type):
+        return [[_plain(key, kind.key_type), item] for key, item in pairs]
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise pa.ArrowInvalid("a map has a key twice")
+    return found
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return is_list(kind) or bool(pa.types.is_fixed_size_list(kind))
+
+
+# How pyarrow says that bytes are wrong. A lying length fails as an allocation.
+ARROW_ERRORS: tuple[type[Exception], ...] = (
+    pa.ArrowException,
+    ValueError,
+    OverflowError,
+    MemoryError,
+)
+_HUGGING_FACE = b"huggingface"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """How one Arrow field becomes a column: its type here, and what to do with its arrays."""
+
+    column: Column
+    convert: Callable[[pa.Array], Values]
+
+
+def read_tables(
+    path: Path,
+    name: str,
+    suffixes: tuple[str, ...],
+    open_file: Callable[[Path], TableFile] | None,
+    columns: tuple[str, ...] | None,
+) -> OpenedSource:
+    """One file, or the files with these suffixes in a folder, as one dataset.
+
+    Without `open_file` they are opened in a child process, by its reader called `name`.
+
+    Raises:
+        InvalidInputError: no such files, a damaged one, or schemas that differ.
+        UnsupportedError: a column that no column type holds; choose others with `columns`.
+    """
+    files = table_files(path, suffixes)
+    if open_file is None:
+        opened = open_files(name, files)
+    else:
+        opened = {file: open_file(file) for file in files}
+    first = opened[files[0]].schema
+    for file, table in opened.items():
+        if not table.schema.equals(first):
+            raise damage(file, f"differs from {files[0]}: {_difference(first, table.schema)}")
+    counts = [table.rows for table in opened.values()]
+    stored = sum(map(file_bytes, files))
+    with naming_file(path):
+        adapted = adapt(first, columns)
+        schema = Schema(tuple(item.column for item in adapted))
+    return OpenedSource(
+        schema=schema,
+        rows=None if None in counts else sum(count or 0 for count in counts),
+        bytes=stored,
+        batches=table_batches(opened, adapted),
+        origin=ImportOrigin(str(path), name, len(files), stored),
+    )
+
+
+def table_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """The files of a table in the order of their paths; hidden and `_metadata` ones left out."""
+    if not path.is_dir():
+        return [path]
+    ignore = read_ignore(path)
+    found = []
+    with refusals(path, "folder"):
+        for file in sorted(path.rglob("*")):
+            relative = file.relative_to(path)
+            left_out = any(part.startswith((".", "_")) for part in relative.parts) or any(
+                ignore.leaves_out(str(part), is_folder=part != relative)
+                for part in (relative, *relative.parents[:-1])
+            )
+            if file.name.lower().endswith(suffixes) and file.is_file() and not left_out:
+                found.append(file)
+    if not found:
+        raise damage(path, f"holds no files that end in {' or '.join(suffixes)}")
+    return found
+
+
+def has_table_files(candidate: Candidate, suffixes: tuple[str, ...]) -> bool:
+    return candidate.is_folder and any(
+        name.name.lower().endswith(suffixes) and not name.name.startswith(("_", "."))
+        for name in candidate.names
+    )
+
+
+def adapt(schema: pa.Schema, columns: tuple[str, ...] | None) -> list[Adapted]:
+    """How the chosen fields of a foreign schema become columns.
+
+    Data sets published by Hugging Face say in their metadata which columns are images and what
+    their classes are called; that is understood.
+    """
+    features = features_of(schema)
+    fields = {field.name: field for field in schema}
+    if len(fields) < len(schema):
+        name, _ = Counter(schema.names).most_common(1)[0]
+        raise InvalidInputError(f"has two columns called {name!r}")
+    chosen = list(fields) if columns is None else columns
+    for name in chosen:
+        if name not in fields:
+            there = ", ".join(map(repr, fields))
+            raise NotFoundError(f"holds no column {name!r}; there are {there}")
+    return [_adapt_field(fields[name], features.get(name, {})) for name in chosen]
+
+
+def _adapt_field(field: pa.Field, feature: Mapping[str, Any]) -> Adapted:
+    kind = feature.get("_type")
+    names = feature.get("names")
+    if kind == "ClassLabel" and isinstance(names, list) and pa.types.is_integer(field.type):
+        # Hugging Face writes a missing label as -1.
+        label = Column(field.name, ClassLabel(tuple(names)), nullable=True)
+        return Adapted(label, lambda array: null_below_zero(array.cast(pa.int64())))
+    if kind == "Image" and pa.types.is_struct(field.type) and "bytes" in _field_names(field.type):
+        return Adapted(
+            Column(field.name, Image(), nullable=True), lambda array: array.field("bytes")
+        )
+    try:
+        # An id belongs to the dataset that the file came from, not to the one that it goes to.
+        (column,) = Schema.from_arrow(pa.schema([field])).without_ids().columns
+    except UnsupportedError:
+        if not (is_nested(field.type) and json_says(field.type)):
+            raise
+        return Adapted(Column(field.name, Json(), nullable=field.nullable), json_texts)
+    if pa.types.is_dictionary(field.type):
+        return Adapted(column, lambda array: array.dictionary_decode())
+    return Adapted(column, lambda array: array)
+
+
+def table_batches(
+    opened: Mapping[Path, TableFile], adapted: Sequence[Adapted]
+) -> Iterator[ColumnBatch]:
+    """The rows of several files in order, validated and cut to bounded bytes."""
+    for file, table in opened.items():
+        row = 0
+        with refusals(file, "table", *ARROW_ERRORS):
+            for batch in table.batches():
+                for piece in _pieces(batch):
+                    yield _converted(file, row, piece, adapted)
+                    row += piece.num_rows
+
+
+def _converted(
+    file: Path, row: int, batch: pa.RecordBatch, adapted: Sequence[Adapted]
+) -> ColumnBatch:
+    converted = {}
+    for item in adapted:
+        array = batch.column(item.column.name)
+        try:
+            # Offsets that point outside their buffer would crash whoever follows them.
+            array.validate(full=True)
+            converted[item.column.name] = item.convert(array)
+        except pa.ArrowException as problem:
+            where = f"{file}, column {item.column.name!r}, at or after row {row}"
+            raise damage(where, str(problem)) from problem
+    return converted
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`batch` in slices of bounded bytes, at least a row each."""
+    parts = max(1, -(-batch.nbytes // BATCH_BYTES))
+    step = max(1, -(-batch.num_rows // parts))
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
+
+
+def features_of(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
+    """What Hugging Face's metadata say of columns; empty without them."""
+    try:
+        form = json.loads((schema.metadata or {}).get(_HUGGING_FACE, b"{}"))
+        features = form.get("info", {}).get("features", {})
+        return {name: item for name, item in features.items() if isinstance(item, dict)}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def null_below_zero(array: pa.Array) -> pa.Array:
+    return pc.if_else(pc.less(array, 0), None, array)
+
+
+def _field_names(struct: pa.DataType) -> set[str]:
+    return {struct.field(number).name for number in range(struct.num_fields)}
+
+
+def _difference(first: pa.Schema, other: pa.Schema) -> str:
+    """The first thing in which two schemas differ, as a sentence says it."""
+    for name in first.names:
+        if name not in other.names:
+            return f"it lacks column {name!r}"
+        if not first.field(name).equals(other.field(name)):
+            return f"column {name!r} is {other.field(name).type}, not {first.field(name).type}"
+    extra = [name for name in other.names if name not in first.names]
+    return f"it adds column {extra[0]!r}" if extra else "its columns come in another order"
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Say in errors about a schema which file has it."""
+    try:
+        yield
+    except NotFoundError as problem:
+        raise NotFoundError(f"{path}: {problem}") from problem
+    except InvalidInputError as problem:
+        raise InvalidInputError(f"{path}: {problem}") from problem
+    except UnsupportedError as problem:
+        raise UnsupportedError(f"{path}: {problem} Choose others: columns=a,b") from problem
+    except ARROW_ERRORS as problem:  # a name that is not UTF-8, an extension that lies
+        raise damage(path, f"has a damaged schema: {problem}") from problem

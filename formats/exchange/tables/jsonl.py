@@ -1,0 +1,187 @@
+"""JSON lines: reader.
+
+Types are inferred from the first lines (1 MiB) and then enforced, with line and column in the
+error. What no column type holds (objects, lists of text or of lists) becomes a column of JSON. A
+key that only later lines have is an error; one that a line lacks is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.dataset.schema.schema import Column, Json, Schema
+from tensorrepo.formats.exchange.base import (
+    Candidate,
+    Damage,
+    ImportOrigin,
+    OpenedSource,
+    file_bytes,
+)
+from tensorrepo.formats.exchange.tables.csv import is_text, open_text
+from tensorrepo.formats.exchange.tables.files import has_table_files, table_files
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
+
+SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+BLOCK_BYTES = 1 << 20
+MAX_LINE_BYTES = 64 << 20
+Line = tuple[Path, int, dict[str, Any]]
+
+
+def read_jsonl(path: Path, *, damaged: bool = False) -> OpenedSource:
+    """A file of JSON lines, or all those of a folder.
+
+    Args:
+        path: file or folder.
+        damaged: pass over lines that cannot be read, or that do not fit the first ones.
+    """
+    files = table_files(path, SUFFIXES)
+    first = next(_blocks(files[:1], Damage(skip=damaged)), [])
+    if not first:
+        raise damage(files[0], "holds no JSON objects")
+    schema = infer_schema(path, [row for _, _, row in first])
+    stored = sum(map(file_bytes, files))
+    met = Damage(skip=damaged)
+    return OpenedSource(
+        schema=schema,
+        rows=None,
+        bytes=stored,
+        batches=_batches(schema, files, met),
+        origin=ImportOrigin(str(path), "jsonl", len(files), stored),
+        damage=met,
+    )
+
+
+def matches_jsonl(candidate: Candidate) -> bool:
+    if candidate.is_folder:
+        return has_table_files(candidate, SUFFIXES)
+    return candidate.path.name.lower().endswith(SUFFIXES) and is_text(candidate.head)
+
+
+def _batches(schema: Schema, files: Sequence[Path], met: Damage) -> Iterator[ColumnBatch]:
+    for block in _blocks(files, met):
+        try:
+            yield _batch(schema, block)
+        except InvalidInputError:
+            if not met.skip:
+                raise
+            fitting = [line for line in block if _fits(schema, line, met)]
+            if fitting:
+                yield _batch(schema, fitting)
+
+
+def _fits(schema: Schema, line: Line, met: Damage) -> bool:
+    try:
+        _batch(schema, [line])
+    except InvalidInputError as problem:
+        met.meet(line[0], line[1] - 1, problem)
+        return False
+    return True
+
+
+def _blocks(files: Sequence[Path], met: Damage) -> Iterator[list[Line]]:
+    """Lines in groups of bounded bytes."""
+    block: list[Line] = []
+    held = 0
+    for file in files:
+        with refusals(file, "file of JSON lines"), open_text(file) as stream:
+            number = 0
+            while text := stream.readline(MAX_LINE_BYTES):
+                number += 1
+                if text.strip():
+                    try:
+                        block.append((file, number, _object(file, number, text)))
+                    except InvalidInputError as problem:
+                        met.meet(file, number - 1, problem)
+                    held += len(text)
+                if held >= BLOCK_BYTES:
+                    yield block
+                    block, held = [], 0
+    if block:
+        yield block
+
+
+def _object(file: Path, number: int, text: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise damage(f"{file}, line {number}", f"is not a JSON object: {problem}") from problem
+
+
+def infer_schema(path: Path, rows: Sequence[dict[str, Any]]) -> Schema:
+    """The columns of JSON objects, from the first of them."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        raise damage(path, "its objects have no keys, so there are no columns")
+    return Schema(tuple(_column(name, [row.get(name) for row in rows]) for name in names))
+
+
+def _column(name: str, values: list[Any]) -> Column:
+    """The type of a column from its first values; all null: text."""
+    with suppress(UnsupportedError, pa.ArrowException, OverflowError):
+        inferred = pa.array(values).type
+        if pa.types.is_null(inferred):
+            inferred = pa.string()
+        (column,) = Schema.from_arrow(pa.schema([pa.field(name, inferred)])).columns
+        return column
+    return Column(name, Json(), nullable=True)
+
+
+def _batch(schema: Schema, block: Sequence[Line]) -> ColumnBatch:
+    for file, number, row in block:
+        for name in row:
+            if name not in schema:
+                raise damage(f"{file}, line {number}", f"has a new key {name!r}")
+    return {column.name: _values(column, block) for column in schema.columns}
+
+
+def _values(column: Column, block: Sequence[Line]) -> Sequence[Any] | pa.Array:
+    values = [row.get(column.name) for _, _, row in block]
+    if isinstance(column.type, Json):
+        return values
+    wanted = Schema((column,)).to_arrow().field(0).type
+    array = _fitting(values, wanted)
+    if array is not None:
+        return array
+    for (file, number, _), value in zip(block, values, strict=True):
+        if _fitting([value], wanted) is None:
+            raise damage(
+                f"{file}, line {number}, column {column.name!r}",
+                f"{value!r:.80} is no {wanted}, the type of the first lines",
+            )
+    raise damage(block[0][0], f"column {column.name!r} mixes types that do not go together")
+
+
+def _fitting(values: list[Any], wanted: pa.DataType) -> pa.Array | None:
+    """`values` as an array of this type, None when one of them is of another kind.
+
+    Asked for integers outright, Arrow would cut 2.5 to 2.
+    """
+    try:
+        array = pa.array(values)
+        return array.cast(wanted) if _suits(array.type, wanted) else None
+    except (pa.ArrowException, OverflowError):
+        return None
+
+
+def _suits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of one type is one of the other."""
+    types = pa.types
+    if types.is_null(found):
+        return True
+    if types.is_large_list(wanted):
+        return bool(types.is_list(found)) and _suits(found.value_type, wanted.value_type)
+    if types.is_floating(wanted):
+        return bool(types.is_integer(found) or types.is_floating(found))
+    if types.is_large_string(wanted):
+        return bool(types.is_string(found))
+    return bool(found == wanted)

@@ -1,0 +1,241 @@
+"""Writers of Parquet, Arrow, CSV and JSON lines.
+
+Parquet and Arrow hold every column and, in their metadata, its exact type. CSV and JSON lines hold
+values: class labels are written as their names, times as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from tensorrepo.formats.common.dtypes import SMALL_FLOATS
+from tensorrepo.formats.dataset.schema.arrow import from_arrow_array, to_arrow_array
+from tensorrepo.formats.dataset.schema.schema import (
+    Bytes,
+    ClassLabel,
+    Column,
+    Image,
+    Json,
+    Layout,
+    Link,
+    Scalar,
+    Text,
+    Timestamp,
+)
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, RaggedValues
+from tensorrepo.formats.dataset.schema.widen import convert_values
+from tensorrepo.formats.exchange.base import BATCH_BYTES
+from tensorrepo.formats.exchange.output import ExportTable, column_refused, compressed, new_file
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROW_GROUP_BYTES = 64 << 20
+
+
+def write_parquet(
+    table: ExportTable, path: Path, *, overwrite: bool = False, compression: str = "zstd"
+) -> None:
+    """One Parquet file, row groups of about 64 MiB."""
+    schema = table.schema.without_ids().to_arrow()
+    # Dictionaries and statistics pay for small values only; images would be copied for them.
+    light = [column.name for column in table.schema.columns if _is_light(column)]
+    with (
+        new_file(path, overwrite=overwrite) as temporary,
+        _arrow_failures("Parquet"),
+        pq.ParquetWriter(
+            str(temporary),
+            schema,
+            compression=compression,
+            use_dictionary=light,
+            write_statistics=light,
+            write_page_checksum=True,
+            # Pages are cut between such batches only, and a reader must hold a page.
+            write_batch_size=1024 if len(light) == len(schema) else 64,
+        ) as writer,
+    ):
+        for batches in _groups(_renamed(table, schema)):
+            writer.write_table(pa.Table.from_batches(batches, schema))
+
+
+def write_arrow(table: ExportTable, path: Path, *, overwrite: bool = False) -> None:
+    """One Arrow IPC file."""
+    schema = table.schema.without_ids().to_arrow()
+    with (
+        new_file(path, overwrite=overwrite) as temporary,
+        _arrow_failures("Arrow"),
+        pa.OSFile(str(temporary), "wb") as file,
+        pa.ipc.new_file(file, schema) as writer,
+    ):
+        for batch in _renamed(table, schema):
+            writer.write_batch(batch)
+
+
+def write_csv(
+    table: ExportTable, path: Path, *, overwrite: bool = False, delimiter: str | None = None
+) -> None:
+    """One CSV file; tabs between cells when `path` ends in ``.tsv``, gzip when in ``.gz``.
+
+    Raises:
+        InvalidInputError: a column of tensors, bytes or complex numbers.
+    """
+    fields = [_csv_field(column) for column in table.schema.columns]
+    schema = pa.schema(fields)
+    tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
+    mark = delimiter or ("\t" if tabs else ",")
+    with (
+        new_file(path, overwrite=overwrite) as temporary,
+        temporary.open("xb") as raw,
+        compressed(raw, gzipped=path.suffix == ".gz") as file,
+        _arrow_failures("CSV"),
+        pa.csv.CSVWriter(file, schema, write_options=pa.csv.WriteOptions(delimiter=mark)) as writer,
+    ):
+        for batch in table.to_batches(max_bytes=BATCH_BYTES):
+            arrays = [
+                _plain(column, array).cast(field.type)
+                for column, array, field in zip(
+                    table.schema.columns, batch.columns, fields, strict=True
+                )
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def write_jsonl(table: ExportTable, path: Path, *, overwrite: bool = False) -> None:
+    """One JSON object a line, tensors as nested lists; gzip when `path` ends in ``.gz``.
+
+    Raises:
+        InvalidInputError: a column of bytes, images or complex numbers, or a NaN.
+    """
+    converters = [_json_converter(column) for column in table.schema.columns]
+    names = table.schema.names
+    first = 0
+    with (
+        new_file(path, overwrite=overwrite) as temporary,
+        temporary.open("xb") as raw,
+        compressed(raw, gzipped=path.suffix == ".gz") as file,
+    ):
+        for batch in table.to_batches(max_bytes=BATCH_BYTES):
+            lists = [
+                convert(array, first)
+                for convert, array in zip(converters, batch.columns, strict=True)
+            ]
+            for values in zip(*lists, strict=True):
+                file.write(msgspec.json.encode(dict(zip(names, values, strict=True))) + b"\n")
+            first += batch.num_rows
+
+
+def _is_light(column: Column) -> bool:
+    return isinstance(column.type, Scalar | ClassLabel | Text | Timestamp)
+
+
+def _renamed(table: ExportTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches whose fields say nothing of the dataset that they come from."""
+    for batch in table.to_batches(max_bytes=BATCH_BYTES):
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    group: list[pa.RecordBatch] = []
+    held = 0
+    for batch in batches:
+        group.append(batch)
+        held += batch.nbytes
+        if held >= ROW_GROUP_BYTES:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
+
+
+@contextmanager
+def _arrow_failures(what: str) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as problem:
+        raise InvalidInputError(f"these rows cannot be written as {what}: {problem}") from problem
+
+
+def _csv_field(column: Column) -> pa.Field:
+    """The type whose text stands in the cells of a column."""
+    match column.type:
+        case ClassLabel() | Text() | Json() | Link():
+            return pa.field(column.name, pa.large_string())
+        case Scalar(dtype=dtype) if dtype == "float16" or dtype in SMALL_FLOATS:
+            return pa.field(column.name, pa.float32())
+        case Scalar(dtype=dtype) if np.dtype(dtype).kind != "c":
+            return pa.field(column.name, pa.from_numpy_dtype(dtype))
+        case Timestamp(unit=unit, zone=zone):
+            return pa.field(column.name, pa.timestamp(unit, zone))
+    raise column_refused(column, "a cell of a CSV file holds one number or text")
+
+
+def _plain(column: Column, array: pa.Array) -> pa.Array:
+    """The values of a column: class labels as their names, links as JSON, small floats wider."""
+    if isinstance(column.type, ClassLabel):
+        return pa.array(column.type.names, pa.large_string()).take(array)
+    if isinstance(column.type, Link):
+        return array.storage
+    if isinstance(column.type, Scalar) and column.type.dtype in SMALL_FLOATS:
+        return to_arrow_array(Scalar("float32"), _widened(column, array))
+    return array
+
+
+def _widened(column: Column, array: pa.Array) -> ColumnValues:
+    """The values of a column, those of bfloat16 and float8 as float32."""
+    values = from_arrow_array(column.type, array)
+    if values is None:
+        raise column_refused(column, "its values are not what its type says")
+    stored = column.storage
+    wanted = replace(stored, dtype="float32") if stored.dtype in SMALL_FLOATS else stored
+    return convert_values(values, stored, wanted)
+
+
+def _json_converter(column: Column) -> Callable[[pa.Array, int], Sequence[Any]]:
+    """A function of (array, number of its first row) that gives values JSON can say."""
+    match column.type:
+        case ClassLabel() | Text():
+            return lambda array, _: _plain(column, array).to_pylist()
+        case Timestamp():
+            return lambda array, _: array.cast(pa.large_string()).to_pylist()
+        case Json() | Link():
+            return lambda array, _: [
+                None if text is None else msgspec.json.decode(text)
+                for text in _plain(column, array).to_pylist()
+            ]
+        case Bytes() | Image():
+            raise column_refused(column, "JSON has no bytes")
+    if column.storage.element.kind == "c":
+        raise column_refused(column, "JSON has no complex numbers")
+    if column.storage.layout is Layout.BINARY:
+        raise column_refused(column, "JSON cannot say it")
+    return partial(_json_numbers, column)
+
+
+def _json_numbers(column: Column, array: pa.Array, first_row: int) -> list[Any]:
+    """Numbers and tensors as Python's numbers and nested lists."""
+    values = _widened(column, array)
+    if isinstance(values, RaggedValues):
+        rows = [values.row(at) for at in range(values.rows)]
+    elif isinstance(values, FixedValues):
+        rows = list(values.values)
+    else:
+        raise column_refused(column, "JSON cannot say it")
+    for at, row in enumerate(rows):
+        if row.dtype.kind == "f" and not np.isfinite(row).all():
+            raise column_refused(column, f"row {first_row + at}: JSON has no NaN, no inf")
+    valid = values.valid
+    return [
+        None if valid is not None and not valid[at] else row.tolist() for at, row in enumerate(rows)
+    ]

@@ -1,1 +1,0 @@
-"""Models made of models: blended, merged three ways, built anew."""

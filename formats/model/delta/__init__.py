@@ -1,0 +1,1 @@
+"""Codecs of frames, alone or against frames of a base, and the choice of bases."""

@@ -1,0 +1,389 @@
+"""Choice of base models for a delta: declared, similar, or of one architecture.
+
+A declared base comes first. Else those that share at least half of the bytes' names, types and
+shapes are ranked by how far the signatures of their largest tensors are; where all are too small to
+have one, some of them are read. The best two are tried, tensor by tensor, on samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tensorrepo.formats.model.delta.registry import CODECS
+from tensorrepo.formats.model.delta.similarity import ALIKE_BITS, distance, look, signature
+from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
+from tensorrepo.formats.model.layout.manifest import Manifest, decode_manifest, piece_name
+from tensorrepo.formats.model.layout.pack import MAX_DEPTH
+from tensorrepo.formats.model.layout.placement import Placement, decode_placement
+from tensorrepo.formats.model.read.frames import StoredFrames
+from tensorrepo.formats.model.read.members import MemberReader
+from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE
+from tensorrepo.formats.model.write.packing import Location, locate
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.ids import digest_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tensorrepo.formats.common.tensors import TensorReader
+    from tensorrepo.formats.model.delta.frame_codec import FrameShape
+    from tensorrepo.formats.model.layout.pack import PackMember
+    from tensorrepo.formats.model.layout.placement import MemberEntry
+    from tensorrepo.formats.model.read.members import MemberPlace
+    from tensorrepo.formats.model.write.encoding import TensorPart
+    from tensorrepo.formats.model.write.packing import PackSlot
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.repo.objects.envelope import ObjectSource
+
+DEPTH: Final = 2  # bases that a read of a new model passes through at most
+RUN_DEPTH: Final = 8  # of checkpoints of one run
+TRIED: Final = 2
+RANKED: Final = 32  # models that are looked at, the first ones given
+_COMPARED: Final = 8  # tensors whose signatures are compared
+_READ: Final = 4  # tensors that are read, where none has a signature
+_READ_BYTES: Final = 1 << 20  # of each
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How a tensor follows from others, by a codec that takes several bases.
+
+    Attributes:
+        codec: its name, such as "adam".
+        params: of the codec.
+        before: tensors of the base model, the one that this tensor was first.
+        now: tensors of the model being written; they follow those of `before` as bases.
+    """
+
+    codec: str
+    params: bytes
+    before: tuple[str, ...]
+    now: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaOptions:
+    """What a new model may be encoded against.
+
+    Attributes:
+        base: a stored model, reachable where the new one is committed; None: the most similar ones.
+        depth: how many bases a read of a tensor may pass through, at most MAX_DEPTH. With 0 the
+            model is to stand alone: what is known is used only as small tensors are, see `reuse`.
+        codecs: only these, whether they save anything or not, wherever they can; None: all, each
+            where it is smallest. An empty one stores everything as it is.
+        predictions: by name of a tensor of the new model, those to try; `base` is one step before.
+        held: tensors of `base` by name that are in memory still, so that no chain is decoded.
+        worth: the largest share of its size without a base at which a tensor is given one.
+    """
+
+    base: Entry | None = None
+    depth: int = DEPTH
+    codecs: frozenset[str] | None = None
+    predictions: Mapping[str, tuple[Prediction, ...]] = field(default_factory=dict)
+    held: Mapping[str, TensorReader] = field(default_factory=dict)
+    worth: float = WORTH_A_BASE
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.depth <= MAX_DEPTH:
+            raise InvalidInputError(f"depth {self.depth}: expected 0 to {MAX_DEPTH}")
+        unknown = sorted((self.codecs or frozenset()) - CODECS.keys())
+        if unknown:
+            raise InvalidInputError(
+                f"codec {unknown[0]!r} is unknown: choose of {', '.join(sorted(CODECS))}"
+            )
+
+
+SIMILAR: Final = DeltaOptions()
+
+
+@dataclass(frozen=True, eq=False)
+class BaseModel:
+    """A stored model that others may be encoded against."""
+
+    entry: Entry
+    manifest: Manifest
+    placement: Placement
+    members: MemberReader
+    why: str = "similar"
+    bits: float | None = None
+    _located: dict[MemberPlace, Location] = field(default_factory=dict)
+
+    def tensors(self) -> dict[str, tuple[str, tuple[int, ...], bytes | None]]:
+        """Type, shape and fingerprint by name; of a tensor of several pieces, those of each."""
+        return {
+            piece_name(tensor.name, tensor.shape, piece.offset, piece.shape): (
+                tensor.type,
+                piece.shape,
+                piece.fingerprint,
+            )
+            for tensor in self.manifest.tensors
+            for piece in tensor.pieces
+        }
+
+    @property
+    def digest(self) -> bytes:
+        return digest_bytes(self.entry.digest)
+
+    @cached_property
+    def stored(self) -> dict[bytes, tuple[MemberEntry, ...]]:
+        """The members of every tensor, by fingerprint."""
+        return {tensor.fingerprint: tensor.members for tensor in self.placement.tensors}
+
+    def location(self, place: MemberPlace) -> Location:
+        if not self._located:
+            self._located.update(locate(self.placement))
+        return self._located[place]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredBase:
+    """A stored member as a base, see `encode.BaseFrames`."""
+
+    members: MemberReader
+    place: MemberPlace
+    location: Location
+    held: TensorReader | None = None
+
+    def frame(self, index: int, about: FrameShape) -> memoryview:
+        """The frame, verified: a delta against damage would be damage for ever."""
+        member = self.members.member(self.place)
+        expected = member.frames[index - member.first_frame].digest
+        if self.held is not None:
+            room = np.empty(about.size_bytes, np.uint8).data
+            self.held.read_into(index * frame_bytes(self.held.type), room)
+            if frame_digest(room) == expected:
+                return room
+        (found,) = self.members.base_frames(self.place, range(index, index + 1), [about])
+        if frame_digest(found) != expected:
+            raise CorruptError(
+                f"frame {index} of member {self.place[1]}, pack {self.location.pack.digest:.12}, "
+                "is damaged. Run `tensorrepo doctor`; restore the pack from a copy of the "
+                "repository."
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenBase:
+    """A tensor of the model being written as a base, see `encode.BaseFrames`."""
+
+    reader: TensorReader
+    location: Location | PackSlot
+
+    def frame(self, index: int, about: FrameShape) -> memoryview:
+        room = np.empty(about.size_bytes, np.uint8).data
+        self.reader.read_into(index * frame_bytes(self.reader.type), room)
+        return room
+
+
+class Bases:
+    """The base models of one write."""
+
+    def __init__(self, models: Sequence[BaseModel], against: DeltaOptions) -> None:
+        self.models = models
+        self.notes: dict[str, None] = {}
+        self.codecs = against.codecs
+        self.worth = against.worth
+        self.stand_alone = not against.depth
+        self.predictions = against.predictions if against.base is not None and models else {}
+        self._depth = against.depth
+        self._held = against.held
+        self._tensors = [model.tensors() for model in models]
+        self._stored = [model.stored for model in models]
+
+    def members(self, name: str, reader: TensorReader, source: int) -> tuple[MemberEntry, ...]:
+        """The members of the tensor of that name in model `source`, when it fits."""
+        element, shape, found = self._tensors[source].get(name, ("", (), None))
+        if (element, shape) != (reader.type.name, tuple(reader.shape)):
+            return ()
+        return self._stored[source].get(found or b"", ())
+
+    def cuts(self, name: str, reader: TensorReader) -> set[int]:
+        """Frames at which members of bases begin: a member has bases that hold all its frames."""
+        found = set()
+        for source, model in enumerate(self.models):
+            for entry in self.members(name, reader, source):
+                member = self._readable(model, entry)
+                if member is not None:
+                    found.add(member.first_frame)
+        return found
+
+    def of(self, part: TensorPart) -> Iterator[tuple[int, StoredBase]]:
+        """Members that a part can be encoded against, and the model of each."""
+        if part.size_bytes < LEAST_BYTES or not self._depth:
+            return
+        for source, model in enumerate(self.models):
+            for entry in self.members(part.name, part.reader, source):
+                if self._holds(model, entry, part):
+                    place = self._shallow(model, entry).place
+                    yield source, self._base(model, place, part.name)
+
+    def predicting(self, part: TensorPart, prediction: Prediction) -> list[StoredBase] | None:
+        """The members of the first model that a prediction is made from; None: one does not fit."""
+        model, found = self.models[0], []
+        for name in prediction.before:
+            members = self.members(name, part.reader, 0)
+            entry = next((one for one in members if self._holds(model, one, part)), None)
+            if entry is None or entry.depth > self._depth:
+                return None
+            found.append(self._base(model, entry.place, name))
+        return found
+
+    def _base(self, model: BaseModel, place: MemberPlace, name: str) -> StoredBase:
+        held = self._held.get(name) if model is self.models[0] else None
+        return StoredBase(model.members, place, model.location(place), held)
+
+    def _holds(self, model: BaseModel, entry: MemberEntry, part: TensorPart) -> bool:
+        """Whether a member has all frames of a part."""
+        member = self._readable(model, entry)
+        if member is None:
+            return False
+        stop = member.first_frame + len(member.frames)
+        return member.first_frame <= part.frames.start and part.frames.stop <= stop
+
+    def _readable(self, model: BaseModel, entry: MemberEntry) -> PackMember | None:
+        """A member; None, and a note, when its pack is gone or damaged: then it is no base."""
+        try:
+            return model.members.member(entry.place)
+        except (CorruptError, NotFoundError, UnsupportedError) as error:
+            self.notes[f"a base could not be used: {error}"] = None
+            return None
+
+    def _shallow(self, model: BaseModel, entry: MemberEntry) -> MemberEntry:
+        """The member, or when it is too deep to be a base what its chain of bases begins with.
+
+        Not the nearest that will do: the next model would be as far from it again, and one more.
+        """
+        if entry.depth < self._depth:
+            return entry
+        while entry.bases:
+            entry = model.members.entries[entry.bases[0]]
+        return entry
+
+
+def open_base(
+    objects: ObjectSource, entry: Entry, why: str, *, cache_bytes: int
+) -> BaseModel | None:
+    """A model as a base; None for one that is not stored, or not readable here."""
+    if entry.storage is None:
+        return None
+    try:
+        manifest = decode_manifest(objects.get(entry.digest).payload, entry.digest)
+        placement = decode_placement(objects.get(entry.storage).payload, entry.storage)
+        links = {digest: objects.describe(digest) for digest in placement.links()}
+    except (CorruptError, NotFoundError, UnsupportedError):
+        return None
+    reads = MemberReader(objects, placement, links, cache_bytes=cache_bytes)
+    return BaseModel(entry, manifest, placement, reads, why)
+
+
+def choose_bases(
+    declared: BaseModel | None, known: Iterable[BaseModel], tensors: Mapping[str, TensorReader]
+) -> list[BaseModel]:
+    """The models to try, the declared one first."""
+    chosen = [declared] if declared is not None else []
+    ranked = [
+        BaseModel(one.entry, one.manifest, one.placement, one.members, "similar", bits)
+        for bits, one in rank(known, tensors)
+        if bits <= ALIKE_BITS and (declared is None or one.entry.digest != declared.entry.digest)
+    ]
+    return [*chosen, *ranked[: TRIED - len(chosen)]]
+
+
+def rank(
+    models: Iterable[BaseModel],
+    tensors: Mapping[str, TensorReader],
+    signatures: Mapping[str, object] | None = None,
+) -> list[tuple[float, BaseModel]]:
+    """Models that share half of the bytes' names, types and shapes, the most similar first.
+
+    `signatures` of `tensors` that are known (None: it has none) need not be made by reading.
+
+    Returns:
+        For each, how many of 16 bits differ on average between its largest tensors and those of
+        the same name. Models of which none can be compared are left out.
+    """
+    sizes = {name: one.type.bytes_of(one.shape) for name, one in tensors.items()}
+    total = sum(sizes.values())
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))
+    own, looked_at = dict(signatures or {}), dict[str, object]()
+    ranked = []
+    for model in models:
+        alike = _alike(model, tensors)
+        if sum(sizes[name] for name in alike) * 2 < total:
+            continue
+        compared = [name for name in largest if name in alike][:_COMPARED]
+        found = (_bits(model, alike[name], name, tensors[name], own) for name in compared)
+        bits = [one for one in found if one is not None]
+        bits = bits or _bits_of_small(model, alike, compared, tensors, looked_at)
+        if bits:
+            ranked.append((float(np.mean(bits)), model))
+    return sorted(ranked, key=lambda one: (one[0], one[1].entry.digest))
+
+
+def _alike(model: BaseModel, tensors: Mapping[str, TensorReader]) -> dict[str, bytes]:
+    """The fingerprints of the model's tensors (or pieces) of equal name, type and shape."""
+    return {
+        name: found or b""
+        for name, (element, shape, found) in model.tensors().items()
+        if (reader := tensors.get(name)) is not None
+        and (element, shape) == (reader.type.name, tuple(reader.shape))
+    }
+
+
+def _bits(
+    model: BaseModel, found: bytes, name: str, reader: TensorReader, own: dict[str, object]
+) -> float | None:
+    """How far the signatures of two tensors are; None where either has none."""
+    members = model.stored.get(found)
+    if not members:
+        return None
+    try:
+        theirs = model.members.directory(members[0].pack).signatures.get(members[0].member)
+    except (CorruptError, NotFoundError, UnsupportedError):
+        return None  # a model that cannot be read is not alike
+    if theirs is None:
+        return None
+    if name not in own:
+        own[name] = signature(reader)
+    mine = own[name]
+    return None if not isinstance(mine, np.ndarray) else distance(mine, theirs)
+
+
+def _bits_of_small(
+    model: BaseModel,
+    alike: Mapping[str, bytes],
+    names: Sequence[str],
+    tensors: Mapping[str, TensorReader],
+    own: dict[str, object],
+) -> list[float]:
+    """How far tensors without signatures are, which are small enough to be read."""
+    small = {
+        name: members[0].place
+        for name in names
+        if len(members := model.stored.get(alike[name], ())) == 1
+        and tensors[name].type.bytes_of(tensors[name].shape) <= _READ_BYTES
+    }
+    chosen, found = dict(list(small.items())[:_READ]), []
+    try:
+        model.members.keep(chosen.values())
+        for name, place in chosen.items():
+            reader = tensors[name]
+            frames = model.members.placed(place)
+            stored = StoredFrames(
+                name, reader.type, tuple(reader.shape), model.members, frames, None
+            )
+            if name not in own:
+                own[name] = look(reader)
+            mine, theirs = own[name], look(stored)
+            if isinstance(mine, np.ndarray) and theirs is not None:
+                found.append(distance(mine, theirs))
+    except (CorruptError, NotFoundError, UnsupportedError):
+        return []  # a model that cannot be read is not alike
+    finally:
+        model.members.forget()
+    return found

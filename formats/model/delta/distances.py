@@ -1,0 +1,417 @@
+"""Delta codecs: distances of numbers from a base, of all rows or of those that moved.
+
+Both tensors' bits become integers that are ordered as the numbers are, whose difference is small
+where the numbers are close. An optimiser's step is nearly independent of a weight's size, so its
+length in units of the last place is almost a function of the base's exponent. That is the context
+that differences are coded in: the decoder has the base too, so it costs nothing.
+
+The first steps of Adam move every weight by the same length: then no bit of a distance is noise,
+and each of its bytes is coded by how frequent it is in its context.
+
+Codecs see a frame as unsigned integers of 1, 2, 4 or 8 bytes, one for each element, two for each
+complex one. Types whose elements are no whole number of bytes (4 bits, 6 bits, blocks) are bytes
+to them.
+
+A step moves the embeddings of the words that it saw. A bitmap says which rows those are, and only
+their numbers are compared with the base.
+
+A frame is cut at a number of elements, wherever rows end.
+
+Source:
+    docs/spec/model.md, section "Delta".
+    docs/spec/model.md, section "Codecs".
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from tensorrepo.formats.model.delta.plane_codec import (
+    FrequencyTables,
+    PlaneCodec,
+    StoredPlane,
+    decode_tables,
+    encode_tables,
+    join_buffers,
+    lanes_for,
+    pack_plane,
+    raw_view,
+    tables_of,
+    unknown_plane,
+)
+from tensorrepo.formats.native import planes, rans
+from tensorrepo.formats.native.delta_tokens import (
+    BEST,
+    CONTEXTS,
+    SLACK_BYTES,
+    Numbers,
+    apply,
+    bits_of,
+)
+from tensorrepo.repo.errors import CorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.common.tensors import TensorType
+    from tensorrepo.formats.model.delta.frame_codec import FrameShape
+
+
+_LAYER = Struct("<I")  # bytes of tables and symbols of one layer, which follow
+assert _LAYER.size == 4, "docs/spec/model.md promises 4 bytes before each layer"
+_SAMPLE: Final = 2048  # numbers in a run
+_RUNS: Final = 4
+_EACH: Final = np.arange(CONTEXTS, dtype=np.uint8)
+
+
+def layers_seem_better(
+    frame: NDArray[Any],
+    base: NDArray[Any],
+    of: Numbers,
+    tokens: NDArray[np.uint8],
+    bits: int,
+    tables: FrequencyTables,
+) -> bool:
+    """Whether a sample says that the bits below the tokens, which are `bits`, are no noise."""
+    if of.size == 1 or bits < 2 * frame.size or frame.size < _SAMPLE:
+        return False
+    size = min(_SAMPLE, frame.size)
+    starts = sorted({(frame.size - size) * run // (_RUNS - 1) for run in range(_RUNS)})
+    where = np.concatenate([np.arange(start, start + size) for start in starts])
+    some, some_base, tokens = frame[where], base[where], tokens[where]
+    left = int(bits_of(tokens).sum(dtype=np.int64))
+    groups = len(tables.frequencies)
+    contexts = BEST.contexts(some_base, of, tables.groups)
+    moved = BEST.differ(some, some_base, of)
+    found, enough = 0.0, 0.9 * (_entropy(rans.BEST.count(tokens, contexts, groups)) + left)
+    for layer in planes.BEST.split(moved.view(np.uint8), of.size, turn=False)[::-1]:
+        if found < enough:  # the last bytes are what is noise, if anything is
+            found += _entropy(rans.BEST.count(layer, contexts, groups))
+    return found < enough
+
+
+def _entropy(counts: NDArray[Any]) -> float:
+    """Bits of the symbols counted, were there as many as one likes (Miller and Madow)."""
+    rows = counts[counts.any(1)].astype(np.float64)
+    totals = rows.sum(1)
+    bits = (totals * np.log2(totals)).sum() - (rows * np.log2(np.maximum(rows, 1))).sum()
+    more = (np.count_nonzero(rows, 1) - 1).sum() / (2 * np.log(2))
+    return float(bits + more)
+
+
+def encode_layers(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
+    """All layers, the most significant first."""
+    contexts = BEST.contexts(base, of, _EACH)
+    moved = BEST.differ(frame, base, of)
+    parts: list[Any] = []
+    for layer in planes.BEST.split(moved.view(np.uint8), of.size, turn=False):
+        tables, _ = tables_of(rans.BEST.count(layer, contexts, CONTEXTS))
+        head, coded = encode_tables(tables), np.empty(0, np.uint8)
+        if not tables.certain:
+            groups = tables.groups[contexts]
+            coded = rans.BEST.pack(layer, groups, tables.frequencies, lanes_for(layer.size))
+        parts += [_LAYER.pack(len(head) + coded.size), head, coded]
+    return join_buffers(*parts)
+
+
+def decode_layers(
+    data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
+) -> None:
+    """Fill `out` with the numbers.
+
+    Raises:
+        CorruptError: the layers do not decode to exactly so many.
+    """
+    contexts = BEST.contexts(base, of, _EACH)
+    found = np.empty((of.size, out.size), np.uint8)
+    at = 0
+    for layer in found:
+        if data.size - at < _LAYER.size:
+            raise CorruptError("layers: a layer is missing")
+        (size,) = _LAYER.unpack_from(data.data, at)
+        at += _LAYER.size
+        if size > data.size - at:
+            raise CorruptError("layers: the plane ends inside a layer")
+        _decode_layer(data[at : at + size], contexts, layer)
+        at += size
+    if at != data.size:
+        raise CorruptError(f"layers: {data.size - at} bytes after the last one")
+    moved = np.empty(out.size, of.dtype)
+    planes.BEST.join(list(found), moved.view(np.uint8), turn=False)
+    out[...] = BEST.restore(moved, base, of)
+
+
+def _decode_layer(
+    data: NDArray[np.uint8], contexts: NDArray[np.uint8], out: NDArray[np.uint8]
+) -> None:
+    tables, used = decode_tables(data)
+    coded = data[used:]
+    groups = tables.groups[contexts]
+    if not coded.size and tables.certain:
+        np.take(tables.frequencies.argmax(1).astype(np.uint8), groups, out=out)
+    elif not rans.BEST.unpack(coded, groups, tables.frequencies, lanes_for(out.size), out):
+        raise CorruptError(f"layers: {coded.size} bytes do not decode to {out.size}")
+
+
+_EXPONENT_BITS: Final = {"F16": 5, "BF16": 8, "F32": 8, "F64": 11}
+_COMPLEX: Final = {"C32": "F16", "C64": "F32", "C128": "F64"}
+_SMALL_FLOATS: Final = frozenset({"F8_E5M2", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2FNUZ"})
+
+
+@cache
+def numbers_of(element: TensorType) -> Numbers:
+    """The numbers of a type; bytes for types that are not known here."""
+    name = _COMPLEX.get(element.name, element.name)
+    size = element.block_bytes // (2 if element.name in _COMPLEX else 1)
+    if element.block_elements > 1 or size not in {1, 2, 4, 8}:
+        return Numbers(1, signed_magnitude=False, exponent_bits=0)
+    exponent = _EXPONENT_BITS.get(name, 0)
+    return Numbers(size, bool(exponent) or name in _SMALL_FLOATS, exponent)
+
+
+def as_numbers(frame: memoryview, of: Numbers) -> NDArray[Any]:
+    """The frame as an array of its numbers; a view."""
+    return np.frombuffer(frame, of.dtype)
+
+
+_HEAD = Struct("<I")  # bytes of the coded tokens; tables, tokens and bits follow
+assert _HEAD.size == 4, "docs/spec/model.md promises 4 bytes before the tables"
+
+
+class Delta:
+    """Against one base of the same type and size."""
+
+    name: Final = "delta"
+    number: Final = 4
+    bases: Final = 1
+
+    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
+        return True
+
+    def planes(self, element: TensorType) -> int:  # noqa: ARG002
+        return 1
+
+    def encode(
+        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
+    ) -> list[StoredPlane]:
+        of = numbers_of(about.element)
+        return [encode_against(as_numbers(frame, of), as_numbers(bases[0], of), of)]
+
+    def decode(
+        self,
+        planes: Sequence[StoredPlane],
+        bases: Sequence[memoryview],
+        about: FrameShape,
+        out: memoryview,
+    ) -> None:
+        if len(planes) != 1:
+            raise CorruptError(f"{len(planes)} planes, a frame of codec delta has 1")
+        of = numbers_of(about.element)
+        decode_against(planes[0], as_numbers(bases[0], of), of, as_numbers(out, of))
+
+
+def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> StoredPlane:
+    """`frame` by its distances from `base`, or as it is where that is smaller."""
+    if not frame.size:
+        return StoredPlane(PlaneCodec.RAW, b"")
+    tokens, counts = BEST.scan(frame, base, of)
+    tables, groups = tables_of(counts)
+    bits = int((groups.sum(0) * bits_of(np.arange(256, dtype=np.uint8))).sum())
+    expected = (tables.bits(groups) + bits) / 8
+    if layers_seem_better(frame, base, of, tokens, bits, tables):
+        packed = encode_layers(frame, base, of)
+        if packed.nbytes < min(expected, frame.nbytes):
+            return StoredPlane(PlaneCodec.LAYERS, packed.data)
+    if expected < frame.nbytes:
+        packed = encode_distances(frame, base, of, tokens, tables, bits)
+        if packed.nbytes < frame.nbytes:
+            return StoredPlane(PlaneCodec.DISTANCES, packed.data)
+    return StoredPlane(PlaneCodec.RAW, frame.view(np.uint8).data)
+
+
+def encode_distances(
+    frame: NDArray[Any],
+    base: NDArray[Any],
+    of: Numbers,
+    tokens: NDArray[np.uint8],
+    tables: FrequencyTables,
+    bits: int,
+) -> NDArray[np.uint8]:
+    """The plane of distances whose tokens were scanned and leave so many `bits`."""
+    coded = np.empty(0, np.uint8)
+    if not tables.certain:
+        contexts = BEST.contexts(base, of, tables.groups)
+        coded = rans.BEST.pack(tokens, contexts, tables.frequencies, lanes_for(frame.size))
+    head = join_buffers(_HEAD.pack(coded.size), encode_tables(tables), coded)
+    packed = np.empty(head.size + (bits + 7) // 8 + SLACK_BYTES, np.uint8)
+    packed[: head.size] = head
+    BEST.pack_bits(frame, base, of, tokens, packed[head.size :])
+    return packed[:-SLACK_BYTES]
+
+
+def decode_against(stored: StoredPlane, base: NDArray[Any], of: Numbers, out: NDArray[Any]) -> None:
+    """Fill `out` with what `encode_against` encoded.
+
+    Raises:
+        CorruptError: the plane does not decode to exactly so many numbers.
+        UnsupportedError: a plane codec that this version does not know.
+    """
+    data = np.frombuffer(stored.data, np.uint8)
+    if stored.codec == PlaneCodec.DISTANCES:
+        if not BEST.decode(data, base, of, out):
+            decode_in_steps(data, base, of, out)
+    elif stored.codec == PlaneCodec.LAYERS:
+        decode_layers(data, base, of, out)
+    elif stored.codec == PlaneCodec.RAW:
+        if data.size != out.nbytes:
+            raise CorruptError(f"raw plane: expected {out.nbytes} bytes, found {data.size}")
+        out.view(np.uint8)[...] = data
+    else:
+        raise unknown_plane(stored.codec)
+
+
+def decode_in_steps(
+    data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
+) -> None:
+    """Fill `out` with the numbers of a plane of distances: what C does in one go, and errors.
+
+    Raises:
+        CorruptError: the plane does not decode to exactly so many numbers.
+    """
+    if data.size < _HEAD.size:
+        raise CorruptError(f"distances: {data.size} bytes are no plane")
+    (coded_bytes,) = _HEAD.unpack_from(data.data)
+    tables, used = decode_tables(data[_HEAD.size :])
+    begin = _HEAD.size + used
+    if coded_bytes > data.size - begin:
+        raise CorruptError("distances: the plane ends inside its tokens")
+    contexts = BEST.contexts(base, of, tables.groups)
+    tokens = np.empty(out.size, np.uint8)
+    coded = data[begin : begin + coded_bytes]
+    if not coded.size and tables.certain:
+        np.take(tables.frequencies.argmax(1).astype(np.uint8), contexts, out=tokens)
+    elif not rans.BEST.unpack(coded, contexts, tables.frequencies, lanes_for(out.size), tokens):
+        raise CorruptError(f"distances: {coded.size} bytes do not decode to {out.size} tokens")
+    if not apply(tokens, data[begin + coded_bytes :], base, of, out):
+        raise CorruptError("distances: tokens and bits do not belong together")
+
+
+class RowDelta:
+    """Against one base of the same type and size, of which most rows are the same."""
+
+    name: Final = "rows"
+    number: Final = 5
+    bases: Final = 1
+
+    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
+        """Tensors of several rows, each of whole numbers."""
+        if len(shape) < 2 or shape[0] < 2:
+            return False
+        row_bytes = element.bytes_of(shape) // shape[0]
+        whole = row_bytes * shape[0] == element.bytes_of(shape)
+        return whole and row_bytes > 0 and row_bytes % numbers_of(element).size == 0
+
+    def planes(self, element: TensorType) -> int:  # noqa: ARG002
+        return 2
+
+    def encode(
+        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
+    ) -> list[StoredPlane]:
+        of = numbers_of(about.element)
+        numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
+        rows, spread = _rows(about, of)
+        moved = np.zeros(rows, np.bool_)
+        moved[spread[numbers != base]] = True
+        which = moved[spread]
+        bitmap = np.packbits(moved, bitorder="little")
+        return [pack_plane(bitmap), encode_against(numbers[which], base[which], of)]
+
+    def decode(
+        self,
+        planes: Sequence[StoredPlane],
+        bases: Sequence[memoryview],
+        about: FrameShape,
+        out: memoryview,
+    ) -> None:
+        of = numbers_of(about.element)
+        rows, spread = _rows(about, of)
+        if len(planes) != 2:
+            raise CorruptError(f"{len(planes)} planes, a frame of codec rows has 2")
+        bitmap = raw_view(planes[0], (rows + 7) // 8)
+        if rows % 8 and bitmap[-1] >> rows % 8:
+            raise CorruptError("rows: bits after the last row are set")
+        which = np.unpackbits(bitmap, count=rows, bitorder="little").view(np.bool_)[spread]
+        numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
+        moved = np.empty(np.count_nonzero(which), of.dtype)
+        decode_against(planes[1], base[which], of, moved)
+        numbers[...] = base
+        numbers[which] = moved
+
+
+def _rows(about: FrameShape, of: Numbers) -> tuple[int, NDArray[Any]]:
+    """How many rows have a part in the frame, and the row of each of its numbers."""
+    if about.row_bytes <= 0 or about.row_bytes % of.size or about.first_byte % of.size:
+        raise CorruptError(
+            f"codec rows: {about.row_bytes} bytes are no row of {about.element.name}"
+        )
+    row = about.row_bytes // of.size
+    skipped = about.first_byte // of.size % row
+    count = about.size_bytes // of.size
+    spread = np.arange(skipped, skipped + count) // row
+    return (skipped + count + row - 1) // row, spread
+
+
+class RowGrid(NamedTuple):
+    """A frame as rows: of the first one `skipped` numbers lie before it, the last may be cut."""
+
+    rows: int
+    columns: int
+    skipped: int
+    numbers: int
+
+    @property
+    def whole(self) -> range:
+        """Rows that lie in the frame from their first number to their last."""
+        return range(
+            -(-self.skipped // self.columns), (self.skipped + self.numbers) // self.columns
+        )
+
+    def whole_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Their numbers, ``(rows, columns)``; a view."""
+        start = self.whole.start * self.columns - self.skipped
+        count = max(0, len(self.whole)) * self.columns
+        return numbers[start : start + count].reshape(-1, self.columns)
+
+    @property
+    def stops(self) -> NDArray[np.intp]:
+        """Where in the frame each row ends."""
+        stops = np.arange(1, self.rows + 1) * self.columns - self.skipped
+        return np.minimum(stops, self.numbers)
+
+    def numbers_in(self, moved: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Of each number, whether its row is among those."""
+        return np.repeat(moved, np.diff(self.stops, prepend=0))
+
+    def moved(self, alike: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Rows of which at most half of the numbers are alike."""
+        stops = self.stops
+        found = np.add.reduceat(alike, np.concatenate([[0], stops[:-1]]), dtype=np.intp)
+        few: NDArray[np.bool_] = 2 * found <= np.diff(stops, prepend=0)
+        return few
+
+
+def row_grid(about: FrameShape, of: Numbers, codec: str) -> RowGrid:
+    """The rows of a frame. Raises CorruptError, which names `codec`, where there are none."""
+    if about.row_bytes <= 0 or about.row_bytes % of.size or about.first_byte % of.size:
+        raise CorruptError(
+            f"codec {codec}: {about.row_bytes} bytes are no row of {about.element.name}"
+        )
+    columns, count = about.row_bytes // of.size, about.size_bytes // of.size
+    skipped = about.first_byte // of.size % columns
+    return RowGrid(-(-(skipped + count) // columns), columns, skipped, count)

@@ -1,0 +1,365 @@
+"""Plane codecs: byte planes stored raw, constant, by zstd or by rANS with frequency tables.
+
+A plane is a run of bytes whose length the decoder knows beforehand. A plane codec is a small
+number that stands in packs and never changes its meaning. Nothing is stored larger than it is.
+
+Each context has frequencies of its own; contexts that are alike share them, for a table takes
+room. Contexts are ordered (exponents are), so only neighbours are brought together, and a group is
+stored as where it begins.
+
+Source:
+    docs/spec/model.md, section "Codecs".
+    docs/spec/model.md, section "Coder".
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import zstandard
+
+from tensorrepo.formats.native import rans
+from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
+from tensorrepo.repo.errors import CorruptError, UnsupportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.repo.ids import Buffer
+
+
+CONTEXTS: Final = 256
+MAX_GROUPS: Final = 16  # a decoder's tables of so many stay in cache
+_MOST_COMPARED: Final = 48
+_RAREST: Final = 4096  # contexts with a smaller share than one in so many
+_WORTH_A_TABLE: Final = 256  # symbols
+_UNITS: Final = 256  # parts of a bit that costs are counted in: whole numbers, the same everywhere
+_SYMBOL_COST: Final = 10 * _UNITS  # of one more frequency in a table
+
+
+class FrequencyTables(NamedTuple):
+    """Frequencies of each group of contexts.
+
+    Attributes:
+        groups: the group of each of the 256 contexts, ascending.
+        frequencies: ``(groups, 256)``, each row adds up to TABLE.
+    """
+
+    groups: NDArray[np.uint8]
+    frequencies: NDArray[np.uint16]
+
+    @property
+    def certain(self) -> bool:
+        """Whether there is one symbol only in each group: nothing else need be stored."""
+        return bool((self.frequencies.max(1) == TABLE).all())
+
+    def bits(self, counts: NDArray[Any]) -> float:
+        """Bits that symbols take which are counted per group."""
+        widths = np.maximum(self.frequencies, 1).astype(np.float64)
+        return float((counts * (TABLE_BITS - np.log2(widths))).sum())
+
+
+def tables_of(counts: NDArray[Any]) -> tuple[FrequencyTables, NDArray[np.int64]]:
+    """Tables for symbols counted per context, and their counts per group.
+
+    Args:
+        counts: ``(contexts, 256)`` with 1 or 256 contexts; something is counted.
+    """
+    used, known = np.flatnonzero(counts.any(1)), np.flatnonzero(counts.any(0))
+    starts, rows = _few(used, counts[np.ix_(used, known)].astype(np.int64))
+    first, rows = _brought_together(starts.tolist(), list(rows))
+    groups = np.zeros(CONTEXTS, np.uint8)
+    groups[first[1:]] = 1
+    counted = np.zeros((len(rows), SYMBOLS), np.int64)
+    counted[:, known] = rows
+    return FrequencyTables(np.cumsum(groups, dtype=np.uint8), _frequencies(counted)), counted
+
+
+def _few(
+    starts: NDArray[np.intp], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Neighbours that are rare are merged without a look, and where contexts are many."""
+    total = int(rows.sum())
+    for most in (min(_RAREST, 1 + total // _WORTH_A_TABLE), _MOST_COMPARED):
+        if len(rows) > most or most > _MOST_COMPARED:
+            place = (np.cumsum(rows.sum(1)) - 1) * most // total
+            first = np.flatnonzero(np.diff(place, prepend=-1))
+            starts, rows = starts[first], np.add.reduceat(rows, first)
+    return starts, rows
+
+
+def _brought_together(
+    starts: list[int], rows: list[NDArray[np.int64]]
+) -> tuple[list[int], NDArray[np.int64]]:
+    """The two neighbours that save most merged while they save, or are too many."""
+    costs = _costs(np.stack(rows)).tolist()
+    merged = [one + other for one, other in pairwise(rows)]
+    joint = _costs(np.stack(merged)).tolist() if merged else []
+    saved = [costs[at] + costs[at + 1] - cost for at, cost in enumerate(joint)]
+    while saved and (max(saved) > 0 or len(rows) > MAX_GROUPS):
+        at = saved.index(max(saved))
+        rows[at], costs[at] = merged[at], costs[at] + costs[at + 1] - saved[at]
+        for each in (starts, rows, costs):
+            del each[at + 1]
+        del merged[at], saved[at]
+        pairs = range(max(at - 1, 0), min(at + 1, len(merged)))
+        for pair in pairs:
+            merged[pair] = rows[pair] + rows[pair + 1]
+        joint = _costs(np.stack(merged[pairs.start : pairs.stop])).tolist() if pairs else []
+        for pair, cost in zip(pairs, joint, strict=True):
+            saved[pair] = costs[pair] + costs[pair + 1] - cost
+    return starts, np.stack(rows)
+
+
+def _costs(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What symbols and table take, for each row of counts, in parts of a bit."""
+    entropies = _weighted(rows.sum(-1)) - _weighted(rows).sum(-1)
+    found: NDArray[np.int64] = entropies + np.count_nonzero(rows, -1) * _SYMBOL_COST
+    return found
+
+
+def _weighted(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    bits = counts * np.log2(np.maximum(counts, 1)) * _UNITS
+    return np.rint(bits).astype(np.int64)
+
+
+def _frequencies(counts: NDArray[np.int64]) -> NDArray[np.uint16]:
+    """Counts of each group scaled to add up to TABLE; what was counted keeps at least 1."""
+    totals = counts.sum(1, keepdims=True)
+    scaled = (counts * TABLE + totals // 2) // totals
+    scaled[(counts > 0) & (scaled == 0)] = 1
+    for row, excess in zip(scaled, (scaled.sum(1) - TABLE).tolist(), strict=True):
+        left = excess
+        while left:
+            largest = int(row.argmax())
+            # Not all from one: it may be hardly larger than others.
+            taken = min(left, int(row[largest]) // 4) if left > 0 else left
+            row[largest] -= taken
+            left -= taken
+    found: NDArray[np.uint16] = scaled.astype(np.uint16)
+    return found
+
+
+# ------------------------------------------------------------------------------ stored
+# groups - 1 | where each group but the first begins | for each group first symbol, symbols - 1 |
+# 12 bits for each frequency but a group's last
+
+
+def encode_tables(tables: FrequencyTables) -> bytes:
+    """What `decode_tables` reads."""
+    starts = np.flatnonzero(np.diff(tables.groups)) + 1
+    known = tables.frequencies > 0
+    first = known.argmax(1)
+    last = SYMBOLS - 1 - known[:, ::-1].argmax(1)
+    spans = np.stack([first, last - first], 1).astype(np.uint8)
+    head = bytes([len(first) - 1]) + starts.astype(np.uint8).tobytes() + spans.tobytes()
+    values = tables.frequencies[_within(first, last)]
+    return head + _pack_pairs(values)
+
+
+def decode_tables(data: NDArray[np.uint8]) -> tuple[FrequencyTables, int]:
+    """The tables at the beginning of `data`, and the bytes that they take.
+
+    Raises:
+        CorruptError: there are none.
+    """
+    count = int(data[0]) + 1 if data.size else MAX_GROUPS + 1
+    if count > MAX_GROUPS or data.size < 3 * count:
+        raise CorruptError("coded plane: it ends inside its tables, or has too many")
+    read = rans.BEST.tables(data, count)
+    if read is not None:
+        groups, frequencies, size = read
+        return FrequencyTables(groups, frequencies), size
+    return _decode_tables(data, count)
+
+
+def _decode_tables(data: NDArray[np.uint8], count: int) -> tuple[FrequencyTables, int]:
+    spans_at, at = count, 3 * count
+    spans = data[spans_at:at].reshape(count, 2).astype(np.intp)
+    last = spans.sum(1)
+    if last.max() >= SYMBOLS:
+        raise CorruptError("coded plane: a table has more symbols than there are")
+    where = _within(spans[:, 0], last)
+    values = int(np.count_nonzero(where))
+    size = (3 * values + 1) // 2
+    if data.size < at + size:
+        raise CorruptError("coded plane: it ends inside its tables")
+    frequencies = np.zeros((count, SYMBOLS), np.uint16)
+    frequencies[where] = _unpack_pairs(data[at : at + size], values)
+    rest = TABLE - frequencies.sum(1, dtype=np.int64)
+    if (rest <= 0).any():
+        raise CorruptError(f"coded plane: frequencies that add up to more than {TABLE}")
+    frequencies[np.arange(count), last] = rest
+    return FrequencyTables(_decode_groups(data[1:count]), frequencies), at + size
+
+
+def _within(first: NDArray[np.intp], last: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which frequencies are stored, ``(groups, 256)``: the last one is what is left."""
+    symbols = np.arange(SYMBOLS)
+    found: NDArray[np.bool_] = (symbols >= first[:, None]) & (symbols < last[:, None])
+    return found
+
+
+def _pack_pairs(values: NDArray[np.uint16]) -> bytes:
+    """Two numbers of 12 bits in three bytes, the first in the lower bits."""
+    pairs = np.zeros((len(values) + 1) // 2 * 2, np.uint32)
+    pairs[: len(values)] = values
+    joined = pairs[::2] | pairs[1::2] << TABLE_BITS
+    packed = joined.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
+    return packed[: (3 * len(values) + 1) // 2]
+
+
+def _unpack_pairs(data: NDArray[np.uint8], values: int) -> NDArray[np.uint32]:
+    packed = np.zeros((values + 1) // 2 * 3, np.uint8)
+    packed[: data.size] = data
+    each = packed.reshape(-1, 3).astype(np.uint32)
+    joined = each[:, 0] | each[:, 1] << 8 | each[:, 2] << 16
+    found = np.stack([joined & TABLE - 1, joined >> TABLE_BITS], 1).reshape(-1)
+    if found[values:].any():
+        raise CorruptError("coded plane: bits after the last frequency are set")
+    return found[:values]
+
+
+def _decode_groups(starts: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if starts.size and (not starts[0] or (np.diff(starts.astype(np.intp)) <= 0).any()):
+        raise CorruptError("coded plane: groups of contexts are not ascending")
+    groups = np.zeros(CONTEXTS, np.uint8)
+    groups[starts] = 1
+    return np.cumsum(groups, dtype=np.uint8)
+
+
+LEVEL: Final = 1  # finding more matches than this makes planes larger, not smaller
+MANY_SYMBOLS: Final = 4096  # from here on MANY_LANES coders take turns
+_SAMPLE_BYTES: Final = 32 << 10
+_PAYS: Final = 0.98  # what is stored larger than this share stays raw: it decodes at once
+
+
+class PlaneCodec(IntEnum):
+    """Number of a plane codec. 2 was never given out."""
+
+    RAW = 0
+    ZSTD = 1
+    CONSTANT = 3  # one byte, which all bytes of the plane are
+    CODED = 4  # by the frequencies of its bytes
+    DISTANCES = 5  # of numbers from a base: tokens by their frequencies, and bits
+    LAYERS = 6  # of distances from a base: each byte of them by its frequencies
+
+
+class StoredPlane(NamedTuple):
+    """A plane as it is stored."""
+
+    codec: int
+    data: Buffer
+
+    @property
+    def size_bytes(self) -> int:
+        return memoryview(self.data).nbytes
+
+
+def lanes_for(symbols: int) -> int:
+    """How many coders take turns over so many symbols."""
+    return MANY_LANES if symbols >= MANY_SYMBOLS else FEW_LANES
+
+
+def pack_plane(plane: NDArray[np.uint8]) -> StoredPlane:
+    """A plane in the codec that seems to store it smallest; never larger than it is."""
+    raw = StoredPlane(PlaneCodec.RAW, plane.data)
+    if plane.size < 2:
+        return raw
+    counts = BEST.count(plane, None, 1)
+    if counts.max() == plane.size:
+        return StoredPlane(PlaneCodec.CONSTANT, plane[:1].tobytes())
+    tables, groups = tables_of(counts)
+    share = tables.bits(groups) / 8 / plane.size
+    if _repeats(plane, share):
+        packed = zstandard.ZstdCompressor(level=LEVEL).compress(plane.data)
+        if len(packed) < min(share, _PAYS) * plane.size:
+            return StoredPlane(PlaneCodec.ZSTD, packed)
+    if share > _PAYS:
+        return raw
+    coded = BEST.pack(plane, None, tables.frequencies, lanes_for(plane.size))
+    head = encode_tables(tables)
+    if len(head) + coded.size >= plane.size:
+        return raw
+    return StoredPlane(PlaneCodec.CODED, join_buffers(head, coded).data)
+
+
+def _repeats(plane: NDArray[np.uint8], share: float) -> bool:
+    """Whether zstd finds more in a sample than how frequent each byte is."""
+    middle = max(0, plane.size - _SAMPLE_BYTES) // 2
+    sample = plane[middle : middle + _SAMPLE_BYTES]
+    return len(zstandard.ZstdCompressor(level=LEVEL).compress(sample.data)) < share * sample.size
+
+
+def unpack_plane(stored: StoredPlane, out: NDArray[np.uint8]) -> None:
+    """Fill `out` with the plane.
+
+    Raises:
+        CorruptError: the bytes do not decode to exactly so many.
+        UnsupportedError: a codec that this version does not know.
+    """
+    data = np.frombuffer(stored.data, np.uint8)
+    if stored.codec == PlaneCodec.RAW:
+        _check_size(data.size, out.size, "raw")
+        out[...] = data
+    elif stored.codec == PlaneCodec.CONSTANT:
+        _check_size(data.size, 1, "constant")
+        out[...] = data[0]
+    elif stored.codec == PlaneCodec.ZSTD:
+        out[...] = np.frombuffer(unzstd(data, out.size), np.uint8)
+    elif stored.codec == PlaneCodec.CODED:
+        tables, used = decode_tables(data)
+        if not BEST.unpack(data[used:], None, tables.frequencies[:1], lanes_for(out.size), out):
+            raise CorruptError(f"coded plane: {data.size} bytes do not decode to {out.size}")
+    else:
+        raise unknown_plane(stored.codec)
+
+
+def raw_view(stored: StoredPlane, size: int) -> NDArray[np.uint8]:
+    """A plane that takes `size` bytes decoded; where it was stored raw, nothing is copied.
+
+    Raises:
+        CorruptError: the bytes do not decode to exactly so many.
+        UnsupportedError: a codec that this version does not know.
+    """
+    data = np.frombuffer(stored.data, np.uint8)
+    if stored.codec == PlaneCodec.RAW and data.size == size:
+        return data
+    out = np.empty(size, np.uint8)
+    unpack_plane(stored, out)
+    return out
+
+
+def join_buffers(*parts: Any) -> NDArray[np.uint8]:
+    """Bytes of these buffers, one after the other."""
+    return np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
+
+
+def unknown_plane(codec: int) -> UnsupportedError:
+    return UnsupportedError(f"plane codec {codec} is unknown here. Update tensorrepo.")
+
+
+def unzstd(data: NDArray[Any], raw_bytes: int) -> bytes:
+    """The `raw_bytes` bytes in one zstd frame.
+
+    Raises:
+        CorruptError: it is none, or holds another number of bytes.
+    """
+    try:
+        # The decoder allocates what the frame claims: compare that before it does.
+        claimed = zstandard.get_frame_parameters(data.data).content_size
+        if claimed != raw_bytes:
+            raise CorruptError(f"zstd plane claims {claimed} bytes, expected {raw_bytes}")
+        raw = zstandard.ZstdDecompressor().decompress(data.data, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise CorruptError(f"zstd cannot decode a plane of {data.size} bytes: {error}") from error
+    _check_size(len(raw), raw_bytes, "zstd")
+    return raw
+
+
+def _check_size(found: int, expected: int, kind: str) -> None:
+    if found != expected:
+        raise CorruptError(f"{kind} plane: expected {expected} bytes, found {found}")

@@ -1,0 +1,565 @@
+"""Predicting codecs: Adam steps, weight decay and low-rank updates of a base.
+
+A checkpoint one step after its base holds the first moments before and after the step, and they
+give the gradient. So the second moments follow, and from those the weights. What is stored is how
+far the truth is from the prediction: rounding.
+
+The prediction is computed in 64-bit floats, one operation at a time in a fixed order: addition,
+multiplication, division and square root are exact to the last bit on every machine, and powers are
+multiplied out.
+
+A prediction is computed in 64-bit floats. Subnormal numbers count as zero on every machine,
+whatever its mode, and where a prediction is no number the base's bits stand in.
+
+Weight decay shrinks also what no gradient reached, such as the embeddings of words that did not
+occur: in units of the last place by an amount that follows from a number's first digits. So a table
+of those amounts says where such rows are, and the other rows are stored as they moved.
+
+An adapter that was merged into a matrix (LoRA) added a product of two small factors to it. The
+factors need not be known: whatever is nearly of low rank gives them away. What is stored is those
+of each frame, and how far the truth is from what they predict: rounding.
+
+Factors are whole numbers of 24 bits. Their product is exact in 64-bit floats, in whatever order a
+machine adds it up, so every machine predicts the same.
+
+Source:
+    docs/spec/model.md, section "Adam".
+    docs/spec/model.md, section "Predictions".
+    docs/spec/model.md, section "Decay".
+    docs/spec/model.md, section "Low rank".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from tensorrepo.formats.model.delta.distances import (
+    RowGrid,
+    as_numbers,
+    decode_against,
+    encode_against,
+    numbers_of,
+    row_grid,
+)
+from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
+from tensorrepo.formats.native.delta_tokens import BEST
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.common.tensors import TensorType
+    from tensorrepo.formats.model.delta.frame_codec import FrameShape
+    from tensorrepo.formats.native.delta_tokens import Numbers
+
+
+MANTISSA_BITS: Final = {"F32": 23, "BF16": 7, "F16": 10}
+"""Types that are predicted, and their bits below the exponent."""
+
+
+def widened(bits: NDArray[Any], name: str) -> NDArray[np.float64]:
+    """The numbers of type `name` with these bits."""
+    bits = _normal(bits, name)
+    if name == "BF16":
+        bits = bits.astype("<u4") << np.uint32(16)
+    found: NDArray[np.float64] = bits.view("<f2" if name == "F16" else "<f4").astype(np.float64)
+    return found
+
+
+def narrowed(found: NDArray[np.float64], base: NDArray[Any], name: str) -> NDArray[Any]:
+    """Rounded to the nearest, ties to even, as bits; the base's where there is no number."""
+    if name == "BF16":
+        single = found.astype("<f4").view("<u4")
+        half = np.uint32(0x7FFF) + (single >> np.uint32(16) & np.uint32(1))
+        bits = (single + half >> np.uint32(16)).astype("<u2")
+    else:
+        bits = found.astype("<f2" if name == "F16" else "<f4").view(base.dtype)
+    bits, unknown = _normal(bits, name), np.isnan(found)
+    return np.where(unknown, base, bits) if unknown.any() else bits
+
+
+def _normal(bits: NDArray[Any], name: str) -> NDArray[Any]:
+    """Subnormal numbers as zeros of their sign."""
+    top = 1 << 8 * bits.itemsize - 1
+    exponent = bits.dtype.type(top - (1 << MANTISSA_BITS[name]))
+    below = (bits & exponent) == 0
+    return np.where(below, bits & bits.dtype.type(top), bits) if below.any() else bits
+
+
+Role = Literal["second-moment", "weight"]
+_ROLES: Final[tuple[Role, ...]] = ("second-moment", "weight")
+_PARAMS = Struct("<BBHIddddd")  # role, decoupled decay, reserved 0, step, rate, betas, eps, decay
+assert _PARAMS.size == 48, "docs/spec/model.md promises 48 bytes of parameters"
+MOST_STEPS: Final = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class AdamParams:
+    """One step of Adam or AdamW, and which of its results is predicted.
+
+    Attributes:
+        role: "second-moment" from bases (v, m, new m), or "weight" from bases (w, new m, new v).
+        step: the number of the step, 1 for the first.
+        rate: learning rate of this step.
+        betas: of both moments.
+        eps: added to the denominator.
+        decay: of the weights.
+        decoupled: whether the decay is AdamW's.
+    """
+
+    role: Role
+    step: int
+    rate: float
+    betas: tuple[float, float]
+    eps: float
+    decay: float
+    decoupled: bool
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.step < MOST_STEPS or self.role not in _ROLES:
+            raise InvalidInputError(f"Adam's step {self.step} for {self.role!r:.40}")
+
+    def pack(self) -> bytes:
+        role = _ROLES.index(self.role)
+        numbers = self.rate, *self.betas, self.eps, self.decay
+        return _PARAMS.pack(role, self.decoupled, 0, self.step, *numbers)
+
+
+def unpack_params(params: bytes) -> AdamParams:
+    """The parameters of a member.
+
+    Raises:
+        CorruptError: they are none.
+        UnsupportedError: they predict something that this version does not know.
+    """
+    if len(params) != _PARAMS.size:
+        raise CorruptError(f"codec adam: {len(params)} bytes of parameters, not {_PARAMS.size}")
+    role, decoupled, reserved, step, rate, one, two, eps, decay = _PARAMS.unpack(params)
+    if role >= len(_ROLES) or decoupled > 1 or reserved:
+        raise UnsupportedError(f"codec adam: prediction {role} is unknown here. Update tensorrepo.")
+    if not step:
+        raise CorruptError("codec adam: steps count from 1")
+    return AdamParams(_ROLES[role], step, rate, (one, two), eps, decay, bool(decoupled))
+
+
+class Adam:
+    """Against three bases: see `AdamParams.role`; its packed form is the member's parameters."""
+
+    name: Final = "adam"
+    number: Final = 6
+    bases: Final = 3
+
+    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
+        return element.name in MANTISSA_BITS
+
+    def planes(self, element: TensorType) -> int:  # noqa: ARG002
+        return 1
+
+    def encode(
+        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
+    ) -> list[StoredPlane]:
+        of = numbers_of(about.element)
+        return [encode_against(as_numbers(frame, of), predict(bases, about), of)]
+
+    def decode(
+        self,
+        planes: Sequence[StoredPlane],
+        bases: Sequence[memoryview],
+        about: FrameShape,
+        out: memoryview,
+    ) -> None:
+        if len(planes) != 1:
+            raise CorruptError(f"{len(planes)} planes, a frame of codec adam has 1")
+        of = numbers_of(about.element)
+        decode_against(planes[0], predict(bases, about), of, as_numbers(out, of))
+
+
+def predict(bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
+    """The bits that Adam's step would give."""
+    params, name = unpack_params(about.params), about.element.name
+    if name not in MANTISSA_BITS:
+        raise CorruptError(f"codec adam: for type {name}")
+    with np.errstate(all="ignore"):
+        of = numbers_of(about.element)
+        one, two, three = (widened(as_numbers(base, of), name) for base in bases)
+        step = _second_moment if params.role == _ROLES[0] else _weight
+        found = step(one, two, three, params)
+        return narrowed(found, as_numbers(bases[0], of), name)
+
+
+def _second_moment(
+    old: NDArray[np.float64],
+    first: NDArray[np.float64],
+    new_first: NDArray[np.float64],
+    params: AdamParams,
+) -> NDArray[np.float64]:
+    one, two = params.betas
+    gradient = new_first - first * one
+    gradient /= 1.0 - one
+    gradient *= gradient
+    gradient *= 1.0 - two
+    old *= two
+    old += gradient
+    return old
+
+
+def _weight(
+    old: NDArray[np.float64],
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+    params: AdamParams,
+) -> NDArray[np.float64]:
+    one, two = (_power(beta, params.step) for beta in params.betas)
+    np.sqrt(second, out=second)
+    second /= sqrt(max(1.0 - two, 0.0)) or 1.0
+    second += params.eps
+    first /= second
+    first *= params.rate / ((1.0 - one) or 1.0)
+    if params.decoupled:
+        old *= 1.0 - params.rate * params.decay
+    old -= first
+    return old
+
+
+def _power(base: float, exponent: int) -> float:
+    """By multiplications alone: libraries differ in the last bit of `pow`."""
+    found = 1.0
+    while exponent:
+        if exponent & 1:
+            found *= base
+        base *= base
+        exponent >>= 1
+    return found
+
+
+_CLASSES: Final = 256  # by the eight bits below the exponent
+_BELOW: Final = {"F32": 15, "F64": 44}  # bits below those
+_FARTHEST: Final = 2047  # a distance that is counted
+_COUNTED: Final = 1 << 16  # numbers that the table is made from
+_PROBED: Final = 1 << 13  # numbers that tell whether it is worth trying
+_PROMISING: Final = 0.15  # of them
+
+
+class Decay:
+    """Against one base of the same type and size, of which most rows moved alike."""
+
+    name: Final = "decay"
+    number: Final = 8
+    bases: Final = 1
+
+    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
+        """Tensors of several rows: in types of fewer digits a decay is lost in rounding."""
+        return element.name in _BELOW and len(shape) > 1 and element.bytes_of(shape) > 0
+
+    def planes(self, element: TensorType) -> int:  # noqa: ARG002
+        return 4
+
+    def seems_better(
+        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
+    ) -> bool:
+        """Whether many of some numbers moved, and by what is frequent in their class."""
+        of, name = numbers_of(about.element), about.element.name
+        numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
+        counts = _counted(numbers, base, of, name, _PROBED)
+        return bool(counts[:, 1:].max(1).sum() > _PROMISING * min(numbers.size, _PROBED))
+
+    def encode(
+        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
+    ) -> list[StoredPlane]:
+        of = numbers_of(about.element)
+        numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
+        table = _table(numbers, base, of, about.element.name)
+        predicted = _predicted(base, table, of, about.element.name)
+        rows = row_grid(about, of, "decay")
+        moved = rows.moved(numbers == predicted)
+        bitmap, which = np.packbits(moved, bitorder="little"), rows.numbers_in(moved)
+        return [
+            pack_plane(table.view(np.uint8)),
+            pack_plane(bitmap),
+            encode_against(numbers[~which], predicted[~which], of),
+            encode_against(numbers[which], base[which], of),
+        ]
+
+    def decode(
+        self,
+        planes: Sequence[StoredPlane],
+        bases: Sequence[memoryview],
+        about: FrameShape,
+        out: memoryview,
+    ) -> None:
+        of, name = numbers_of(about.element), about.element.name
+        if len(planes) != 4:
+            raise CorruptError(f"{len(planes)} planes, a frame of codec decay has 4")
+        if name not in _BELOW:
+            raise CorruptError(f"codec decay: for type {name}")
+        table = np.frombuffer(raw_view(planes[0], 2 * _CLASSES).tobytes(), "<u2")
+        if table.max() > _FARTHEST:
+            raise CorruptError(f"decay: a table with a distance of {table.max()}")
+        rows = row_grid(about, of, "decay")
+        bitmap = raw_view(planes[1], (rows.rows + 7) // 8)
+        if rows.rows % 8 and bitmap[-1] >> rows.rows % 8:
+            raise CorruptError("decay: bits after the last row are set")
+        moved_rows = np.unpackbits(bitmap, count=rows.rows, bitorder="little").view(np.bool_)
+        which = rows.numbers_in(moved_rows)
+        numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
+        for moved, plane in ((False, planes[2]), (True, planes[3])):
+            chosen = which if moved else ~which
+            some = base[chosen]
+            under = some if moved else _predicted(some, table, of, name)
+            part = np.empty(some.size, of.dtype)
+            decode_against(plane, under, of, part)
+            numbers[chosen] = part
+
+
+def _classes(base: NDArray[Any], name: str) -> NDArray[np.uint8]:
+    found: NDArray[np.uint8] = (base >> base.dtype.type(_BELOW[name])).astype(np.uint8)
+    return found
+
+
+def _predicted(
+    base: NDArray[Any], table: NDArray[np.uint16], of: Numbers, name: str
+) -> NDArray[Any]:
+    """The numbers as far from the base as the table says for each."""
+    return BEST.restore(table.astype(of.dtype)[_classes(base, name)], base, of)
+
+
+def _table(numbers: NDArray[Any], base: NDArray[Any], of: Numbers, name: str) -> NDArray[np.uint16]:
+    """The distance that is most frequent in each class, the least of several."""
+    found: NDArray[np.uint16] = _counted(numbers, base, of, name, _COUNTED).argmax(1).astype("<u2")
+    return found
+
+
+def _counted(
+    numbers: NDArray[Any], base: NDArray[Any], of: Numbers, name: str, most: int
+) -> NDArray[np.intp]:
+    """How frequent each near distance is in each class, of `most` numbers about."""
+    step = max(1, numbers.size // most)
+    some, some_base = (np.ascontiguousarray(one[::step]) for one in (numbers, base))
+    moved = np.minimum(BEST.differ(some, some_base, of), of.dtype.type(_FARTHEST + 1))
+    places = _classes(some_base, name) * np.intp(_FARTHEST + 2) + moved.astype(np.intp)
+    counts = np.bincount(places, minlength=_CLASSES * (_FARTHEST + 2))
+    return counts.reshape(_CLASSES, -1)[:, :-1]
+
+
+_HEAD = Struct("<BBh")  # rank, reserved 0, bits that the product is shifted right by
+assert _HEAD.size == 4, "docs/spec/model.md promises 4 bytes before the factors"
+MAX_RANK: Final = 64
+_MOST_SHIFT: Final = 300  # so that no product is subnormal
+_FACTOR_BYTES: Final = 3
+_LARGEST: Final = (1 << 23) - 1
+_AT_ONCE: Final = 1 << 14  # numbers that are predicted together: what is computed stays in cache
+_PROBED_ROWS: Final = 72  # rows and columns that tell whether it is worth trying
+_LEAST_WHOLE: Final = 8
+_SPARE: Final = 8  # directions that are looked for beyond those expected
+_NOISE: Final = 1.5  # of rounding, in units of the numbers' precision, with something to spare
+
+
+class _Factors(NamedTuple):
+    """Whole numbers, ``(rows, rank)`` and ``(rank, columns)``: 2^shift times the difference."""
+
+    left: NDArray[np.float64]
+    right: NDArray[np.float64]
+    shift: int
+
+
+class LowRank:
+    """Against one base of the same type and size, from which it differs by a product."""
+
+    name: Final = "low-rank"
+    number: Final = 7
+    bases: Final = 1
+
+    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
+        """Matrices of floats, and whatever has more dimensions."""
+        return element.name in MANTISSA_BITS and len(shape) > 1 and element.bytes_of(shape) > 0
+
+    def planes(self, element: TensorType) -> int:  # noqa: ARG002
+        return 3
+
+    def seems_better(
+        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
+    ) -> bool:
+        """Whether a few rows and columns say that the difference is of low rank."""
+        of, name = numbers_of(about.element), about.element.name
+        grid = row_grid(about, of, "low-rank")
+        new, old = (grid.whole_of(as_numbers(one, of)) for one in (frame, bases[0]))
+        return _probed_rank(new, old, name) > 0
+
+    def encode(
+        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
+    ) -> list[StoredPlane]:
+        of, name = numbers_of(about.element), about.element.name
+        grid = row_grid(about, of, "low-rank")
+        numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
+        factors = _factors(numbers, base, grid, name)
+        head = _HEAD.pack(factors.left.shape[1], 0, factors.shift)
+        return [
+            StoredPlane(PlaneCodec.RAW, head),
+            pack_plane(_stored(factors)),
+            encode_against(numbers, _low_rank_prediction(base, factors, grid, name), of),
+        ]
+
+    def decode(
+        self,
+        planes: Sequence[StoredPlane],
+        bases: Sequence[memoryview],
+        about: FrameShape,
+        out: memoryview,
+    ) -> None:
+        if len(planes) != 3:
+            raise CorruptError(f"{len(planes)} planes, a frame of codec low-rank has 3")
+        of, name = numbers_of(about.element), about.element.name
+        if name not in MANTISSA_BITS:
+            raise CorruptError(f"codec low-rank: for type {name}")
+        grid, base = row_grid(about, of, "low-rank"), as_numbers(bases[0], of)
+        factors = _loaded(planes, grid, about.size_bytes)
+        decode_against(
+            planes[2], _low_rank_prediction(base, factors, grid, name), of, as_numbers(out, of)
+        )
+
+
+def _low_rank_prediction(
+    base: NDArray[Any], factors: _Factors, grid: RowGrid, name: str
+) -> NDArray[Any]:
+    """The bits that base and product add up to."""
+    if not factors.left.shape[1]:
+        return base
+    found, step = np.empty_like(base), max(1, _AT_ONCE // grid.columns)
+    with np.errstate(all="ignore"):
+        for row in range(0, grid.rows, step):
+            start = max(0, row * grid.columns - grid.skipped)
+            stop = min(grid.numbers, (row + step) * grid.columns - grid.skipped)
+            product = (factors.left[row : row + step] @ factors.right).reshape(-1)
+            skipped = start + grid.skipped - row * grid.columns
+            moved = product[skipped : skipped + stop - start]
+            moved *= 2.0**-factors.shift
+            part = base[start:stop]
+            moved += widened(part, name)
+            found[start:stop] = narrowed(moved, part, name)
+    return found
+
+
+# ------------------------------------------------------------------------------ stored
+
+
+def _stored(factors: _Factors) -> NDArray[np.uint8]:
+    """Both factors, each number in three bytes."""
+    both = np.concatenate([factors.left.reshape(-1), factors.right.reshape(-1)])
+    wide = both.astype("<i4").view(np.uint8).reshape(-1, 4)
+    return np.ascontiguousarray(wide[:, :_FACTOR_BYTES]).reshape(-1)
+
+
+def _loaded(planes: Sequence[StoredPlane], grid: RowGrid, frame_bytes: int) -> _Factors:
+    rank, reserved, shift = _HEAD.unpack(raw_view(planes[0], _HEAD.size).tobytes())
+    size = rank * (grid.rows + grid.columns) * _FACTOR_BYTES
+    if reserved or rank > MAX_RANK or abs(shift) > _MOST_SHIFT or size > frame_bytes:
+        raise CorruptError(f"codec low-rank: rank {rank}, shift {shift} for {frame_bytes} bytes")
+    data = raw_view(planes[1], size).reshape(-1, _FACTOR_BYTES)
+    wide = np.zeros((len(data), 4), np.uint8)
+    wide[:, 1:] = data
+    both = (wide.view("<i4")[:, 0] >> 8).astype(np.float64)
+    cut = rank * grid.rows
+    return _Factors(
+        both[:cut].reshape(grid.rows, rank), both[cut:].reshape(rank, grid.columns), shift
+    )
+
+
+# ------------------------------------------------------------------------------ found
+
+
+def _none(grid: RowGrid) -> _Factors:
+    return _Factors(np.zeros((grid.rows, 0)), np.zeros((0, grid.columns)), 0)
+
+
+def _factors(numbers: NDArray[Any], base: NDArray[Any], grid: RowGrid, name: str) -> _Factors:
+    """Factors whose product is the difference but for rounding; of rank 0 where there are none."""
+    new, old = grid.whole_of(numbers), grid.whole_of(base)
+    expected = _probed_rank(new, old, name)
+    moved = widened(new, name) - widened(old, name) if expected else np.zeros(0)
+    if not expected or not np.isfinite(moved).all():
+        return _none(grid)
+    right = _directions(moved, expected, _noise(old, name))
+    size = len(right) * (grid.rows + grid.columns) * _FACTOR_BYTES
+    if not len(right) or len(right) > MAX_RANK or size > numbers.nbytes:
+        return _none(grid)
+    left = np.zeros((grid.rows, len(right)))
+    left[grid.whole.start : grid.whole.stop] = moved @ right.T
+    for row in {0, grid.rows - 1} - set(grid.whole):
+        left[row] = _cut_row(row, numbers, base, right, grid, name)
+    return _whole_numbers(left, right) or _none(grid)
+
+
+def _probed_rank(new: NDArray[Any], old: NDArray[Any], name: str) -> int:
+    """The rank of the difference as a few rows and columns show it; 0: no low one."""
+    if min(new.shape) < _LEAST_WHOLE:
+        return 0
+    rows, columns = (
+        np.linspace(0, size - 1, min(size, _PROBED_ROWS)).astype(int) for size in new.shape
+    )
+    some, some_old = (one[np.ix_(rows, columns)] for one in (new, old))
+    with np.errstate(all="ignore"):
+        moved = widened(some, name) - widened(some_old, name)
+    if not np.isfinite(moved).all():
+        return 0
+    found = _count_above(np.linalg.svd(moved, compute_uv=False), moved, _noise(some_old, name))
+    return found if found <= min(moved.shape) * 2 // 3 else 0
+
+
+def _noise(old: NDArray[Any], name: str) -> float:
+    """How far rounding moves a number, about."""
+    some = widened(old[:: max(1, len(old) // _PROBED_ROWS)], name)
+    return _NOISE * 2.0 ** -MANTISSA_BITS[name] * float(np.sqrt(np.mean(some * some))) / 4
+
+
+def _count_above(values: NDArray[Any], moved: NDArray[Any], noise: float) -> int:
+    """Singular values that are larger than those of noise alone."""
+    rows, columns = moved.shape
+    return int(np.count_nonzero(values > noise * (rows**0.5 + columns**0.5)))
+
+
+def _directions(moved: NDArray[np.float64], expected: int, noise: float) -> NDArray[np.float64]:
+    """The few directions that all rows lie along, ``(rank, columns)``, orthonormal."""
+    rows, columns = moved.shape
+    tried = min(expected + _SPARE, rows, columns)
+    mixed = moved @ np.random.default_rng(0).standard_normal((columns, tried))
+    seen = np.linalg.qr(mixed)[0].T @ moved
+    _, values, directions = np.linalg.svd(seen, full_matrices=False)
+    return directions[: _count_above(values, moved, noise)]
+
+
+def _cut_row(
+    row: int,
+    numbers: NDArray[Any],
+    base: NDArray[Any],
+    right: NDArray[np.float64],
+    grid: RowGrid,
+    name: str,
+) -> NDArray[np.float64]:
+    """How far the part of a row that lies in the frame moved along each direction."""
+    start = max(0, row * grid.columns - grid.skipped)
+    stop = min(grid.numbers, (row + 1) * grid.columns - grid.skipped)
+    moved = widened(numbers[start:stop], name) - widened(base[start:stop], name)
+    first = (start + grid.skipped) % grid.columns
+    if not np.isfinite(moved).all():
+        return np.zeros(len(right))
+    along = right[:, first : first + stop - start].T
+    return np.asarray(np.linalg.lstsq(along, moved, rcond=1e-6)[0], np.float64)
+
+
+def _whole_numbers(left: NDArray[np.float64], right: NDArray[np.float64]) -> _Factors | None:
+    """Both factors in as many bits as there are; None where their product is out of range."""
+    largest = [float(np.abs(one).max()) for one in (left, right)]
+    if not all(0 < one < np.inf for one in largest):
+        return None
+    shifts = [int(np.floor(np.log2(_LARGEST / one))) for one in largest]
+    if abs(sum(shifts)) > _MOST_SHIFT:
+        return None
+    both = [np.rint(one * 2.0**shift) for one, shift in zip((left, right), shifts, strict=True)]
+    return _Factors(both[0], both[1], sum(shifts))

@@ -1,0 +1,1 @@
+"""Stored layouts of models: manifest, placement, packs, frames."""

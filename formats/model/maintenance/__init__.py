@@ -1,0 +1,1 @@
+"""Maintenance of stored models: usage, similarity, repacking."""

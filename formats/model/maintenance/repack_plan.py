@@ -1,0 +1,494 @@
+"""Repack plan: bases and codecs that take least space within a bound on read cost.
+
+A tensor has options: whole, or against other tensors, each with the bytes that it takes and what
+reading it costs beside reading its bases. Reading a model may cost at most `alpha` times as much as
+reading it whole. The problem is NP-hard; two greedy algorithms are run, and the better plan taken:
+one grows a tree that stays within the limits, the other repairs the smallest tree until it is.
+
+A plan is a pure function of the problem: nothing is read or measured here.
+
+Samples are really encoded, and really decoded: the cost of a read is the bytes that come from the
+store, and the time that decoding takes as the bytes that the store would have sent meanwhile.
+
+Source:
+    Miao, Li, Davis, Deshpande: ModelHub, ICDE 2017, "parameter archival storage": PAS-PT, PAS-MT.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tensorrepo.formats.model.delta.base_choice import WrittenBase
+from tensorrepo.formats.model.delta.registry import CODECS
+from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS
+from tensorrepo.formats.model.layout.fingerprints import frame_bytes
+from tensorrepo.formats.model.layout.placement import TAG_BYTES, PackEntry
+from tensorrepo.formats.model.write.encoding import (
+    LEAST_BYTES,
+    SAMPLE_ELEMENTS,
+    EncodingChoice,
+    TensorPart,
+    read_chunks,
+    shares,
+    ways_with_base,
+    ways_without_base,
+)
+from tensorrepo.formats.model.write.packing import Location
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import DIGEST_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor
+
+    from tensorrepo.formats.model.maintenance.inventory import Inventory
+    from tensorrepo.formats.model.write.encoding import TensorChunk
+
+
+OptionChoice = tuple[int, ...]  # for each tensor the number of its option
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOption:
+    """One way to store a tensor.
+
+    Attributes:
+        bases: numbers of the tensors that it is encoded against, each once; none: it is whole.
+        stored_bytes: what it takes.
+        cost: of reading it when its bases are there already, in bytes.
+    """
+
+    bases: tuple[int, ...]
+    stored_bytes: int
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepackProblem:
+    """Tensors, the options of each, and the models that they belong to.
+
+    Attributes:
+        options: of each tensor; one at least is whole.
+        models: numbers of the tensors of each, as often as they are read.
+        alpha: how many times what a model costs to read whole it may cost.
+        depth: how many bases a read may pass through.
+    """
+
+    options: tuple[tuple[StorageOption, ...], ...]
+    models: tuple[tuple[int, ...], ...]
+    alpha: Fraction
+    depth: int
+
+    def __post_init__(self) -> None:
+        if self.alpha < 1:
+            raise InvalidInputError(f"alpha {float(self.alpha)}: expected 1 or more")
+        if self.depth < 0:
+            raise InvalidInputError(f"depth {self.depth}: expected 0 or more")
+        if any(all(option.bases for option in options) for options in self.options):
+            raise InvalidInputError("a tensor cannot be stored whole")
+
+    def whole(self, tensor: int) -> int:
+        """The whole option of a tensor that is cheapest to read."""
+        options = self.options[tensor]
+        alone = [number for number, option in enumerate(options) if not option.bases]
+        return min(alone, key=lambda number: (options[number].cost, options[number].stored_bytes))
+
+    def limits(self) -> tuple[int, ...]:
+        """What reading each model may cost."""
+        cost = [options[self.whole(at)].cost for at, options in enumerate(self.options)]
+        return tuple(int(self.alpha * sum(cost[at] for at in model)) for model in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class RepackPlan:
+    """What was chosen; `found_by` is "grown", "repaired" or "present"."""
+
+    choice: OptionChoice
+    stored_bytes: int
+    costs: tuple[int, ...]  # of each model
+    found_by: str
+
+
+def make_plan(problem: RepackProblem, present: OptionChoice | None = None) -> RepackPlan:
+    """A plan within all limits.
+
+    `present` is how tensors are stored now: within the limits, the plan takes no more.
+    """
+    limits = problem.limits()
+    trees = {"grown": _grow(problem, limits), "repaired": _repair(problem, limits)}
+    if present is not None and (tree := _tree_of(problem, present)) and not tree.excess(limits):
+        trees["present"] = tree
+    for tree in trees.values():
+        _improve(tree, limits)
+    found_by, best = min(trees.items(), key=lambda one: one[1].stored_bytes())
+    return RepackPlan(tuple(best.chosen), best.stored_bytes(), tuple(best.totals), found_by)
+
+
+class _Tree:
+    """Options that were chosen, and what reads cost by them. At first every tensor is whole."""
+
+    def __init__(self, problem: RepackProblem) -> None:
+        self.problem = problem
+        self.chosen = [problem.whole(at) for at in range(len(problem.options))]
+        self.cost = [self.option(at).cost for at in range(len(self.chosen))]
+        self.depth = [0] * len(self.chosen)
+        self.children: list[dict[int, None]] = [{} for _ in self.chosen]
+        self.reads: list[Counter[int]] = [Counter() for _ in self.chosen]
+        for number, model in enumerate(problem.models):
+            for at in model:
+                self.reads[at][number] += 1
+        self.totals = [sum(self.cost[at] for at in model) for model in problem.models]
+
+    def option(self, at: int) -> StorageOption:
+        return self.problem.options[at][self.chosen[at]]
+
+    def stored_bytes(self) -> int:
+        return sum(self.option(at).stored_bytes for at in range(len(self.chosen)))
+
+    def excess(self, limits: tuple[int, ...]) -> int:
+        """By how much all models together are over their limits."""
+        return sum(max(0, total - limit) for total, limit in zip(self.totals, limits, strict=True))
+
+    def below(self, at: int) -> dict[int, int]:
+        """A tensor and all that are read through it, and through how many ways, bases first."""
+        found, pending = {at}, [at]
+        while pending:
+            fresh = self.children[pending.pop()].keys() - found
+            found |= fresh
+            pending += fresh
+        ways = {at: 1}
+        for one in sorted(found - {at}, key=lambda one: (self.depth[one], one)):
+            ways[one] = sum(ways.get(base, 0) for base in self.option(one).bases)
+        return ways
+
+    def effect(self, at: int, number: int) -> Mapping[int, int] | None:
+        """By how much models change when a tensor is stored otherwise; None: it cannot be so."""
+        option, ways = self.problem.options[at][number], self.below(at)
+        if any(base in ways for base in option.bases):
+            return None
+        deeper = self._depth_on(option) - self.depth[at]
+        if max(self.depth[one] for one in ways) + deeper > self.problem.depth:
+            return None
+        more = self._cost_of(option) - self.cost[at]
+        changed: Counter[int] = Counter()
+        for one, times in ways.items():
+            for model, reads in self.reads[one].items():
+                changed[model] += more * times * reads
+        return changed
+
+    def choose(self, at: int, number: int) -> None:
+        """Store a tensor otherwise; `effect` allowed it."""
+        for base in self.option(at).bases:
+            self.children[base].pop(at, None)
+        self.chosen[at] = number
+        for base in self.option(at).bases:
+            self.children[base][at] = None
+        more = self._cost_of(self.option(at)) - self.cost[at]
+        ways = self.below(at)
+        for one, times in ways.items():
+            self.cost[one] += more * times
+            for model, reads in self.reads[one].items():
+                self.totals[model] += more * times * reads
+        # A base may be the deepest of several: depths follow in the order of the old ones.
+        for one in ways:
+            self.depth[one] = self._depth_on(self.option(one))
+
+    def _cost_of(self, option: StorageOption) -> int:
+        return option.cost + sum(self.cost[base] for base in option.bases)
+
+    def _depth_on(self, option: StorageOption) -> int:
+        return 1 + max((self.depth[base] for base in option.bases), default=-1)
+
+
+def _fits(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> bool:
+    """Whether no model that is within its limit would be over it."""
+    effect = tree.effect(at, number)
+    return effect is not None and all(
+        more <= 0 or tree.totals[model] + more <= limits[model] for model, more in effect.items()
+    )
+
+
+def _grow(problem: RepackProblem, limits: tuple[int, ...] | None) -> _Tree:
+    """Tensors join the tree by the smallest option that keeps all models within their limits.
+
+    Those that have not joined count as whole: each can still be stored so. None: no limits.
+    """
+    tree, joined = _Tree(problem), [False] * len(problem.options)
+    room = limits if limits is not None else (_unlimited(problem),) * len(problem.models)
+    resting = _by_base(problem)
+    heap = [
+        (option.stored_bytes, at, number)
+        for at, options in enumerate(problem.options)
+        for number, option in enumerate(options)
+        if not option.bases
+    ]
+    heapify(heap)
+    while heap:
+        _, at, number = heappop(heap)
+        if joined[at] or not _fits(tree, room, at, number):
+            continue
+        tree.choose(at, number)
+        joined[at] = True
+        for other, its in resting[at]:
+            option = problem.options[other][its]
+            if not joined[other] and all(joined[base] for base in option.bases):
+                heappush(heap, (option.stored_bytes, other, its))
+    return tree
+
+
+def _unlimited(problem: RepackProblem) -> int:
+    """More than any read can cost."""
+    most = sum(max(option.cost for option in options) for options in problem.options)
+    widest = max((len(one.bases) for options in problem.options for one in options), default=1)
+    reads = max((len(model) for model in problem.models), default=1)
+    limit: int = (most + 1) * (reads + 1) * (widest + 1) ** (problem.depth + 1)
+    return limit
+
+
+def _by_base(problem: RepackProblem) -> list[list[tuple[int, int]]]:
+    """For each tensor the options, (tensor, number), that it is a base of."""
+    found: list[list[tuple[int, int]]] = [[] for _ in problem.options]
+    for at, options in enumerate(problem.options):
+        for number, option in enumerate(options):
+            for base in option.bases:
+                found[base].append((at, number))
+    return found
+
+
+def _repair(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
+    """The smallest tree, in which what gains most for a byte is exchanged until limits hold.
+
+    Ends: a model over its limit has a tensor that is read through bases at more than its whole
+    cost, and storing that whole gains.
+    """
+    tree = _grow(problem, None)
+    _improve(tree, (_unlimited(problem),) * len(problem.models))
+    while tree.excess(limits):
+        over = [total - limit for total, limit in zip(tree.totals, limits, strict=True)]
+        _bring_within(tree, limits, over.index(max(over)))
+    return tree
+
+
+def _bring_within(tree: _Tree, limits: tuple[int, ...], model: int) -> None:
+    """Exchange tensors of a model, and their bases, until reading it costs no more than it may.
+
+    An exchange mostly leaves what others gain as it was, or makes it less: each is looked at again
+    when it is the best, and not all of them after each exchange.
+    """
+    heap = [(-gain, at, number) for at, number, gain in _gains(tree, limits, model)]
+    heapify(heap)
+    while heap and tree.totals[model] > limits[model]:
+        _, at, number = heappop(heap)
+        gain = _gain(tree, limits, at, number)
+        if gain > 0 and heap and -gain > heap[0][0]:
+            heappush(heap, (-gain, at, number))
+        elif gain > 0:
+            tree.choose(at, number)
+
+
+def _gains(tree: _Tree, limits: tuple[int, ...], model: int) -> Iterator[tuple[int, int, Fraction]]:
+    """What a model can exchange, (tensor, option), and how much each byte for it gains."""
+    for at in _read_by(tree, model):
+        for number in range(len(tree.problem.options[at])):
+            gain = _gain(tree, limits, at, number)
+            if gain > 0:
+                yield at, number, gain
+
+
+def _gain(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> Fraction:
+    """How much less all models together would be over their limits, for each byte more."""
+    effect = tree.effect(at, number) if number != tree.chosen[at] else None
+    if not effect:
+        return Fraction(0)
+    gain = sum(
+        max(0, tree.totals[model] - limits[model])
+        - max(0, tree.totals[model] + more - limits[model])
+        for model, more in effect.items()
+    )
+    more_bytes = tree.problem.options[at][number].stored_bytes - tree.option(at).stored_bytes
+    return Fraction(gain, max(1, more_bytes))
+
+
+def _read_by(tree: _Tree, model: int) -> list[int]:
+    """The tensors of a model, and the bases that they are read through."""
+    found = set(tree.problem.models[model])
+    pending = list(found)
+    while pending:
+        fresh = set(tree.option(pending.pop()).bases) - found
+        found |= fresh
+        pending += fresh
+    return sorted(found)
+
+
+def _improve(tree: _Tree, limits: tuple[int, ...]) -> None:
+    """Exchange options for smaller ones as long as one fits. Ends: bytes only become fewer."""
+    changed = True
+    while changed:
+        changed = False
+        for at, options in enumerate(tree.problem.options):
+            smaller = sorted(
+                (option.stored_bytes, number)
+                for number, option in enumerate(options)
+                if option.stored_bytes < tree.option(at).stored_bytes
+            )
+            found = next((one for _, one in smaller if _fits(tree, limits, at, one)), None)
+            if found is not None:
+                tree.choose(at, found)
+                changed = True
+
+
+def _tree_of(problem: RepackProblem, choice: OptionChoice) -> _Tree | None:
+    """The tree of a choice; None when it has a circle or is too deep."""
+    tree, waiting = _Tree(problem), dict(enumerate(choice))
+    settled: set[int] = set()
+    while waiting:
+        ready = [
+            at
+            for at, number in waiting.items()
+            if settled.issuperset(problem.options[at][number].bases)
+        ]
+        if not ready or any(tree.effect(at, waiting[at]) is None for at in ready):
+            return None
+        for at in ready:
+            tree.choose(at, waiting.pop(at))
+        settled.update(ready)
+    return tree
+
+
+CANDIDATES: Final = 3  # bases that are tried for a tensor
+STORE_BYTES_PER_SECOND: Final = 200e6  # what time is turned into bytes by
+SAMPLED_FRAMES: Final = 8
+# A base that is only tried needs no place.
+UNPLACED: Final = Location(PackEntry(bytes(DIGEST_BYTES), 0, 0, bytes(TAG_BYTES)), 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An option of the plan, and what it stands for.
+
+    `codec` None: as it is. `bases` are those of the option as the codec takes them, which may be
+    one of them twice.
+    """
+
+    option: StorageOption
+    codec: str | None
+    bases: tuple[int, ...] = ()
+    params: bytes = b""
+
+
+@dataclass(slots=True)
+class Scale:
+    """Measures options of tensors. `clock` gives seconds of work done."""
+
+    stock: Inventory
+    pool: Executor
+    clock: Callable[[], float]
+    _seconds: dict[str, float] = field(default_factory=dict)  # by codec, to decode one byte
+
+    def options(self, number: int, candidates: list[int]) -> tuple[Measured, ...]:
+        """The ways to store one tensor: as it is, and by the smallest codec for each base."""
+        size = self.stock.tensors[number].size_bytes
+        plain = Measured(StorageOption((), size, size), None)
+        if size < LEAST_BYTES:
+            return (plain,)
+        chunk = self._chunk(number)
+        found = [plain]
+        for base in (None, *candidates):
+            ways = ways_without_base(chunk) if base is None else self._against(chunk, base)
+            best = min(shares(chunk, ways), key=lambda one: one[0], default=None)
+            if best is not None and best[0] < 1:
+                bases = () if base is None else (base,)
+                found.append(self._measured(chunk, int(best[0] * size), best[1], bases))
+        return (*found, *self._predicted(chunk, number))
+
+    def _chunk(self, number: int) -> TensorChunk:
+        """The first frames of a tensor."""
+        reader, holding = self.stock.reader(number), self.stock.tensors[number]
+        stop = min(holding.size_bytes, SAMPLED_FRAMES * frame_bytes(reader.type))
+        (chunk,) = read_chunks([TensorPart(holding.name, reader, 0, stop)], self.pool)
+        return chunk
+
+    def _against(self, chunk: TensorChunk, base: int) -> list[EncodingChoice]:
+        return ways_with_base(chunk, WrittenBase(self.stock.reader(base), UNPLACED), base)
+
+    def _predicted(self, chunk: TensorChunk, number: int) -> Iterator[Measured]:
+        """As it is stored now, where that is by a codec of several bases that are here."""
+        holding, known = self.stock.tensors[number], self.stock.numbers
+        codec = CODECS.get(holding.codec)
+        if codec is None or codec.bases < 2 or any(base not in known for base in holding.bases):
+            return
+        bases = tuple(known[base] for base in holding.bases)
+        readers = tuple(WrittenBase(self.stock.reader(base), UNPLACED) for base in bases)
+        way = EncodingChoice(codec, readers, holding.params)
+        yield self._measured(chunk, holding.stored_bytes, way, bases)
+
+    def _measured(
+        self, chunk: TensorChunk, stored_bytes: int, way: EncodingChoice, bases: tuple[int, ...]
+    ) -> Measured:
+        if way.codec.name not in self._seconds:
+            self._seconds[way.codec.name] = self._decoding(chunk, way)
+        size = chunk.part.reader.type.bytes_of(tuple(chunk.part.reader.shape))
+        seconds = self._seconds[way.codec.name] * size
+        cost = stored_bytes + int(seconds * STORE_BYTES_PER_SECOND)
+        option = StorageOption(tuple(sorted(set(bases))), stored_bytes, cost)
+        return Measured(option, way.codec.name, bases, way.params)
+
+    def _decoding(self, chunk: TensorChunk, way: EncodingChoice) -> float:
+        """Seconds that decoding a byte takes, of a sample from the first frame."""
+        reader, about = chunk.part.reader, chunk.about(0)
+        unit = reader.type.block_bytes
+        size = min(about.size_bytes, SAMPLE_ELEMENTS * unit)
+        part = about._replace(size_bytes=size, params=way.params)
+        bases = [base.frame(0, about)[:size] for base in way.bases]
+        planes = way.codec.encode(chunk.frame(0)[:size], bases, part)
+        if planes is None:
+            return 0.0
+        out = np.empty(size, np.uint8).data
+        way.codec.decode(planes, bases, part, out)  # tables and kernels are loaded now
+        began = self.clock()
+        way.codec.decode(planes, bases, part, out)
+        return (self.clock() - began) / size
+
+
+def likely_bases(stock: Inventory) -> list[list[int]]:
+    """For each tensor those that are tried as its bases: its present one, then the nearest."""
+    groups: dict[object, list[int]] = defaultdict(list)
+    for number, holding in enumerate(stock.tensors):
+        groups[holding.kind].append(number)
+    found: list[list[int]] = [[] for _ in stock.tensors]
+    for kind, numbers in groups.items():
+        for number, near in zip(numbers, _nearest(stock, numbers), strict=True):
+            bases = stock.tensors[number].bases
+            present = [stock.numbers[base] for base in bases if base in stock.numbers]
+            fit = [one for one in present if stock.tensors[one].kind == kind]
+            found[number] = list(dict.fromkeys([*fit, *near]))[:CANDIDATES]
+    return found
+
+
+def _nearest(stock: Inventory, numbers: Sequence[int]) -> Iterator[list[int]]:
+    """For each of these tensors the others whose signatures differ least.
+
+    Of equal ones, such as tensors without signatures, those that were taken stock of next to it.
+    """
+    few = min(CANDIDATES, len(numbers) - 1)
+    known = [stock.tensors[number].signature for number in numbers]
+    signed = np.array([one is not None for one in known])
+    words = np.zeros((len(numbers), SIGNATURE_ITEMS), np.uint16)
+    for row, one in zip(words, known, strict=True):
+        if one is not None:
+            row[:] = one
+    wide, places = words.view(np.uint64), np.arange(len(numbers))
+    for at in range(len(numbers)):
+        far = np.abs(places - at)
+        if signed[at]:
+            bits = np.bitwise_count(wide ^ wide[at]).sum(1, dtype=np.int64)
+            far += len(numbers) * np.where(signed, bits, 0)
+        far[at] = np.iinfo(far.dtype).max
+        nearest = np.argpartition(far, few)[:few]
+        yield [numbers[one] for one in nearest[np.argsort(far[nearest])].tolist()]

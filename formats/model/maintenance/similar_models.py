@@ -1,0 +1,152 @@
+"""Similar models: by signatures, and by the bases that tensors were encoded against.
+
+Signatures stand in the directories of packs. No tensor is read but some of models whose tensors are
+all too small to have one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.model.delta.base_choice import BaseModel, open_base, rank
+from tensorrepo.formats.model.delta.similarity import ALIKE_BITS
+from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprint
+from tensorrepo.formats.model.layout.manifest import piece_name
+from tensorrepo.formats.model.read.frames import PiecedTensor
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.repo.ids import digest_from_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tensorrepo.formats.common.tensors import TensorReader
+    from tensorrepo.formats.model.layout.placement import ChosenBase
+    from tensorrepo.formats.model.maintenance.usage import Reached
+    from tensorrepo.formats.model.stored_model import StoredModel
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.repo.objects.envelope import ObjectSource
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """How like one model is.
+
+    Attributes:
+        model: the other one.
+        bits: of 16, how many differ per element between the largest tensors of both, by estimate.
+        same_architecture: whether all names, types and shapes are equal.
+        base: why tensors were encoded against it ("declared", "similar", "repack"); None: none is.
+    """
+
+    model: Reached
+    bits: float
+    same_architecture: bool
+    base: str | None
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether a delta against it is worth a trial."""
+        return self.bits <= ALIKE_BITS
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "digest": self.model.digest,
+            "names": [f"{ref}:{path}" for ref, path in self.model.names],
+            "bits": self.bits,
+            "alike": self.is_alike,
+            "same_architecture": self.same_architecture,
+            "base": self.base,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Similarity:
+    """The models that are like one, the nearest first, and the bases it was encoded against.
+
+    `bases` may be gone since, and are then in no ranking. Models that share less than half of the
+    bytes' names, types and shapes, or have no tensor that can be compared, are `unlike`.
+    """
+
+    bases: tuple[ChosenBase, ...]
+    ranking: tuple[Likeness, ...]
+    unlike: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "bases": [
+                {
+                    "digest": digest_from_bytes(base.model),
+                    "why": base.why,
+                    "tensors": base.tensors,
+                    "bits": base.bits,
+                }
+                for base in self.bases
+            ],
+            "ranking": [one.to_json() for one in self.ranking],
+            "unlike": self.unlike,
+        }
+
+
+def similar_models(
+    objects: ObjectSource,
+    entry: Entry,
+    models: Sequence[Reached],
+    progress: Callable[[int], None] | None = None,
+) -> Similarity:
+    """The models that are like the one at `entry`, of those given.
+
+    One is looked at at a time. `progress` is called with the number of models looked at.
+
+    Raises:
+        CorruptError, NotFoundError, UnsupportedError: the model itself cannot be read. Others that
+            cannot be are not alike.
+    """
+    model = open_model(objects, entry)
+    own = open_base(objects, entry, "similar", cache_bytes=0)
+    signatures = {} if own is None else _signatures(own)
+    tensors = dict(piece_readers(model))
+    bases = () if own is None else own.placement.chosen
+    found, others = [], [one for one in models if one.digest != entry.digest]
+    for done, other in enumerate(others, 1):
+        candidate = open_base(objects, other.entries[0], "similar", cache_bytes=0)
+        ranked = [] if candidate is None else rank([candidate], tensors, signatures)
+        found += [_likeness(model, other, bits, bases) for bits, _ in ranked]
+        if progress is not None:
+            progress(done)
+    found.sort(key=lambda one: (one.bits, one.model.digest))
+    return Similarity(bases, tuple(found), len(others) - len(found))
+
+
+def _likeness(
+    model: StoredModel, other: Reached, bits: float, bases: Sequence[ChosenBase]
+) -> Likeness:
+    theirs = open_model(model.objects, other.entries[0])
+    same = _architecture(model) == _architecture(theirs)
+    why = {digest_from_bytes(base.model): base.why for base in bases}
+    return Likeness(other, bits, same, why.get(other.digest))
+
+
+def _architecture(model: StoredModel) -> str:
+    return architecture_fingerprint(model.spec(name) for name in model)
+
+
+def piece_readers(model: StoredModel) -> Iterator[tuple[str, TensorReader]]:
+    """Readers of tensors, of several pieces those of each, by the names that bases have."""
+    for entry in model.manifest.tensors:
+        reader = model.tensor(entry.name)
+        if not isinstance(reader, PiecedTensor):
+            yield entry.name, reader
+            continue
+        for offset, part in reader.parts:
+            yield piece_name(entry.name, entry.shape, offset, part.shape), part
+
+
+def _signatures(model: BaseModel) -> dict[str, object]:
+    """The signatures of a model's own tensors; None for those without."""
+    found: dict[str, object] = {}
+    for name, (_, _, print_) in model.tensors().items():
+        members = model.stored.get(print_ or b"", ())
+        known = model.members.directory(members[0].pack).signatures if members else {}
+        found[name] = known.get(members[0].member) if members else None
+    return found

@@ -1,0 +1,1 @@
+"""Models made of models: blended, merged three ways, assembled, adapted."""

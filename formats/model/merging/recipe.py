@@ -1,0 +1,143 @@
+"""Merge recipes: how a model was made of others, so that it can be made again.
+
+A recipe is JSON in the model's metadata. It names parents by digest, and every setting: making it
+again gives the same bits, on every machine.
+
+Source:
+    docs/spec/model.md, section "Recipes".
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensorrepo.formats.model.layout.manifest import Manifest
+
+KEY: Final = "recipe"
+METHODS: Final = ("average", "slerp", "task-arithmetic", "ties")
+ADAPTER: Final = "adapter"  # no blend: the parents are adapters, which are put into the base
+WITH_BASE: Final = ("task-arithmetic", "ties", ADAPTER)
+VERSION: Final = 1
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A blend of models.
+
+    Attributes:
+        method: one of `METHODS`, or `ADAPTER`.
+        parents: digests, in order.
+        base: digest of what the parents were tuned from; of the methods that need one.
+        weights: one for each parent. "average" divides by their sum; "slerp" takes two, whose
+            ratio is the place on the arc.
+        density: of "ties": the share of each tensor's changes that is kept, the largest ones.
+        scale: of the methods with a base: what the joint change is multiplied by.
+        strict: all models have the same tensors; else tensors that differ are the first parent's.
+    """
+
+    method: str
+    parents: tuple[str, ...]
+    base: str | None = None
+    weights: tuple[float, ...] = ()
+    density: float = 0.2
+    scale: float = 1.0
+    strict: bool = True
+    version: int = VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return {**found, "parents": list(self.parents), "weights": list(self.weights)}
+
+
+def make_recipe(
+    method: str,
+    parents: tuple[str, ...],
+    *,
+    base: str | None = None,
+    weights: tuple[float, ...] | None = None,
+    density: float = 0.2,
+    scale: float = 1.0,
+    strict: bool = True,
+) -> Recipe:
+    """A recipe with its defaults: equal weights, which sum to 1 where they are shares.
+
+    Raises:
+        InvalidInputError: settings that no method has, or that do not fit together.
+    """
+    if weights is None:
+        each = 1.0 if method in WITH_BASE else 1 / max(len(parents), 1)
+        weights = (each,) * len(parents)
+    recipe = Recipe(
+        method=method,
+        parents=parents,
+        base=base,
+        weights=tuple(float(weight) for weight in weights),
+        density=float(density),
+        scale=float(scale),
+        strict=strict,
+    )
+    _check(recipe)
+    return recipe
+
+
+def recipe_of(manifest: Manifest) -> Recipe | None:
+    """The recipe that a model was blended by, None when it was not.
+
+    Raises:
+        CorruptError: something else stands in its place.
+    """
+    found = manifest.metadata.get(KEY)
+    if not isinstance(found, dict) or "method" not in found:
+        return None
+    try:
+        recipe = msgspec.convert(found, Recipe)
+        _check(recipe)
+    except (msgspec.ValidationError, InvalidInputError) as error:
+        raise CorruptError(f"the recipe in the model's metadata: {error}") from error
+    return recipe
+
+
+def with_recipe(metadata: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata with a recipe in it, in place of an older one."""
+    return {**metadata, KEY: dict(recipe)}
+
+
+def _check(recipe: Recipe) -> None:
+    fault = next(_faults(recipe), None)
+    if fault is not None:
+        raise InvalidInputError(f"cannot blend: {fault}")
+
+
+def _faults(recipe: Recipe) -> Any:
+    count = len(recipe.parents)
+    if recipe.method not in (*METHODS, ADAPTER):
+        known = ", ".join((*METHODS, ADAPTER))
+        yield f"there is no method {recipe.method!r:.40}, there are {known}"
+    if recipe.version != VERSION:
+        yield f"its recipe has version {recipe.version}, this tensorrepo knows {VERSION}"
+    least = 1 if recipe.method in WITH_BASE else 2
+    if recipe.method == "slerp" and count != 2:
+        yield f"slerp takes two models, got {count}"
+    elif count < least:
+        yield f"{recipe.method} takes {least} or more models, got {count}"
+    if (recipe.base is None) == (recipe.method in WITH_BASE):
+        needs = "needs a base" if recipe.base is None else "takes no base"
+        yield f"{recipe.method} {needs}: the model that the others were trained from"
+    if len(recipe.weights) != count or not all(isfinite(one) for one in recipe.weights):
+        yield f"{count} models take as many finite weights, got {list(recipe.weights)}"
+    if not isfinite(sum(recipe.weights)):
+        yield f"the sum of the weights is too large: {list(recipe.weights)}"
+    shares = recipe.method in {"average", "slerp"}
+    if shares and (sum(recipe.weights) <= 0 or min(recipe.weights, default=0) < 0):
+        yield f"weights of {recipe.method} are not negative, and not all 0: {list(recipe.weights)}"
+    if not 0 < recipe.density <= 1:
+        yield f"a density is in (0, 1], got {recipe.density}"
+    if not isfinite(recipe.scale):
+        yield f"scale {recipe.scale}"

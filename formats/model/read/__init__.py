@@ -1,0 +1,1 @@
+"""Reading of tensors: planned, fetched, decoded, verified."""

@@ -1,0 +1,542 @@
+"""Readers of stored tensors: frames out of packs, each verified by its digest.
+
+A tensor is found through the placement, its members through each pack's directory, which the
+placement's tag verifies. The frame digests in the directories must hash to the fingerprint that
+the manifest names: from then on each frame is checked alone, in any order, on any thread, or many
+small ones in one call. `memberread` decodes them. A tensor of several pieces is a grid of boxes,
+each a tensor with frames of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from tensorrepo.formats.common.tensors import TensorType
+from tensorrepo.formats.model.layout.fingerprints import (
+    FRAME_CONTEXT,
+    fingerprint,
+    frame_bytes,
+    frame_digest,
+)
+from tensorrepo.formats.model.layout.manifest import TensorEntry, TensorPiece
+from tensorrepo.formats.model.layout.pack import RAW
+from tensorrepo.formats.model.layout.placement import Placement, StoredTensor
+from tensorrepo.formats.model.read.members import MemberReader, PlacedFrame, about_frame, truncate
+from tensorrepo.formats.model.read.selection import (
+    ElementIndex,
+    ElementSelection,
+    index_ranges,
+    select,
+)
+from tensorrepo.formats.native.digests import BEST
+from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Link, ObjectSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+AHEAD_FRAMES: Final = 4
+RUN_BYTES: Final = 8 << 20  # decoded bytes of the frames that are asked for together from afar
+HASHED_TOGETHER: Final = 64 << 10  # a larger frame fills all lanes alone, and is still in cache
+Fill = Callable[[], None]
+
+
+class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A tensor in a repository: a `TensorReader` of which every byte is verified.
+
+    Small ones stand in the manifest: `value`. `name` is for messages.
+    """
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    members: MemberReader
+    frames: tuple[PlacedFrame, ...]
+    value: bytes | None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.type.bytes_of(self.shape)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of its planes, without those of its bases."""
+        return sum(plane.size_bytes for placed in self.frames for plane in placed.frame.planes)
+
+    def runs(self, frames: range | None = None) -> Iterator[range]:
+        """Frames that are best read together, by one thread."""
+        wanted = range(len(self.frames)) if frames is None else frames
+        step = max(1, RUN_BYTES // frame_bytes(self.type))
+        start = wanted.start
+        while start < wanted.stop:
+            placed = self.frames[start]
+            stop = start + 1
+            if not self.members.is_local(placed):
+                last = min(placed.group_stop, start + step, wanted.stop)
+                stop = max(stop, last)
+            yield range(start, stop)
+            start = stop
+
+    def fills(
+        self, index: ElementIndex | None, out: memoryview, planes: int | None
+    ) -> Iterator[Fill]:
+        """What fills `out` with ``tensor[index]``, all of it for None; in any order, on any thread.
+
+        A part is a run of frames, fetched together, decoded into place or beside it, and verified
+        whole, also when only some of it is wanted.
+
+        Args:
+            index: selected elements.
+            out: memory for exactly those.
+            planes: number of most significant bytes of each number that are read; the others are 0.
+        """
+        chosen = None
+        if index is not None:
+            chosen = select(self.shape, index).in_blocks(self.type.block_elements)
+        if self.value is not None:
+            yield _value_fill(self.type, self.value, chosen, out, planes)
+        elif chosen is None:
+            size = frame_bytes(self.type)
+            for run in self.runs():
+                yield _run_fill(self, run, out[run.start * size : run.stop * size], planes)
+        else:
+            for run in _chosen_runs(self, chosen):
+                yield _part_fill(self, run, chosen, out, planes)
+
+    def frame_into(self, index: int, buffer: memoryview) -> None:
+        """Fill `buffer` with one frame.
+
+        Raises:
+            CorruptError: the stored bytes are not those of the tensor; names it.
+        """
+        self.run_into(range(index, index + 1), buffer)
+
+    def run_into(self, frames: range, buffer: memoryview, *, planes: int | None = None) -> None:
+        """Fill `buffer` with frames that lie in one member.
+
+        Args:
+            frames: as `runs` gives them.
+            buffer: for all of them, one after the other.
+            planes: only so many of the most significant bytes of each number; the others are 0.
+        """
+        size = frame_bytes(self.type)
+        rooms = [buffer[at : at + size] for at in range(0, buffer.nbytes, size)]
+        if planes is None:
+            self.decode_into(frames, rooms)
+            for index, room in zip(frames, rooms, strict=True):
+                self.check(index, room)
+            return
+        about = [about_frame(self.type, self.shape, index) for index in frames]
+        place = self.frames[frames.start].place
+        try:
+            self.members.truncated_into(place, frames, about, rooms, planes)
+        except (CorruptError, NotFoundError, UnsupportedError) as error:
+            raise type(error)(f"tensor {self.name!r}: {error}") from error
+
+    def decode_into(self, frames: range, rooms: Sequence[memoryview]) -> None:
+        """As `MemberReader.frames_into`, which verifies nothing; errors name the tensor."""
+        about = [about_frame(self.type, self.shape, index) for index in frames]
+        place = self.frames[frames.start].place
+        try:
+            if len(self.frames) == 1:
+                self.members.frame_into(place, about[0], rooms[0])
+            else:
+                self.members.frames_into(place, frames, about, rooms)
+        except (CorruptError, NotFoundError, UnsupportedError) as error:
+            raise type(error)(f"tensor {self.name!r}: {error}") from error
+
+    def mapped(self) -> memoryview | None:
+        """The whole tensor where it lies on a local disk, not verified and read-only, else None.
+
+        None also when it is encoded, or its frames do not lie back to back in one pack.
+        """
+        if self.value is not None:
+            return memoryview(self.value)
+        if not self.frames:
+            return None
+        first, last = self.frames[0], self.frames[-1]
+        start = first.frame.planes[0].offset
+        stop = last.frame.planes[-1].offset + last.frame.size_bytes
+        raw = all(placed.codec == RAW for placed in self.frames)
+        if not raw or first.pack != last.pack or stop - start != self.size_bytes:
+            return None
+        pack = self.members.objects.map(first.pack)
+        return None if pack is None else pack[start:stop].toreadonly()
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        """Fill `buffer` with bytes from `start_byte`: whole frames are verified for any part."""
+        if self.value is not None:
+            buffer[:] = memoryview(self.value)[start_byte : start_byte + buffer.nbytes]
+            return
+        size, at = frame_bytes(self.type), 0
+        while at < buffer.nbytes:
+            index, skip = divmod(start_byte + at, size)
+            whole_bytes = self.frames[index].frame.size_bytes
+            part = min(whole_bytes - skip, buffer.nbytes - at)
+            if part == whole_bytes:
+                self.frame_into(index, buffer[at : at + part])
+            else:
+                whole = np.empty(whole_bytes, np.uint8).data
+                self.frame_into(index, whole)
+                buffer[at : at + part] = whole[skip : skip + part]
+            at += part
+
+    def check(self, index: int, data: memoryview) -> None:
+        """Verify the bytes of one frame.
+
+        Raises:
+            CorruptError: they differ from its digest; names the tensor.
+        """
+        placed = self.frames[index]
+        found = frame_digest(data)
+        if found == placed.frame.digest:
+            return
+        self.members.blame_base(placed, about_frame(self.type, self.shape, index), self.name)
+        raise CorruptError(
+            f"tensor {self.name!r}, frame {index} (pack {placed.pack.digest:.12}, payload "
+            f"byte {placed.frame.planes[0].offset}): expected {placed.frame.digest.hex():.12}, "
+            f"found {found.hex():.12}. Run `tensorrepo doctor`; restore the pack from a copy of "
+            "the repository."
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PiecedTensor:
+    """A tensor that lies in several pieces, as ranks of a training saved it: a `TensorReader`.
+
+    `parts` are (offset, piece): boxes that lie side by side and cover it.
+    """
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    parts: tuple[tuple[tuple[int, ...], StoredFrames], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.type.bytes_of(self.shape)
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(part.stored_bytes for _, part in self.parts)
+
+    @property
+    def frames(self) -> tuple[PlacedFrame, ...]:
+        """None of its own: those of its pieces are not those of the whole."""
+        return ()
+
+    def mapped(self) -> memoryview | None:
+        """None: its bytes lie nowhere in one piece."""
+        return None
+
+    def fills(
+        self, index: ElementIndex | None, out: memoryview, planes: int | None
+    ) -> Iterator[Fill]:
+        """What fills `out` with ``tensor[index]``, all of it for None; a piece at a time."""
+        ranges = index_ranges(self.shape, () if index is None else index)
+        lengths = [len(picked) for picked in ranges]
+        if not all(lengths):
+            return
+        items = np.frombuffer(out, _item_of(self.type)).reshape(self._in_blocks(lengths))
+        for offset, part in self.parts:
+            inner, outer = [], []
+            for picked, start, size in zip(ranges, offset, part.shape, strict=True):
+                low = max(0, -(-(start - picked.start) // picked.step))
+                high = min(len(picked), -(-(start + size - picked.start) // picked.step))
+                inner.append((low, high, picked, start))
+                outer.append(slice(low, high))
+            if all(low < high for low, high, _, _ in inner):
+                local = tuple(
+                    slice(picked[low] - start, picked[high - 1] - start + 1, picked.step)
+                    for low, high, picked, start in inner
+                )
+                yield self._fill(part, local, items, tuple(outer), planes)
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        """Fill `buffer` with bytes from `start_byte`: the rows that hold them are read."""
+        if not buffer.nbytes:
+            return
+        row_bytes = self.size_bytes // self.shape[0]
+        first, stop = start_byte // row_bytes, -(-(start_byte + buffer.nbytes) // row_bytes)
+        rows = np.empty((stop - first) * row_bytes, np.uint8).data
+        for fill in self.fills(slice(first, stop), rows, None):
+            fill()
+        skip = start_byte - first * row_bytes
+        buffer[:] = rows[skip : skip + buffer.nbytes]
+
+    def chunks(self, chunk_bytes: int) -> Iterator[memoryview]:
+        """Its bytes in order, some rows at a time."""
+        row_bytes = self.size_bytes // self.shape[0]
+        step = max(1, chunk_bytes // row_bytes) * row_bytes
+        for start in range(0, self.size_bytes, step):
+            data = np.empty(min(step, self.size_bytes - start), np.uint8).data
+            self.read_into(start, data)
+            yield data
+
+    def _fill(
+        self,
+        part: StoredFrames,
+        local: tuple[slice, ...],
+        items: NDArray[Any],
+        outer: tuple[slice, ...],
+        planes: int | None,
+    ) -> Fill:
+        def fill() -> None:
+            lengths = [place.stop - place.start for place in outer]
+            shape = self._in_blocks(lengths)
+            found = np.empty(shape, items.dtype)
+            for one in part.fills(local, found.reshape(-1).view(np.uint8).data, planes):
+                one()
+            *before, last = outer
+            block = self.type.block_elements
+            places = (*before, slice(last.start // block, -(-last.stop // block)))
+            items[places] = found
+
+        return fill
+
+    def _in_blocks(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        *before, last = lengths
+        return (*before, last // self.type.block_elements)
+
+
+class FrameChecks:
+    """Frames that are verified in one call, and copied to where they belong on the way."""
+
+    def __init__(self) -> None:
+        self._frames: list[tuple[StoredFrames, int]] = []
+        self._sources: list[Any] = []
+        self._rooms: list[Any] = []
+        self._digests: list[bytes] = []
+
+    def add(self, tensor: StoredFrames, index: int, source: Any, room: Any = None) -> None:
+        """Frame `index` of `tensor` at `source`; all frames have a `room` to copy to, or none."""
+        self._frames.append((tensor, index))
+        self._sources.append(source)
+        self._digests.append(tensor.frames[index].frame.digest)
+        if room is not None:
+            self._rooms.append(room)
+
+    def finish(self) -> None:
+        """Copy and verify them.
+
+        Raises:
+            CorruptError: one differs from its digest; names its tensor.
+        """
+        start = 0
+        while start < len(self._frames):
+            rooms = self._rooms[start:] if self._rooms else None
+            digests = b"".join(self._digests[start:])
+            wrong = BEST.check(FRAME_CONTEXT, self._sources[start:], rooms, digests)
+            if wrong < 0:
+                return
+            start += wrong
+            tensor, index = self._frames[start]
+            tensor.check(index, _bytes_of(self._sources[start]))
+            # The bytes changed between two looks at them, and are right now.
+            if rooms is not None:
+                tensor.frame_into(index, _bytes_of(self._rooms[start]))
+            start += 1
+
+
+def read_together(wanted: Iterable[tuple[StoredFrames, Any, bool]]) -> None:
+    """Read whole tensors in one task, and verify small frames of all of them together.
+
+    Args:
+        wanted: (tensor, array for its bytes, whether those bytes are there already: mapped).
+    """
+    copied, in_place = FrameChecks(), FrameChecks()
+    for tensor, array, is_mapped in wanted:
+        size = frame_bytes(tensor.type)
+        if tensor.value is not None:
+            if not is_mapped:
+                _bytes_of(array)[:] = tensor.value
+            continue
+        single = len(tensor.frames) == 1
+        data = None if single else _bytes_of(array)
+        for index, placed in enumerate(tensor.frames):
+            room = array if data is None else data[index * size : (index + 1) * size]
+            if is_mapped:
+                in_place.add(tensor, index, room)
+                continue
+            source = tensor.members.mapped_frame(placed)
+            if source is not None:
+                copied.add(tensor, index, source, room)
+                continue
+            room = _bytes_of(room) if single else room
+            tensor.decode_into(range(index, index + 1), [room])
+            if room.nbytes < HASHED_TOGETHER:
+                in_place.add(tensor, index, room)
+            else:
+                tensor.check(index, room)
+    copied.finish()
+    in_place.finish()
+
+
+class PackReader:
+    """The tensors of one placement. Thread-safe."""
+
+    def __init__(
+        self, objects: ObjectSource, placement: Placement, links: Mapping[Digest, Link]
+    ) -> None:
+        self.members = MemberReader(objects, placement, links)
+        self.stored = {tensor.fingerprint: tensor for tensor in placement.tensors}
+
+    def piece(self, name: str, element: TensorType, piece: TensorPiece) -> StoredFrames:
+        """The frames of one piece of the tensor called `name`.
+
+        Raises:
+            CorruptError: the placement lacks it, or holds another tensor in its place.
+            UnsupportedError: stored by a codec that this version does not know.
+        """
+        if piece.value is not None:
+            return StoredFrames(name, element, piece.shape, self.members, (), piece.value)
+        stored = self.stored.get(piece.fingerprint or b"")
+        if stored is None:
+            raise CorruptError(f"tensor {name!r}: the placement does not say where it lies")
+        try:
+            frames = (
+                self.members.placed(stored.members[0].place)
+                if len(stored.members) == 1
+                else self._frames(stored)
+            )
+        except (CorruptError, UnsupportedError, NotFoundError) as error:
+            raise type(error)(f"tensor {name!r}: {error}") from error
+        _check_frames(name, element, piece, frames)
+        return StoredFrames(name, element, piece.shape, self.members, frames, None)
+
+    def tensor(self, entry: TensorEntry, element: TensorType) -> StoredFrames | PiecedTensor:
+        """A tensor of the manifest; see `piece`."""
+        if len(entry.pieces) == 1:
+            return self.piece(entry.name, element, entry.pieces[0])
+        parts = tuple(
+            (piece.offset, self.piece(entry.name, element, piece)) for piece in entry.pieces
+        )
+        return PiecedTensor(entry.name, element, entry.shape, parts)
+
+    def _frames(self, stored: StoredTensor) -> tuple[PlacedFrame, ...]:
+        frames: list[PlacedFrame] = []
+        for entry in stored.members:
+            placed = self.members.placed(entry.place)
+            if placed[0].index != len(frames):
+                raise CorruptError(
+                    f"member {entry.member} of pack {placed[0].pack.digest:.12} begins at frame "
+                    f"{placed[0].index}, expected {len(frames)}"
+                )
+            frames.extend(placed)
+        return tuple(frames)
+
+
+def tensor_chunks(tensor: StoredFrames | PiecedTensor, pool: Executor) -> Iterator[memoryview]:
+    """A tensor's bytes, frame by frame, while `pool` reads the next ones.
+
+    Each piece is valid until the next one is asked for.
+    """
+    if isinstance(tensor, PiecedTensor):
+        yield from tensor.chunks(RUN_BYTES)
+        return
+    if tensor.value is not None:
+        yield memoryview(tensor.value)
+        return
+    size, frames = frame_bytes(tensor.type), tensor.frames
+    rooms = np.empty((min(AHEAD_FRAMES, len(frames)), min(size, tensor.size_bytes)), np.uint8)
+    reads: list[Future[memoryview]] = []
+
+    def read(index: int) -> memoryview:
+        part: memoryview = rooms[index % len(rooms)].data[: frames[index].frame.size_bytes]
+        tensor.frame_into(index, part)
+        return part
+
+    for index in range(len(frames)):
+        # The piece before is given up: all rooms are being filled, or hold the piece in hand.
+        while len(reads) < min(index + len(rooms), len(frames)):
+            reads.append(pool.submit(read, len(reads)))
+        yield reads[index].result()
+
+
+def _check_frames(
+    name: str, element: TensorType, piece: TensorPiece, frames: tuple[PlacedFrame, ...]
+) -> None:
+    """Whether the frames are as many and as large as the tensor's, and hash to its fingerprint."""
+    size, whole = element.bytes_of(piece.shape), frame_bytes(element)
+    sizes = [placed.frame.size_bytes for placed in frames]
+    # Counted first: a shape is a claim, and a list as long as it claims is memory without bound.
+    count = max(-(-size // whole), 1)
+    if len(sizes) != count or sizes != [whole] * (count - 1) + [size - whole * (count - 1)]:
+        raise CorruptError(
+            f"tensor {name!r}: expected {count} frames and {size} bytes, found "
+            f"{len(frames)} and {sum(sizes)}"
+        )
+    digests = b"".join([placed.frame.digest for placed in frames])
+    found, named = fingerprint(element, piece.shape, digests), piece.fingerprint
+    if found != named:
+        raise CorruptError(
+            f"tensor {name!r}: expected fingerprint {(named or b'').hex():.12}, the frames "
+            f"stored for it have {found.hex():.12}"
+        )
+
+
+def _chosen_runs(tensor: StoredFrames, chosen: ElementSelection) -> Iterator[range]:
+    """Runs of the frames that hold something of a selection."""
+    touched = chosen.frames(frame_bytes(tensor.type) // tensor.type.block_bytes)
+    start = 0
+    for at in range(1, len(touched) + 1):
+        if at == len(touched) or touched[at] != touched[at - 1] + 1:
+            yield from tensor.runs(range(touched[start], touched[at - 1] + 1))
+            start = at
+
+
+def _run_fill(tensor: StoredFrames, run: range, room: memoryview, planes: int | None) -> Fill:
+    return lambda: tensor.run_into(run, room, planes=planes)
+
+
+def _part_fill(
+    tensor: StoredFrames, run: range, chosen: ElementSelection, out: memoryview, planes: int | None
+) -> Fill:
+    def fill() -> None:
+        size = frame_bytes(tensor.type)
+        whole = np.empty(min(run.stop * size, tensor.size_bytes) - run.start * size, np.uint8)
+        tensor.run_into(run, whole.data, planes=planes)
+        item = _item_of(tensor.type)
+        start = run.start * size // item.itemsize
+        chosen.copy(whole.view(item), start, np.frombuffer(out, item))
+
+    return fill
+
+
+def _value_fill(
+    element: TensorType,
+    value: bytes,
+    chosen: ElementSelection | None,
+    out: memoryview,
+    planes: int | None,
+) -> Fill:
+    def fill() -> None:
+        if chosen is None:
+            out[:] = value
+        else:
+            item = _item_of(element)
+            chosen.copy(np.frombuffer(value, item), 0, np.frombuffer(out, item))
+        if planes is not None:
+            truncate(out, element, planes)
+
+    return fill
+
+
+def _item_of(element: TensorType) -> np.dtype[Any]:
+    """An item for each block, whatever it means."""
+    size = element.block_bytes
+    return np.dtype(f"<u{size}") if size in {1, 2, 4, 8} else np.dtype((np.void, size))
+
+
+def _bytes_of(array: Any) -> memoryview:
+    if isinstance(array, memoryview):
+        return array
+    data: memoryview = array.reshape(-1).view(np.uint8).data
+    return data

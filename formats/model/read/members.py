@@ -1,0 +1,480 @@
+"""Decoding of frames from packs, through bases, local or remote.
+
+A member names its bases, and the placement lists every one of them, so a read never looks
+elsewhere. Frames that are asked for together are fetched together: their planes lie side by side.
+What is decoded here is not verified; whoever has a frame's digest does that, and a frame that was
+decoded from a wrong base is a wrong frame.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from contextlib import suppress
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from tensorrepo.formats.model.delta.frame_codec import FrameShape
+from tensorrepo.formats.model.delta.plane_codec import StoredPlane
+from tensorrepo.formats.model.delta.registry import CODECS, PLANES
+from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
+from tensorrepo.formats.model.layout.pack import (
+    RAW,
+    THIS_PACK,
+    Directory,
+    PackMember,
+    Plane,
+    StoredFrame,
+    decode_directory,
+)
+from tensorrepo.repo.errors import CorruptError, Error
+from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.objects.envelope import CheckedSpan, read_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Executor
+
+    from tensorrepo.formats.common.tensors import TensorType
+    from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
+    from tensorrepo.repo.ids import Buffer, Digest
+    from tensorrepo.repo.objects.envelope import Link, ObjectSource
+
+
+def truncate(data: memoryview, element: TensorType, planes: int) -> None:
+    """Set all but the `planes` most significant bytes of each number to 0."""
+    size = PLANES.planes(element)
+    if planes < size:
+        np.frombuffer(data, np.uint8).reshape(-1, size)[:, : size - planes] = 0
+
+
+CACHE_BYTES: Final = 64 << 20
+# A smaller frame is copied from the mapped pack: to open the file for it takes longer than that.
+_READ_BYTES: Final = 256 << 10
+MemberPlace = tuple[int, int]  # pack of the placement, member of the pack
+
+
+class PlacedFrame(msgspec.Struct, frozen=True, gc=False):
+    """One frame of a tensor, its number there, and the member that it lies in.
+
+    Frames before `group_stop` follow it in its group, or begin one: they can be read together.
+    """
+
+    index: int
+    pack: Link
+    place: MemberPlace
+    codec: str
+    frame: StoredFrame
+    group_stop: int
+
+
+def about_frame(element: TensorType, shape: tuple[int, ...], index: int) -> FrameShape:
+    """What a codec is told of frame number `index` of a tensor."""
+    size, whole = element.bytes_of(shape), frame_bytes(element)
+    first = index * whole
+    row = size // shape[0] if len(shape) > 1 and shape[0] else 0
+    return FrameShape(element, min(whole, size - first), row, first)
+
+
+class MemberReader:
+    """The members of one placement. Directories are read once each; thread-safe."""
+
+    def __init__(
+        self,
+        objects: ObjectSource,
+        placement: Placement,
+        links: Mapping[Digest, Link],
+        *,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        self.objects = objects
+        self.packs = placement.packs
+        self._links = [links[digest] for digest in placement.links()]
+        self._numbers = {entry.pack: number for number, entry in enumerate(placement.packs)}
+        self.entries: dict[MemberPlace, MemberEntry] = {
+            member.place: member for tensor in placement.tensors for member in tensor.members
+        } | {member.place: member for member in placement.bases}
+        # Two threads may read the same directory at once: both find the same.
+        self._directories: dict[int, Directory] = {}
+        self._members: dict[MemberPlace, PackMember] = {}
+        self._local: dict[int, bool] = {}
+        self._decoded = _FrameCache(cache_bytes)
+        self._kept: dict[tuple[Digest, int], Buffer] = {}
+
+    def member(self, place: MemberPlace) -> PackMember:
+        """One member, as its pack's directory describes it.
+
+        Raises:
+            CorruptError: the directory and the placement contradict each other.
+            UnsupportedError: stored by a codec that this version does not know.
+        """
+        known = self._members.get(place)
+        if known is None:
+            known = self.directory(place[0]).member(place[1])
+            self._check(place, known)
+            self._members[place] = known
+        return known
+
+    def directory(self, number: int) -> Directory:
+        """The directory of pack number `number` of the placement."""
+        known = self._directories.get(number)
+        if known is None:
+            entry, link = self.packs[number], self._links[number]
+            start, stop = entry.directory_start, entry.directory_start + entry.directory_bytes
+            data = self.objects.read_checked(link, start, stop, entry.tag)
+            known = decode_directory(data, start, f"pack {link.digest:.12}")
+            self._directories[number] = known
+        return known
+
+    def prepare(self, places: Iterable[MemberPlace], pool: Executor) -> None:
+        """Look members and all their bases up, thousands in few steps.
+
+        Directories from afar are read side by side. Nothing is raised here: `member` says what is
+        wrong with one, and its caller knows the tensor's name.
+        """
+        pending = set(places) - self._members.keys()
+        with suppress(Error):
+            if any(self.objects.map(link) is None for link in self._links):
+                numbers = {number for number, _ in self.with_bases(pending)}
+                unread = sorted(numbers - self._directories.keys())
+                list(pool.map(self._try_directory, unread))
+        asked: set[MemberPlace] = set()
+        while pending:
+            asked |= pending
+            by_pack: dict[int, list[int]] = {}
+            for number, index in sorted(pending):
+                by_pack.setdefault(number, []).append(index)
+            for number, indices in by_pack.items():
+                with suppress(Error):
+                    directory = self.directory(number)
+                    for index, member in directory.single_frame_members(indices).items():
+                        self._check((number, index), member)
+                        self._members[number, index] = member
+            pending = {
+                base for place in pending if place in self._members
+                for base in self.entries[place].bases
+            } - asked - self._members.keys()  # fmt: skip
+
+    def _try_directory(self, number: int) -> None:
+        with suppress(Error):
+            self.directory(number)
+
+    @cached_property
+    def shared(self) -> frozenset[MemberPlace]:
+        """Members that several others are encoded against: those are worth keeping decoded."""
+        named = Counter(base for entry in self.entries.values() for base in entry.bases)
+        return frozenset(place for place, times in named.items() if times > 1)
+
+    def with_bases(self, places: Iterable[MemberPlace]) -> set[MemberPlace]:
+        """Members, and all that a read of them needs."""
+        found: set[MemberPlace] = set()
+        pending = list(places)
+        while pending:
+            place = pending.pop()
+            if place not in found:
+                found.add(place)
+                pending += self.entries[place].bases
+        return found
+
+    def keep(self, places: Iterable[MemberPlace]) -> None:
+        """Fetch all that a read of members needs, in few requests, for the reads that follow.
+
+        What of it is not used stays until `forget`.
+        """
+        by_pack: dict[int, list[Plane]] = {}
+        for number, at in sorted(self.with_bases(places)):
+            if self.objects.map(self._links[number]) is not None:
+                continue  # nothing is gained on a local disk
+            frames = self.member((number, at)).frames
+            by_pack.setdefault(number, []).extend(plane for one in frames for plane in one.planes)
+        for number, planes in by_pack.items():
+            link = self._links[number]
+            for plane, data in zip(planes, self._read(link, planes), strict=True):
+                self._kept[link.digest, plane.offset] = data
+
+    def forget(self) -> None:
+        """Let go of what `keep` fetched. Reads that go on ask for it themselves."""
+        self._kept.clear()
+
+    def placed(self, place: MemberPlace) -> tuple[PlacedFrame, ...]:
+        """The frames of a member."""
+        member = self.member(place)
+        first, pack, codec = member.first_frame, self._links[place[0]], member.codec
+        if len(member.frames) == 1:
+            return (PlacedFrame(first, pack, place, codec, member.frames[0], first + 1),)
+        return tuple(
+            [
+                PlacedFrame(first + at, pack, place, codec, frame, first + member.group_stop(at))
+                for at, frame in enumerate(member.frames)
+            ]
+        )
+
+    def is_local(self, placed: PlacedFrame) -> bool:
+        """Whether its pack lies on this machine: nothing is gained by fetching frames together."""
+        number = placed.place[0]
+        known = self._local.get(number)
+        if known is None:
+            known = self._local[number] = self.objects.map(placed.pack) is not None
+        return known
+
+    def mapped_frame(self, placed: PlacedFrame) -> memoryview | None:
+        """A raw frame where it lies on this machine, not verified; None for any other."""
+        pack = self.objects.map(placed.pack) if placed.codec == RAW else None
+        if pack is None:
+            return None
+        frame = placed.frame
+        start = frame.planes[0].offset
+        data = pack[start : start + frame.size_bytes]
+        if data.nbytes != frame.size_bytes:
+            raise CorruptError(f"frame {placed.index} lies beyond pack {placed.pack.digest:.12}")
+        return data
+
+    def frames_into(
+        self,
+        place: MemberPlace,
+        frames: range,
+        about: Sequence[FrameShape],
+        rooms: Sequence[memoryview],
+        *,
+        once: bool = False,
+    ) -> None:
+        """Decode consecutive frames of one member. Nothing is verified but what is on disk.
+
+        Args:
+            place: the member.
+            frames: their numbers in the tensor.
+            about: what is known of each.
+            rooms: memory for each, exactly as large as it is.
+            once: whether the caller reads whole tensors: then decoded frames of a base are kept
+                only where several members need them.
+        """
+        member = self.member(place)
+        found = self._inside(place, member, frames, rooms)
+        link = self._links[place[0]]
+        large = rooms[0].nbytes >= _READ_BYTES
+        if member.codec == RAW and large and self.objects.map(link) is not None:
+            for frame, room in zip(found, rooms, strict=True):
+                self.objects.read_into(link, frame.planes[0].offset, room)
+            return
+        stored = self._fetch(link, [plane for frame in found for plane in frame.planes])
+        if member.codec == RAW:
+            for (_, data), room in zip(stored, rooms, strict=True):
+                room[:] = data
+            return
+        per_frame = len(found[0].planes)
+        bases = [
+            self.base_frames(base, frames, about, once=once) for base in self.entries[place].bases
+        ]
+        codec = CODECS[member.codec]
+        for at, room in enumerate(rooms):
+            codec.decode(
+                stored[at * per_frame : (at + 1) * per_frame],
+                [base[at] for base in bases],
+                about[at]._replace(params=member.params),
+                room,
+            )
+
+    def frame_into(self, place: MemberPlace, about: FrameShape, room: memoryview) -> None:
+        """Decode the one frame of a small member and of its bases, without runs and lists of them.
+
+        What `frames_into` does, in a third of the Python: models have thousands of such members.
+        """
+        member, pack = self.member(place), self.objects.map(self._links[place[0]])
+        if pack is None or len(member.frames) != 1 or member.frames[0].size_bytes != room.nbytes:
+            self.frames_into(place, range(1), [about], [room], once=True)
+            return
+        planes = [
+            StoredPlane(plane.codec, pack[plane.offset : plane.offset + plane.size_bytes])
+            for plane in member.frames[0].planes
+        ]
+        bases = [self._base_frame(base, about) for base in self.entries[place].bases]
+        if member.params != about.params:
+            about = about._replace(params=member.params)
+        CODECS[member.codec].decode(planes, bases, about, room)
+
+    def _base_frame(self, place: MemberPlace, about: FrameShape) -> memoryview:
+        member = self.member(place)
+        if member.codec == RAW or place in self.shared or len(member.frames) != 1:
+            return self.base_frames(place, range(1), [about], once=True)[0]
+        room = np.empty(about.size_bytes, np.uint8).data
+        self.frame_into(place, about, room)
+        return room
+
+    def truncated_into(
+        self,
+        place: MemberPlace,
+        frames: range,
+        about: Sequence[FrameShape],
+        rooms: Sequence[memoryview],
+        planes: int,
+    ) -> None:
+        """As `frames_into` with only the `planes` most significant bytes of each number.
+
+        Of members of codec `planes` only those are read, verified by their tags. Others are decoded
+        whole and verified, and cut short then.
+        """
+        member = self.member(place)
+        found = self._inside(place, member, frames, rooms)
+        read = max(planes, 2)  # the first plane of a float has no sign, the second one has
+        if member.codec == PLANES.name and read < len(found[0].planes):
+            taken = [plane for frame in found for plane in frame.planes[:read]]
+            stored = self._fetch(self._links[place[0]], taken, verify=True)
+            for at, room in enumerate(rooms):
+                PLANES.truncated(stored[at * read : (at + 1) * read], about[at], room)
+                truncate(room, about[at].element, planes)
+            return
+        self.frames_into(place, frames, about, rooms)
+        for index, frame, room in zip(frames, found, rooms, strict=True):
+            if frame_digest(room) != frame.digest:
+                raise CorruptError(f"frame {index} differs from its digest")
+            truncate(room, about[0].element, planes)
+
+    def blame_base(self, placed: PlacedFrame, about: FrameShape, name: str) -> None:
+        """Say which base of a frame that came out wrong is damaged, if one is.
+
+        Raises:
+            CorruptError: names the tensor `name` and the base's pack.
+        """
+        for base in self.entries[placed.place].bases:
+            member = self.member(base)
+            frame = member.frames[placed.index - member.first_frame]
+            room = np.empty(about.size_bytes, np.uint8).data
+            self.frames_into(base, range(placed.index, placed.index + 1), [about], [room])
+            if frame_digest(room) != frame.digest:
+                link = self._links[base[0]]
+                whole = PlacedFrame(placed.index, link, base, member.codec, frame, 0)
+                self.blame_base(whole, about, name)
+                raise CorruptError(
+                    f"tensor {name!r}, frame {placed.index}: its base, member {base[1]} of pack "
+                    f"{link.digest:.12}, is damaged. Run `tensorrepo doctor`; restore that pack "
+                    "from a copy of the repository."
+                )
+
+    def base_frames(
+        self, place: MemberPlace, frames: range, about: Sequence[FrameShape], *, once: bool = False
+    ) -> list[memoryview]:
+        """Frames of a base: mapped where that is possible, else from the cache, else decoded."""
+        member = self.member(place)
+        mapped = self.objects.map(self._links[place[0]]) if member.codec == RAW else None
+        sizes = [one.size_bytes for one in about]
+        if mapped is not None:
+            inside = self._inside_sizes(place, member, frames, sizes)
+            starts = [frame.planes[0].offset for frame in inside]
+            parts = [mapped[at : at + size] for at, size in zip(starts, sizes, strict=True)]
+            if [part.nbytes for part in parts] != sizes:
+                raise CorruptError(f"a base lies beyond pack {self._links[place[0]].digest:.12}")
+            return parts
+        keys = [] if once and place not in self.shared else [(*place, index) for index in frames]
+        cached = [frame for key in keys if (frame := self._decoded.get(key)) is not None]
+        if len(cached) == len(frames):
+            return cached
+        rooms = [np.empty(size, np.uint8).data for size in sizes]
+        self.frames_into(place, frames, about, rooms, once=once)
+        for key, room in zip(keys, rooms, strict=bool(keys)):
+            self._decoded.put(key, room)
+        return rooms
+
+    def _fetch(
+        self,
+        link: Link,
+        planes: Sequence[Plane],
+        *,
+        verify: bool = False,
+    ) -> list[StoredPlane]:
+        """The stored bytes of planes, which lie side by side or nearly so.
+
+        From afar they are verified before they enter a cache. From a local disk only with `verify`.
+        """
+        mapped = self.objects.map(link)
+        if mapped is None:
+            kept = [self._kept.pop((link.digest, plane.offset), None) for plane in planes]
+            whole = [data for data in kept if data is not None]
+            read = whole if len(whole) == len(planes) else self._read(link, planes)
+            return [StoredPlane(one.codec, data) for one, data in zip(planes, read, strict=True)]
+        local = [mapped[one.offset : one.offset + one.size_bytes] for one in planes]
+        if verify:
+            for plane, data in zip(planes, local, strict=True):
+                if content_tag(data) != plane.tag:
+                    raise CorruptError(
+                        f"pack {link.digest:.12}, payload byte {plane.offset}: a plane differs "
+                        "from its tag. Run `tensorrepo doctor`; restore the pack from a copy of "
+                        "the repository."
+                    )
+        return [StoredPlane(one.codec, data) for one, data in zip(planes, local, strict=True)]
+
+    def _read(self, link: Link, planes: Sequence[Plane]) -> list[Buffer]:
+        """The stored bytes of planes from afar, verified by their tags."""
+        spans = [CheckedSpan(one.offset, one.offset + one.size_bytes, one.tag) for one in planes]
+        return read_spans(self.objects, link, spans)
+
+    def _inside(
+        self, place: MemberPlace, member: PackMember, frames: range, rooms: Sequence[memoryview]
+    ) -> tuple[StoredFrame, ...]:
+        return self._inside_sizes(place, member, frames, [room.nbytes for room in rooms])
+
+    def _inside_sizes(
+        self, place: MemberPlace, member: PackMember, frames: range, sizes: Sequence[int]
+    ) -> tuple[StoredFrame, ...]:
+        """The frames asked for, which must be there and of the sizes expected."""
+        first = frames.start - member.first_frame
+        found = member.frames[first : first + len(frames)] if first >= 0 else ()
+        if [frame.size_bytes for frame in found] != list(sizes):
+            raise CorruptError(
+                f"member {place[1]} of pack {self._links[place[0]].digest:.12} does not hold "
+                f"frames {frames.start} to {frames.stop} of the tensor that it is a base of"
+            )
+        return found
+
+    def _check(self, place: MemberPlace, member: PackMember) -> None:
+        """Whether a member is what the placement says of it."""
+        entry = self.entries[place]
+        pack = self.packs[place[0]].pack
+        bases = tuple(
+            [
+                (place[0] if base.pack == THIS_PACK else self._numbers.get(base.pack, -1),
+                 base.member)
+                for base in member.bases
+            ]
+        )  # fmt: skip
+        found = member.codec, member.depth, member.stored_bytes, bases
+        expected = entry.codec, entry.depth, entry.stored_bytes, entry.bases
+        if found != expected:
+            raise CorruptError(
+                f"member {place[1]} of pack {pack.hex():.12}: the placement says {expected}, the "
+                f"pack {found}"
+            )
+        codec = CODECS.get(member.codec)
+        if codec is not None and codec.bases != len(bases):
+            raise CorruptError(
+                f"member {place[1]} of pack {pack.hex():.12}: codec {member.codec} needs "
+                f"{codec.bases} bases, found {len(bases)}"
+            )
+
+
+class _FrameCache:
+    """The decoded frames used last, within a limit of bytes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._frames: OrderedDict[tuple[int, int, int], memoryview] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: tuple[int, int, int]) -> memoryview | None:
+        with self._lock:
+            found = self._frames.get(key)
+            if found is not None:
+                self._frames.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[int, int, int], frame: memoryview) -> None:
+        with self._lock:
+            if key in self._frames:
+                return
+            self._frames[key] = frame
+            self._bytes += frame.nbytes
+            while self._bytes > self._limit_bytes:
+                self._bytes -= self._frames.popitem(last=False)[1].nbytes

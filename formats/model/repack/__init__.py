@@ -1,1 +1,0 @@
-"""Models stored anew: smaller, and no slower to read than was asked for."""

@@ -1,1 +1,0 @@
-"""What models take on disk, and which are alike."""

@@ -1,0 +1,1 @@
+"""Training states: state dicts, snapshots, chains of checkpoints."""

@@ -1,0 +1,210 @@
+"""Adam steps in a training state: moments, weights and hyperparameters of one step.
+
+Found in the state dicts of torch: an optimizer's state names both moments of each parameter by a
+number or by its name, and the parameters are tensors elsewhere in the state. What is found is a
+guess that costs nothing when it is wrong: a prediction that does not come true is not used.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.formats.common.tensors import is_torch
+from tensorrepo.formats.model.delta.base_choice import Prediction
+from tensorrepo.formats.model.delta.predictions import MOST_STEPS, AdamParams, Role
+from tensorrepo.formats.model.state.state_dict import dict_of, name_of, optimizers
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    Json = Any
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_NO_GUESS = (
+    KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, struct.error,
+    InvalidInputError,
+)  # fmt: skip
+_BUFFERS = ("running_mean", "running_var")  # of normalisation: no parameters, but shaped like them
+
+
+@dataclass(frozen=True, slots=True)
+class AdamStep:
+    """A parameter, its moments, and the step that led to them.
+
+    Attributes:
+        weight: name of the parameter's tensor; None where it was not found.
+        first: name of the first moment.
+        second: name of the second moment.
+        step: number of the step, from 1.
+        rates: learning rates that the step may have had.
+        betas: of the moments.
+        eps: added to the denominator.
+        decay: of weights.
+        decoupled: whether the decay is AdamW's.
+    """
+
+    weight: str | None
+    first: str
+    second: str
+    step: int
+    rates: tuple[float, ...]
+    betas: tuple[float, float]
+    eps: float
+    decay: float
+    decoupled: bool
+
+
+def adam_steps(
+    skeleton: Json, tensors: Mapping[str, Any], before: Json = None
+) -> tuple[AdamStep, ...]:
+    """The steps of every optimizer in a state.
+
+    Args:
+        skeleton: of `take_apart`.
+        tensors: by name.
+        before: the skeleton of the checkpoint before: a scheduler may have changed the rate since
+            the step was made.
+    """
+    earlier: dict[tuple[str, ...], Json] = {}
+    with suppress(*_NO_GUESS):
+        earlier = dict(optimizers(before, ()))
+    found: list[AdamStep] = []
+    with suppress(*_NO_GUESS):
+        for path, optimizer in optimizers(skeleton, ()):
+            # What looked like one, and is none: nothing is predicted.
+            with suppress(*_NO_GUESS):
+                found += _steps_of(optimizer, skeleton, tensors, earlier.get(path))
+    return tuple(found)
+
+
+def predictions(steps: Iterable[AdamStep]) -> dict[str, tuple[Prediction, ...]]:
+    """How moments and weights follow from the checkpoint before; see `bases.Against`."""
+    found: dict[str, tuple[Prediction, ...]] = {}
+    for step in steps:
+        # A guess may be of numbers that no member has room for.
+        with suppress(*_NO_GUESS):
+            found |= _predicted(step)
+    return found
+
+
+def _predicted(step: AdamStep) -> dict[str, tuple[Prediction, ...]]:
+    second = _params(step, "second-moment", 0.0)
+    before = step.second, step.first
+    found: dict[str, tuple[Prediction, ...]] = {
+        step.second: (Prediction("adam", second, before, (step.first,)),)
+    }
+    if step.weight is not None:
+        found[step.weight] = tuple(
+            Prediction(
+                "adam", _params(step, "weight", rate), (step.weight,), (step.first, step.second)
+            )
+            for rate in step.rates
+        )
+    return found
+
+
+def _params(step: AdamStep, role: Role, rate: float) -> bytes:
+    return AdamParams(
+        role, step.step, rate, step.betas, step.eps, step.decay, step.decoupled
+    ).pack()
+
+
+def _steps_of(
+    optimizer: Json, skeleton: Json, tensors: Mapping[str, Any], before: Json
+) -> list[AdamStep]:
+    states = {
+        key: dict_of(state) or {} for key, state in (dict_of(optimizer["state"]) or {}).items()
+    }
+    own = {name for state in states.values() for name in _tensors_in(state)}
+    free = [
+        name for name in _tensors_in(skeleton) if name not in own and not name.endswith(_BUFFERS)
+    ]
+    groups = _groups(optimizer)
+    rates_before = [group["lr"] for group in _groups(before)] if before else []
+    found = []
+    for at, group in enumerate(groups):
+        # A rate that is a tensor is known of now only.
+        rates = [one for one in rates_before[at : at + 1] if isinstance(one, float | int)]
+        numbers = dict.fromkeys([*map(float, rates), _number(group["lr"], tensors)])
+        keys = [key for key in group["params"] if key in states]
+        weights = _matched(keys, states, tensors, free)
+        free = [name for name in free if name not in weights]
+        for key, weight in zip(keys, weights, strict=True):
+            step = _adam_step(weight, states[key], group, tensors, tuple(numbers))
+            if step is not None:
+                found.append(step)
+    return found
+
+
+def _adam_step(
+    weight: str | None,
+    state: Mapping[str, Json],
+    group: Mapping[str, Json],
+    tensors: Mapping[str, Any],
+    rates: tuple[float, ...],
+) -> AdamStep | None:
+    first, second = (name_of(state.get(moment)) for moment in _MOMENTS)
+    if first is None or second is None or group.get("amsgrad"):
+        return None
+    betas = group["betas"]["$tuple"] if isinstance(group["betas"], dict) else group["betas"]
+    one, two = (_number(beta, tensors) for beta in betas)
+    step = int(_number(state["step"], tensors))
+    if not 1 <= step < MOST_STEPS:
+        return None
+    decoupled = bool(group.get("decoupled_weight_decay", False))
+    eps, decay = (_number(group[key], tensors) for key in ("eps", "weight_decay"))
+    return AdamStep(weight, first, second, step, rates, (one, two), eps, decay, decoupled)
+
+
+def _matched(
+    keys: Sequence[Json],
+    states: Mapping[Json, Mapping[str, Json]],
+    tensors: Mapping[str, Any],
+    free: Sequence[str],
+) -> list[str | None]:
+    """For each parameter the tensor that it probably is: by its name, or by order and shape."""
+    left = list(free)
+    found: list[str | None] = []
+    for key in keys:
+        moment = tensors[name_of(states[key]["exp_avg"]) or ""]
+        alike = [name for name in left if _same_form(tensors[name], moment)]
+        if isinstance(key, str):
+            alike = [name for name in alike if name == key or name.endswith(f".{key}")]
+        found.append(alike[0] if alike else None)
+        if alike:
+            # Parameters of a group come in the order of the module's.
+            left = left[left.index(alike[0]) + 1 :] if not isinstance(key, str) else left
+    return found
+
+
+def _same_form(one: Any, other: Any) -> bool:
+    return tuple(one.shape) == tuple(other.shape) and one.dtype == other.dtype
+
+
+def _groups(optimizer: Json) -> list[dict[Any, Json]]:
+    return [dict_of(group) or {} for group in optimizer["param_groups"]]
+
+
+def _tensors_in(node: Json) -> Iterator[str]:
+    """Names of the tensors below a node of a skeleton, in its order."""
+    name = name_of(node)
+    if name is not None:
+        yield name
+    elif isinstance(node, dict):
+        for item in node.values():
+            yield from _tensors_in(item)
+    elif isinstance(node, list):
+        for item in node:
+            yield from _tensors_in(item)
+
+
+def _number(node: Json, tensors: Mapping[str, Any]) -> float:
+    """A number of an optimizer, which may be a tensor of one."""
+    if isinstance(node, dict):
+        name = node.get("$scalar") or name_of(node)
+        node = tensors[str(name)]
+    return float(node.item() if is_torch(node) else node)

@@ -1,1 +1,0 @@
-"""What a running training hands over to be stored."""

@@ -1,0 +1,1 @@
+"""Writing of models: tensors become frames, frames packs."""

@@ -1,0 +1,130 @@
+"""Byte-exact files: tensors stored as tensors, the other bytes beside them.
+
+It is made once from its parts when it is stored, and compared with the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import IO, TYPE_CHECKING, Final
+
+import numpy as np
+
+from tensorrepo.formats.model.layout.manifest import Original
+from tensorrepo.formats.model.read.frames import tensor_chunks
+from tensorrepo.formats.model.write.model_source import FileStretch, content_of, open_file
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import digest_bytes
+from tensorrepo.repo.objects.envelope import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from concurrent.futures import Executor
+
+    from tensorrepo.formats.model.layout.manifest import TensorEntry
+    from tensorrepo.formats.model.read.frames import PackReader
+    from tensorrepo.formats.model.stored_model import StoredModel
+    from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
+    from tensorrepo.repo.ids import Buffer
+    from tensorrepo.repo.objects.envelope import ObjectSink
+
+_LITERAL_BYTES: Final = 8 << 20  # of a long stretch of a file that is compared at a time
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensors:
+    """The tensors of a source, as they were stored."""
+
+    packs: PackReader
+    entries: Mapping[str, TensorEntry]
+    source: ModelSource
+    pool: Executor
+
+    def chunks(self, name: str) -> Iterator[memoryview]:
+        target = self.source.aliases.get(name, name)
+        reader = self.source.tensors[target]
+        (piece,) = self.entries[target].pieces
+        return tensor_chunks(self.packs.piece(target, reader.type, piece), self.pool)
+
+
+def store_original(objects: ObjectSink, original: OriginalFile, stored: StoredTensors) -> Original:
+    """What gives a file back, after it was made once and compared with the file, byte for byte."""
+    size, checksum = 0, sha256()
+    literals: list[Buffer] = []
+    with open_file(original.path) as file:
+        for part in original.parts:
+            for chunk in _chunks(original, part, stored):
+                # Hashing is the slowest part: it runs beside reading the file and comparing.
+                hashed = stored.pool.submit(checksum.update, chunk)
+                same = _reads(file, chunk)
+                hashed.result()
+                if not same:
+                    raise _differs(original, size)
+                size += len(chunk)
+                if not isinstance(part, str) and len(chunk):
+                    literals.append(chunk)
+        if file.read(1):
+            raise _differs(original, size)
+    parts, others = _counted(original.parts), tuple(sorted(original.others))
+    blob = digest_bytes(objects.put(Kind.BLOB, literals).digest) if literals else None
+    return Original(original.name, original.format, blob, parts, others, size, checksum.digest())
+
+
+def _chunks(
+    original: OriginalFile, part: bytes | FileStretch | str, stored: StoredTensors
+) -> Iterator[Buffer]:
+    if isinstance(part, str):
+        yield from stored.chunks(part)
+    elif isinstance(part, bytes):
+        yield part
+    else:
+        mapped = memoryview(content_of(original.path))
+        for start in range(part.start, part.stop, _LITERAL_BYTES):
+            yield mapped[start : min(start + _LITERAL_BYTES, part.stop)]
+
+
+def _counted(parts: Iterable[bytes | FileStretch | str]) -> tuple[int | str, ...]:
+    """Parts as the manifest has them: runs of literal bytes as their length."""
+    counted: list[int | str] = []
+    for part in parts:
+        if isinstance(part, str):
+            counted.append(part)
+            continue
+        size = part.stop - part.start if isinstance(part, FileStretch) else len(part)
+        if counted and isinstance(counted[-1], int):
+            counted[-1] += size
+        elif size:
+            counted.append(size)
+    return tuple(counted)
+
+
+def _reads(file: IO[bytes], expected: Buffer) -> bool:
+    """Whether the file goes on with these bytes."""
+    found = np.empty(len(expected), np.uint8)
+    if file.readinto(found.data) != len(expected):  # type: ignore[attr-defined]  # a buffered file has it
+        return False
+    # numpy compares whole words; Python compares memoryviews item by item.
+    return np.array_equal(found, np.frombuffer(expected, np.uint8))
+
+
+def _differs(original: OriginalFile, at: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"{original.path}: what was stored differs from the file near byte {at}. It changed while "
+        "it was read: add it again."
+    )
+
+
+def whole_original(
+    model: StoredModel, format_name: str, *, beside: str | None = None
+) -> str | None:
+    """The file of that format that holds all of the model's tensors, if it came from one.
+
+    `beside` is the format of files that belong to it and hold some of them.
+    """
+    main = [one.name for one in model.originals.values() if one.format == format_name]
+    rest = {one.format for one in model.originals.values()} - {format_name, beside}
+    if len(main) != 1 or rest:
+        return None
+    held = {part for one in model.originals.values() for part in (*one.parts, *one.others)}
+    return main[0] if held.issuperset(model.tensors) else None

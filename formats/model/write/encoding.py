@@ -1,0 +1,361 @@
+"""Encoding of frames: batches within a memory budget, and the smallest codec for each run.
+
+Every codec that fits is tried on samples: short runs at places that the content itself chooses, so
+that the same tensor is encoded alike everywhere. A codec with bases must be clearly smaller than
+one without: each base is another thing to be read, and kept.
+
+A chunk is a run of a tensor's frames, or all of them, read and hashed on several threads. A batch
+of chunks takes no more than a budget; a tensor that is larger is several chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from tensorrepo.formats.model.delta.frame_codec import FrameSample, FrameShape, stored_share
+from tensorrepo.formats.model.delta.plane_codec import StoredPlane
+from tensorrepo.formats.model.delta.registry import CODECS, DECAY, LOW_RANK, PLANES
+from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
+from tensorrepo.formats.model.read.members import about_frame
+from tensorrepo.formats.model.write.packing import Location, PackSlot, SealedFrame, seal
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.common.tensors import TensorReader
+    from tensorrepo.formats.model.delta.frame_codec import FrameCodec
+
+
+LEAST_BYTES: Final = 4096  # of a member that is encoded: a smaller one saves less than it costs
+LEAST_SAVED_BYTES: Final = 512
+WORTH_ENCODING: Final = 0.98  # of the raw bytes; above it a member stays raw, and can be mapped
+WORTH_A_BASE: Final = 0.92  # of what is stored without one
+SAMPLES: Final = 3
+SAMPLE_ELEMENTS: Final = 1 << 16
+_LEAST_SAMPLE_ELEMENTS: Final = 1 << 13
+_SAMPLED_SHARE: Final = 16  # of a chunk's elements one in so many is looked at
+
+
+class BaseFrames(Protocol):
+    """A member, stored or about to be, as a base."""
+
+    @property
+    def location(self) -> Location | PackSlot: ...
+
+    def frame(self, index: int, about: FrameShape) -> memoryview:
+        """Its frame of that number in the tensor, verified. Thread-safe."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingChoice:
+    """One way to encode a chunk. `source` tells which base model it uses, None: none."""
+
+    codec: FrameCodec
+    bases: tuple[BaseFrames, ...] = ()
+    params: bytes = b""
+    source: int | None = None
+
+
+class _Run(NamedTuple):
+    """Bytes ``[start, stop)`` of one frame."""
+
+    frame: int
+    start: int
+    stop: int
+
+
+def ways_without_base(chunk: TensorChunk) -> list[EncodingChoice]:
+    """Every codec that needs no base and fits."""
+    reader = chunk.part.reader
+    return [
+        EncodingChoice(codec)
+        for codec in CODECS.values()
+        if not codec.bases and codec.fits(reader.type, reader.shape)
+    ]
+
+
+def ways_with_base(chunk: TensorChunk, base: BaseFrames, source: int) -> list[EncodingChoice]:
+    """Every codec that needs one base and fits."""
+    reader = chunk.part.reader
+    return [
+        EncodingChoice(codec, (base,), source=source)
+        for codec in CODECS.values()
+        if codec.bases == 1 and codec.fits(reader.type, reader.shape)
+    ]
+
+
+def ways_by_prediction(
+    chunk: TensorChunk, name: str, bases: Sequence[BaseFrames], params: bytes
+) -> list[EncodingChoice]:
+    """The codec that a prediction is made by, when it is there, fits and has all its bases."""
+    codec, reader = CODECS.get(name), chunk.part.reader
+    if codec is None or codec.bases != len(bases) or not codec.fits(reader.type, reader.shape):
+        return []
+    return [EncodingChoice(codec, tuple(bases), params, source=0)]
+
+
+def choose_way(
+    chunk: TensorChunk,
+    ways: Sequence[EncodingChoice],
+    *,
+    least_saved: int | None = LEAST_SAVED_BYTES,
+    worth: float = WORTH_A_BASE,
+) -> EncodingChoice | None:
+    """The way that stores the samples smallest; None: as it is.
+
+    Args:
+        chunk: the frames.
+        ways: to choose from.
+        least_saved: bytes that must be saved by encoding at all; None: none, any way will do.
+        worth: of what is stored without a base: with one it must be less.
+    """
+    if chunk.part.size_bytes < LEAST_BYTES:
+        return None
+    found = shares(chunk, ways)
+    alone = min((one for one in found if not one[1].bases), key=_share_of, default=None)
+    based = min((one for one in found if one[1].bases), key=_share_of, default=None)
+    best = alone or based
+    if alone and based and based[0] < worth * min(alone[0], 1.0):
+        best = based
+    if best is None:
+        return None
+    pays = best[0] <= WORTH_ENCODING and (best is not based or best[0] < worth)
+    saved = chunk.part.size_bytes * (1 - best[0])
+    return best[1] if least_saved is None or (pays and saved >= least_saved) else None
+
+
+def shares(
+    chunk: TensorChunk, ways: Sequence[EncodingChoice]
+) -> list[tuple[float, EncodingChoice]]:
+    """Stored bytes over raw ones of samples, for each way that can encode them."""
+    runs = list(_runs(chunk))
+    held: dict[tuple[int, int], memoryview] = {}
+    tried = [way for way in ways if len(ways) == 1 or _promises(chunk, way, runs, held)]
+    return [(share, way) for way in tried if (share := _share(chunk, way, runs, held)) is not None]
+
+
+def _share_of(one: tuple[float, EncodingChoice]) -> float:
+    return one[0]
+
+
+def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> SealedFrame | None:
+    """Frame number `index` of the tensor, encoded; None when its codec cannot encode it."""
+    frame, about = chunk.frame(index), chunk.about(index)
+    digest = chunk.digests[index - chunk.part.frames.start]
+    if way is None:
+        return seal(frame.nbytes, digest, (StoredPlane(0, frame),))
+    bases = [base.frame(index, about) for base in way.bases]
+    planes = way.codec.encode(frame, bases, about._replace(params=way.params))
+    return None if planes is None else seal(frame.nbytes, digest, planes)
+
+
+def fallback(way: EncodingChoice | None) -> EncodingChoice | None:
+    """What is tried when a way could not encode a frame."""
+    if way is None or way.codec.name == PLANES.name:
+        return None
+    return EncodingChoice(CODECS[PLANES.name])
+
+
+def _promises(
+    chunk: TensorChunk,
+    way: EncodingChoice,
+    runs: Sequence[_Run],
+    held: dict[tuple[int, int], memoryview],
+) -> bool:
+    """Whether a way is worth its trial, as far as a look shows: some need many rows to pay."""
+    for codec in (LOW_RANK, DECAY):
+        if way.codec.name == codec.name:
+            return codec.seems_better(*_sample(chunk, way, _whole(chunk, runs[0]), held))
+    return True
+
+
+def _share(
+    chunk: TensorChunk,
+    way: EncodingChoice,
+    runs: Sequence[_Run],
+    held: dict[tuple[int, int], memoryview],
+) -> float | None:
+    if way.codec.name == LOW_RANK.name:  # what rows have in common takes many of them to pay
+        runs = [_whole(chunk, runs[0])]
+    return stored_share(way.codec, (_sample(chunk, way, run, held) for run in runs))
+
+
+def _whole(chunk: TensorChunk, run: _Run) -> _Run:
+    return _Run(run.frame, 0, chunk.frame(run.frame).nbytes)
+
+
+def _sample(
+    chunk: TensorChunk, way: EncodingChoice, run: _Run, held: dict[tuple[int, int], memoryview]
+) -> FrameSample:
+    """A run as the codec sees it; `held` keeps base frames, which several codecs look at."""
+    about = chunk.about(run.frame)
+    bases = []
+    for base in way.bases:
+        key = id(base), run.frame
+        if key not in held:
+            held[key] = base.frame(run.frame, about)
+        bases.append(held[key][run.start : run.stop])
+    part = about._replace(
+        size_bytes=run.stop - run.start,
+        first_byte=about.first_byte + run.start,
+        params=way.params,
+    )
+    return FrameSample(chunk.frame(run.frame)[run.start : run.stop], bases, part)
+
+
+def _runs(chunk: TensorChunk) -> Iterator[_Run]:
+    """Where the samples lie: at places that the digest of the first frame chooses."""
+    element = chunk.part.reader.type
+    blocks = chunk.part.size_bytes // element.block_bytes
+    most = SAMPLE_ELEMENTS // element.block_elements or 1
+    least = _LEAST_SAMPLE_ELEMENTS // element.block_elements or 1
+    each = max(least, min(most, blocks // _SAMPLED_SHARE // SAMPLES)) * element.block_bytes
+    seed = int.from_bytes(chunk.digests[0][:16], "little")
+    count = min(SAMPLES, -(-chunk.part.size_bytes // each))
+    for at in range(count):
+        place = seed >> 32 * at & 0xFFFFFFFF
+        frames = chunk.part.frames
+        frame = frames[(at * len(frames) + place % len(frames)) // count]
+        size = chunk.frame(frame).nbytes
+        slots = max(1, size // each)
+        slot = (at * slots + (place >> 16) % slots) // count if len(frames) == 1 else place % slots
+        yield _Run(frame, slot * each, min(size, (slot + 1) * each))
+
+
+T = TypeVar("T")
+S = TypeVar("S")
+_PARALLEL_BYTES: Final = 1 << 20  # below this, handing work to threads costs more than it saves
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """Bytes ``[start, stop)`` of a tensor, whole frames of it."""
+
+    name: str
+    reader: TensorReader
+    start: int
+    stop: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def frames(self) -> range:
+        """Numbers of its frames in the tensor."""
+        whole = frame_bytes(self.reader.type)
+        return range(self.start // whole, -(-self.stop // whole))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorChunk:
+    """A part in memory, and the digests of its frames."""
+
+    part: TensorPart
+    data: NDArray[np.uint8]
+    digests: list[bytes] = field(default_factory=list)
+
+    def frame(self, index: int) -> memoryview:
+        """Frame number `index` of the tensor."""
+        whole = frame_bytes(self.part.reader.type)
+        at = index * whole - self.part.start
+        return self.data[at : at + whole].data
+
+    def about(self, index: int) -> FrameShape:
+        return about_frame(self.part.reader.type, self.part.reader.shape, index)
+
+
+def read_chunks(parts: Iterable[TensorPart], pool: Executor) -> list[TensorChunk]:
+    """Read and hash parts of tensors.
+
+    Raises:
+        InvalidInputError: a tensor that cannot be read; names it.
+    """
+    chunks = [TensorChunk(part, np.empty(part.size_bytes, np.uint8)) for part in parts]
+    tasks = [(chunk, index) for chunk in chunks for index in chunk.part.frames]
+    size = sum(chunk.part.size_bytes for chunk in chunks)
+    for (chunk, _), digest in zip(tasks, each(_read, tasks, size, pool), strict=True):
+        chunk.digests.append(digest)
+    return chunks
+
+
+def hash_frames(part: TensorPart, pool: Executor) -> bytes:
+    """The digests of a part's frames, one after the other, without keeping its bytes."""
+    whole = frame_bytes(part.reader.type)
+
+    def digest(index: int) -> bytes:
+        size = min(whole, part.stop - index * whole)
+        chunk = TensorChunk(TensorPart(part.name, part.reader, index * whole, index * whole + size),
+                      np.empty(size, np.uint8))  # fmt: skip
+        return _read((chunk, index))
+
+    return b"".join(each(digest, part.frames, part.size_bytes, pool))
+
+
+def each(
+    work: Callable[[S], T], items: Sequence[S], size_bytes: int, pool: Executor
+) -> Iterator[T]:
+    """`work` done with every item, on several threads where that pays."""
+    if size_bytes < _PARALLEL_BYTES or len(items) == 1:
+        return map(work, items)
+    return iter(pool.map(work, items))
+
+
+def _read(task: tuple[TensorChunk, int]) -> bytes:
+    chunk, index = task
+    part, frame = chunk.part, chunk.frame(index)
+    try:
+        part.reader.read_into(index * frame_bytes(part.reader.type), frame)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"tensor {part.name!r}: {error}") from error
+    return frame_digest(frame)
+
+
+BATCH_TENSORS: Final = 4096
+
+
+def batches(
+    tensors: Mapping[str, TensorReader], most_bytes: int, later: Mapping[str, Collection[str]]
+) -> Iterator[list[TensorPart]]:
+    """Tensors, so many at a time as take no more than that; larger ones alone.
+
+    Each of `later` comes in a batch behind all tensors that it names.
+    """
+    for names in _rounds(tensors, later):
+        batch: list[TensorPart] = []
+        size = 0
+        for name in names:
+            reader = tensors[name]
+            part = TensorPart(name, reader, 0, bytes_of(name, reader))
+            if batch and (size + part.size_bytes > most_bytes or len(batch) == BATCH_TENSORS):
+                yield batch
+                batch, size = [], 0
+            batch.append(part)
+            size += part.size_bytes
+        yield batch
+
+
+def _rounds(names: Iterable[str], later: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
+    """Names in their order, but each in a round behind all that it waits for."""
+    waiting = dict.fromkeys(names)
+    while waiting:
+        ready = [name for name in waiting if waiting.keys().isdisjoint(later.get(name, ()))]
+        # Where they wait for each other nothing is gained by waiting.
+        yield (ready := ready or list(waiting))
+        for name in ready:
+            del waiting[name]
+
+
+def bytes_of(name: str, reader: TensorReader) -> int:
+    try:
+        return reader.type.bytes_of(tuple(reader.shape))
+    except InvalidInputError as error:
+        raise InvalidInputError(f"tensor {name!r}: {error}") from error

@@ -1,0 +1,367 @@
+"""Packing of encoded frames into packs, and the places of those that are stored already.
+
+A packer collects the planes of members, in the order in which they will lie, until the next member
+would make the pack too large; then it hands all parts to `emit`, which stores them. Nothing is
+copied but what is small.
+
+A large tensor whose fingerprint is known is never stored again (codec `same`), however it is
+encoded: its bases come along. A small one would keep a whole foreign pack alive for a few bytes: it
+is reused only from packs that the model needs anyway, or uses half of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import xxhash
+
+from tensorrepo.formats.model.delta.plane_codec import StoredPlane
+from tensorrepo.formats.model.layout.fingerprints import Fingerprint
+from tensorrepo.formats.model.layout.pack import (
+    LARGE_ALIGNMENT,
+    RAW,
+    SMALL_ALIGNMENT,
+    THIS_PACK,
+    MemberRef,
+    PackMember,
+    Plane,
+    StoredFrame,
+    align,
+    encode_directory,
+    encode_footer,
+    plane_order,
+)
+from tensorrepo.formats.model.layout.placement import (
+    ChosenBase,
+    MemberEntry,
+    PackEntry,
+    Placement,
+    StoredTensor,
+)
+from tensorrepo.repo.ids import content_tag, digest_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tensorrepo.repo.ids import Buffer, Digest
+
+
+PACK_BYTES: Final = 64 << 20
+_JOINED_BELOW: Final = 64 << 10  # smaller parts are copied together
+
+
+class SealedPlane(NamedTuple):
+    """A plane to be stored, and what will prove it."""
+
+    stored: StoredPlane
+    size_bytes: int
+    xxh3: int
+    tag: bytes
+
+
+class SealedFrame(NamedTuple):
+    """An encoded frame: its decoded bytes, their digest, and its planes."""
+
+    size_bytes: int
+    digest: bytes
+    planes: tuple[SealedPlane, ...]
+
+
+def seal(size_bytes: int, digest: bytes, planes: Sequence[StoredPlane]) -> SealedFrame:
+    """What a pack says of an encoded frame. Hashes; call it beside other work."""
+    sealed = tuple(
+        SealedPlane(
+            plane, plane.size_bytes, xxhash.xxh3_64_intdigest(plane.data), content_tag(plane.data)
+        )
+        for plane in planes
+    )
+    return SealedFrame(size_bytes, digest, sealed)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDraft:
+    """A member to be packed. `bases` lie in known packs, or were packed before it."""
+
+    first_frame: int
+    frames: tuple[SealedFrame, ...]
+    codec: str = RAW
+    bases: tuple[Location | PackSlot, ...] = ()
+    params: bytes = b""
+    signature: NDArray[np.uint16] | None = None
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(plane.size_bytes for frame in self.frames for plane in frame.planes)
+
+    @property
+    def depth(self) -> int:
+        return 1 + max((base.depth for base in self.bases), default=-1)
+
+
+class OpenPack:
+    """A pack being filled, or on its way."""
+
+    def __init__(self) -> None:
+        self.drafts: list[MemberDraft] = []
+        self.parts: list[Buffer] = []
+        self.used = 0
+        self._tail = bytearray()
+        self._places: list[tuple[Plane, ...]] = []
+        self._emitted: tuple[Future[Digest], int, int, bytes] | None = None
+
+    def add(self, draft: MemberDraft) -> None:
+        """Put a member's planes behind what is there."""
+        unit = align(self.used, draft.stored_bytes if draft.codec == RAW else 0)
+        self._append(bytes(unit - self.used))
+        count, per_frame = len(draft.frames), len(draft.frames[0].planes)
+        rows: dict[tuple[int, int], Plane] = {}
+        for frame, plane in plane_order(count, per_frame):
+            sealed = draft.frames[frame].planes[plane]
+            rows[frame, plane] = Plane(
+                self.used, sealed.size_bytes, sealed.stored.codec, sealed.xxh3, sealed.tag
+            )
+            self._append(sealed.stored.data)
+        self.drafts.append(draft)
+        self._places.extend(
+            tuple(rows[frame, plane] for plane in range(per_frame)) for frame in range(count)
+        )
+
+    def room_after(self, draft: MemberDraft) -> int:
+        """How large the pack's members would be together with this one."""
+        return align(self.used, draft.stored_bytes) + draft.stored_bytes
+
+    def directory(self) -> bytes:
+        """Waits for the packs of bases that are on their way."""
+        members, signatures, at = [], [], 0
+        for number, draft in enumerate(self.drafts):
+            places = self._places[at : at + len(draft.frames)]
+            at += len(draft.frames)
+            frames = tuple(
+                StoredFrame(frame.size_bytes, frame.digest, planes)
+                for frame, planes in zip(draft.frames, places, strict=True)
+            )
+            bases = tuple(self._base(base) for base in draft.bases)
+            members.append(
+                PackMember(draft.first_frame, frames, draft.codec, draft.depth, bases, draft.params)
+            )
+            if draft.signature is not None:
+                signatures.append((number, draft.signature))
+        return encode_directory(members, signatures)
+
+    def close(self) -> tuple[Buffer, ...]:
+        """All that lies before the directory, which begins at `used` then."""
+        self._append(bytes(-self.used % SMALL_ALIGNMENT))
+        self._flush_tail()
+        return tuple(self.parts)
+
+    def emitted(self, stored: Future[Digest], directory_start: int, directory: bytes) -> None:
+        self._emitted = stored, directory_start, len(directory), content_tag(directory)
+        self.parts = []
+        # Planes are on their way: only the members' shapes are needed from now on.
+        self.drafts, self._places = [], []
+
+    def entry(self) -> PackEntry:
+        """What a placement says of the pack; waits until it is stored."""
+        assert self._emitted is not None, "a pack is named once it was emitted"
+        stored, start, size, tag = self._emitted
+        return PackEntry(digest_bytes(stored.result()), start, size, tag)
+
+    def _base(self, base: Location | PackSlot) -> MemberRef:
+        if isinstance(base, PackSlot):
+            return MemberRef(THIS_PACK if base.pack is self else base.pack.entry().pack, base.index)
+        return MemberRef(base.pack.pack, base.member)
+
+    def _append(self, data: Buffer) -> None:
+        view = memoryview(data).cast("B")  # a codec may have left an array
+        size = view.nbytes
+        self.used += size
+        if size < _JOINED_BELOW:
+            self._tail += view
+            return
+        self._flush_tail()
+        self.parts.append(view)
+
+    def _flush_tail(self) -> None:
+        if self._tail:
+            self.parts.append(self._tail)
+            self._tail = bytearray()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackSlot:
+    """Where a packed member will be found."""
+
+    pack: OpenPack
+    index: int
+    codec: str
+    depth: int
+    stored_bytes: int
+    bases: tuple[Location | PackSlot, ...]
+    frames: range  # of the tensor
+
+
+class Packer:
+    """Fills packs one after the other. Not thread-safe."""
+
+    def __init__(
+        self, pack_bytes: int, emit: Callable[[tuple[Buffer, ...]], Future[Digest]]
+    ) -> None:
+        assert pack_bytes % LARGE_ALIGNMENT == 0, "a pack ends where a member may begin"
+        self.pack_bytes = pack_bytes
+        self._emit = emit
+        self._pack = OpenPack()
+
+    def add(self, draft: MemberDraft) -> PackSlot:
+        """Make a member part of a pack. Its planes must not change before that is stored."""
+        if self._pack.drafts and self._pack.room_after(draft) > self.pack_bytes:
+            self.flush()
+        depth, stored_bytes = draft.depth, draft.stored_bytes
+        self._pack.add(draft)
+        frames = range(draft.first_frame, draft.first_frame + len(draft.frames))
+        return PackSlot(
+            self._pack,
+            len(self._pack.drafts) - 1,
+            draft.codec,
+            depth,
+            stored_bytes,
+            draft.bases,
+            frames,
+        )
+
+    def flush(self) -> None:
+        """Emit the pack, if anything is in it."""
+        pack = self._pack
+        if not pack.drafts:
+            return
+        self._pack = OpenPack()
+        directory = pack.directory()
+        parts, start = pack.close(), pack.used
+        tail = directory + encode_footer(directory, start)
+        pack.emitted(self._emit((*parts, tail)), start, directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A stored member, the pack that it lies in, and the members that it is encoded against."""
+
+    pack: PackEntry
+    member: int
+    stored_bytes: int
+    codec: str = "raw"
+    depth: int = 0
+    bases: tuple[Location, ...] = ()
+
+    @property
+    def place(self) -> tuple[bytes, int]:
+        return self.pack.pack, self.member
+
+
+Locations = tuple[Location, ...]
+
+
+def with_bases(locations: Iterable[Location]) -> Iterator[Location]:
+    """These members, and all that a read of them needs, each once."""
+    pending, seen = list(locations), set()
+    while pending:
+        location = pending.pop()
+        if location.place not in seen:
+            seen.add(location.place)
+            pending += location.bases
+            yield location
+
+
+def known_tensors(
+    placements: Iterable[Placement], *, alone: bool = False
+) -> dict[Fingerprint, Locations]:
+    """What the placements hold; where several hold a tensor, the first says where.
+
+    `alone`: only tensors that need no base.
+    """
+    known: dict[Fingerprint, Locations] = {}
+    for placement in placements:
+        located = locate(placement)
+        for tensor in placement.tensors:
+            name = Fingerprint(tensor.fingerprint)
+            if alone and any(member.bases for member in tensor.members):
+                continue
+            known.setdefault(name, tuple(located[member.place] for member in tensor.members))
+    return known
+
+
+def locate(placement: Placement) -> dict[tuple[int, int], Location]:
+    """Every member of a placement by (pack, member), with its bases."""
+    members = [member for tensor in placement.tensors for member in tensor.members]
+    located: dict[tuple[int, int], Location] = {}
+    # A base is less deep than what it is a base of: it comes first.
+    for member in sorted((*members, *placement.bases), key=lambda member: member.depth):
+        located[member.place] = Location(
+            placement.packs[member.pack],
+            member.member,
+            member.stored_bytes,
+            member.codec,
+            member.depth,
+            tuple(located[base] for base in member.bases),
+        )
+    return located
+
+
+def worth_reusing(
+    wanted: Mapping[Fingerprint, Locations], used: Iterable[PackEntry]
+) -> frozenset[Fingerprint]:
+    """Which of the small tensors `wanted` may stay in the known packs that hold them.
+
+    Args:
+        wanted: small tensors of the model being written, and where each is known to lie.
+        used: packs that the model needs for large tensors.
+    """
+    alive = {pack.pack for pack in used}
+    taken: dict[bytes, int] = {}
+    for locations in wanted.values():
+        for location in locations:
+            pack = location.pack.pack
+            taken[pack] = taken.get(pack, 0) + location.stored_bytes
+            if taken[pack] * 2 >= location.pack.directory_start:
+                alive.add(pack)
+    return frozenset(
+        name
+        for name, locations in wanted.items()
+        if all(at.pack.pack in alive for at in with_bases(locations))
+    )
+
+
+def build_placement(
+    tensors: Mapping[Fingerprint, Locations], chosen: Iterable[ChosenBase] = ()
+) -> Placement:
+    """The placement of a model whose tensors lie at these places."""
+    own = {location.place for at in tensors.values() for location in at}
+    whole = (location for at in tensors.values() for location in at)
+    every = {location.place: location for location in with_bases(whole)}
+    packs = {location.pack.pack: location.pack for location in every.values()}
+    ordered = sorted(packs)
+    number = {pack: index for index, pack in enumerate(ordered)}
+    bases = [_entry(every[place], number) for place in every if place not in own]
+    return Placement(
+        packs=tuple(packs[pack] for pack in ordered),
+        tensors=tuple(
+            StoredTensor(name, tuple(_entry(at, number) for at in tensors[name]))
+            for name in sorted(tensors)
+        ),
+        bases=tuple(sorted(bases, key=lambda base: base.place)),
+        chosen=tuple(chosen),
+    )
+
+
+def _entry(at: Location, number: Mapping[bytes, int]) -> MemberEntry:
+    return MemberEntry(
+        number[at.pack.pack],
+        at.member,
+        at.codec,
+        at.depth,
+        at.stored_bytes,
+        tuple((number[base.pack.pack], base.member) for base in at.bases),
+    )

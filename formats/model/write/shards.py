@@ -1,0 +1,165 @@
+"""Models whose tensors several processes hold parts of: stored by rank, joined once.
+
+Each stores its shards as pieces and says what it stored, in a few bytes; one of them joins what all
+say into the manifest and the placement. Tensors are not gathered anywhere.
+
+    store_shards, in each process -> bytes -> join_shards, in one of them -> the entry to stage
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from tensorrepo.formats.common.tensors import TensorType
+from tensorrepo.formats.model.delta.base_choice import SIMILAR, DeltaOptions
+from tensorrepo.formats.model.layout.manifest import (
+    Manifest,
+    TensorEntry,
+    TensorPiece,
+    encode_manifest,
+    piece_name,
+)
+from tensorrepo.formats.model.layout.placement import Placement, encode_placement
+from tensorrepo.formats.model.write.model_writer import (
+    DEFAULT_BUDGET_BYTES,
+    store_tensors,
+    type_entries,
+)
+from tensorrepo.formats.model.write.packing import Locations, build_placement, known_tensors
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensorrepo.formats.common.tensors import TensorReader
+    from tensorrepo.formats.model.layout.fingerprints import Fingerprint
+    from tensorrepo.repo.objects.envelope import ObjectSink
+
+
+class TensorShard(NamedTuple):
+    """A box of a tensor: `reader` has its elements, `offset` is where it begins in `shape`."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    reader: TensorReader
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    type: tuple[str, int, int]
+    shape: tuple[int, ...]
+    piece: TensorPiece
+
+
+class _Told(msgspec.Struct, frozen=True, array_like=True):
+    """What one process says of its shards."""
+
+    shards: tuple[_Stored, ...]
+    placement: Placement
+
+
+def shard_name(shard: TensorShard, tensor: str | None = None) -> str:
+    """What a shard is called while it is stored, or the same part of another tensor."""
+    return piece_name(tensor or shard.name, shard.shape, shard.offset, shard.reader.shape)
+
+
+def store_shards(
+    objects: ObjectSink,
+    shards: Iterable[TensorShard],
+    *,
+    known: Iterable[Entry] = (),
+    against: DeltaOptions = SIMILAR,
+    budget_bytes: int = DEFAULT_BUDGET_BYTES,
+) -> bytes:
+    """Store the shards of one process.
+
+    Arguments else as for `store_model`.
+
+    Returns:
+        What `join_shards` needs to know of them.
+    """
+    given = {shard_name(one): one for one in shards}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        readers = {name: one.reader for name, one in given.items()}
+        entries, placement, _ = store_tensors(objects, readers, pool, known, against, budget_bytes)
+    stored = []
+    for name, one in given.items():
+        (whole,) = entries[name].pieces
+        piece = TensorPiece(tuple(one.offset), whole.shape, whole.fingerprint, whole.value)
+        element = one.reader.type
+        told = element.name, element.block_elements, element.block_bytes
+        stored.append(_Stored(one.name, told, tuple(one.shape), piece))
+    return msgspec.msgpack.encode(_Told(tuple(stored), placement))
+
+
+def join_shards(
+    objects: ObjectSink,
+    told: Iterable[bytes],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+) -> Entry:
+    """The model that all shards together are.
+
+    Args:
+        objects: where to; the shards are in the same repository.
+        told: what `store_shards` returned in every process. A box that several stored counts once.
+        metadata: JSON.
+        metrics: JSON.
+
+    Raises:
+        InvalidInputError: shards that do not make up whole tensors; names one.
+    """
+    parts = [msgspec.msgpack.decode(one, type=_Told) for one in told]
+    stored = [shard for part in parts for shard in part.shards]
+    tensors = _joined(stored)
+    manifest = Manifest(
+        types=type_entries(TensorType(*shard.type) for shard in stored),
+        tensors=tuple(tensors[name] for name in sorted(tensors)),
+        metadata=dict(metadata or {}),
+        metrics=dict(metrics or {}),
+    )
+    named = {piece.fingerprint for tensor in manifest.tensors for piece in tensor.pieces}
+    placement = _merged((part.placement for part in parts), named)
+    digest = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links()).digest
+    storage = objects.put(Kind.PLACEMENT, encode_placement(placement), placement.links()).digest
+    return Entry(Kind.MODEL, digest, storage)
+
+
+def _joined(stored: Iterable[_Stored]) -> dict[str, TensorEntry]:
+    boxes: dict[str, dict[tuple[int, ...], TensorPiece]] = {}
+    about: dict[str, tuple[tuple[str, int, int], tuple[int, ...]]] = {}
+    for shard in stored:
+        expected = about.setdefault(shard.name, (shard.type, shard.shape))
+        if expected != (shard.type, shard.shape):
+            raise InvalidInputError(
+                f"tensor {shard.name!r}: {shard.type[0]} {shard.shape} in one process, "
+                f"{expected[0][0]} {expected[1]} in another"
+            )
+        if shard.shape == shard.piece.shape or 0 not in shard.piece.shape:  # others hold nothing
+            boxes.setdefault(shard.name, {}).setdefault(shard.piece.offset, shard.piece)
+    found = {}
+    for name, (element, shape) in about.items():
+        box = boxes.get(name, {})
+        pieces = tuple(box[offset] for offset in sorted(box)) or (_nothing(shape),)
+        found[name] = TensorEntry(name, element[0], shape, pieces)
+    return found
+
+
+def _nothing(shape: tuple[int, ...]) -> TensorPiece:
+    """The piece of a tensor of which nobody has an element."""
+    return TensorPiece((0,) * len(shape), shape, None, b"")
+
+
+def _merged(placements: Iterable[Placement], named: set[bytes | None]) -> Placement:
+    """One placement of all that is named; what several processes stored, in one place."""
+    known: dict[Fingerprint, Locations] = known_tensors(placements)
+    return build_placement({name: at for name, at in known.items() if name in named})

@@ -1,0 +1,323 @@
+"""Tokens and bits of the distances between numbers and their base.
+
+A distance is an unsigned integer, small for near numbers. Its token says how long it is and how it
+begins, and is what an entropy coder is good at; the bits below are noise, and are stored as they
+are. `NATIVE` does it in C (distances.c beside this) where it was built, `NUMPY` everywhere, with
+identical results; `BEST` is the first that there is.
+
+Source:
+    docs/spec/model.md, section "Delta".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from tensorrepo.formats.native.extensions import codecs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CONTEXTS: Final = 256
+SLACK_BYTES: Final = 16  # beyond the bits: they are written in words
+_DIRECT: Final = 16  # distances below are tokens of their own
+_EXPONENT_OF_64: Final = 896  # so that contexts mean the same powers of two as those of 32 bits
+
+
+class Numbers(NamedTuple):
+    """What the numbers of a frame are.
+
+    Attributes:
+        size: bytes of each: 1, 2, 4 or 8.
+        signed_magnitude: whether the top bit is a sign and the rest a magnitude, as in floats.
+        exponent_bits: below the sign; 0 for what is no float of 16 bits or more.
+    """
+
+    size: int
+    signed_magnitude: bool
+    exponent_bits: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"<u{self.size}")
+
+    @property
+    def bits(self) -> int:
+        return 8 * self.size
+
+    @property
+    def last_token(self) -> int:
+        return _DIRECT + 4 * (self.bits - 5) + 3
+
+
+class Distances(Protocol):
+    """Frames and bases are arrays of the numbers' `dtype` here, of equal length."""
+
+    name: str
+
+    def differ(self, frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        """How far each number is from its base, zigzag: small for near ones."""
+        ...
+
+    def restore(self, distances: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        """The numbers that are so far from `base`."""
+        ...
+
+    def scan(
+        self, frame: NDArray[Any], base: NDArray[Any], of: Numbers
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+        """The token of each distance, and how often each is in each context: ``(256, 256)``."""
+        ...
+
+    def contexts(
+        self, base: NDArray[Any], of: Numbers, groups: NDArray[np.uint8]
+    ) -> NDArray[np.uint8]:
+        """The group of each number's context: its exponent, or itself if it is a byte."""
+        ...
+
+    def pack_bits(
+        self,
+        frame: NDArray[Any],
+        base: NDArray[Any],
+        of: Numbers,
+        tokens: NDArray[np.uint8],
+        out: NDArray[np.uint8],
+    ) -> int:
+        """Write the bits that the tokens leave, one after the other, lowest first.
+
+        Returns:
+            How many bytes they take; `out` has room for SLACK_BYTES more.
+
+        Raises:
+            ValueError: `out` is too small.
+        """
+        ...
+
+    def decode(
+        self, plane: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
+    ) -> bool:
+        """Fill `out` with the numbers of a plane of distances from `base`, in one go.
+
+        Returns:
+            False where that cannot be: `codecs.delta` takes one step after the other, and says
+            what is wrong.
+        """
+        ...
+
+
+class NativeDistances:
+    """In C, without the interpreter lock."""
+
+    name = "native"
+
+    def differ(self, frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        out = np.empty(frame.size, of.dtype)
+        codecs.differ(_aligned(frame), base, of.size, of.signed_magnitude, out)
+        return out
+
+    def restore(self, distances: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        out = np.empty(base.size, of.dtype)
+        codecs.restore(_aligned(distances), base, of.size, of.signed_magnitude, out)
+        return out
+
+    def scan(
+        self, frame: NDArray[Any], base: NDArray[Any], of: Numbers
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+        tokens = np.empty(frame.size, np.uint8)
+        counts = np.zeros((CONTEXTS, 256), np.uint32)
+        codecs.scan(frame, base, *of, tokens, counts)
+        return tokens, counts
+
+    def contexts(
+        self, base: NDArray[Any], of: Numbers, groups: NDArray[np.uint8]
+    ) -> NDArray[np.uint8]:
+        out = np.empty(base.size, np.uint8)
+        codecs.contexts(base, of.size, of.exponent_bits, groups, out)
+        return out
+
+    def pack_bits(
+        self,
+        frame: NDArray[Any],
+        base: NDArray[Any],
+        of: Numbers,
+        tokens: NDArray[np.uint8],
+        out: NDArray[np.uint8],
+    ) -> int:
+        size = codecs.pack_bits(frame, base, tokens, of.size, of.signed_magnitude, out)
+        if size < 0:
+            raise ValueError(f"no room for bits in {out.size} bytes")
+        return size
+
+    def decode(
+        self, plane: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
+    ) -> bool:
+        return codecs.decode(plane, base, *of, out)
+
+
+class NumpyDistances:
+    """All numbers at once."""
+
+    name = "numpy"
+
+    def differ(self, frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        moved = _ordered(frame, of) - _ordered(base, of)
+        if of.signed_magnitude:
+            # Away from zero or toward it is what training does, on both sides of zero.
+            moved = np.where(_negative(base, of), np.negative(moved), moved)
+        signed = moved.view(f"<i{of.size}")
+        zigzag: NDArray[Any] = ((signed << 1) ^ (signed >> (of.bits - 1))).view(of.dtype)
+        return zigzag
+
+    def restore(self, distances: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
+        one = of.dtype.type(1)
+        moved = (distances >> one) ^ np.negative(distances & one)
+        if of.signed_magnitude:
+            moved = np.where(_negative(base, of), np.negative(moved), moved)
+        return _unordered(_ordered(base, of) + moved, of)
+
+    def scan(
+        self, frame: NDArray[Any], base: NDArray[Any], of: Numbers
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+        tokens = _tokens(self.differ(frame, base, of))
+        places = tokens + _contexts(base, of) * np.intp(256)
+        counts = np.bincount(places, minlength=CONTEXTS * 256).astype(np.uint32)
+        return tokens, counts.reshape(CONTEXTS, 256)
+
+    def contexts(
+        self, base: NDArray[Any], of: Numbers, groups: NDArray[np.uint8]
+    ) -> NDArray[np.uint8]:
+        found: NDArray[np.uint8] = groups[_contexts(base, of)]
+        return found
+
+    def pack_bits(
+        self,
+        frame: NDArray[Any],
+        base: NDArray[Any],
+        of: Numbers,
+        tokens: NDArray[np.uint8],
+        out: NDArray[np.uint8],
+    ) -> int:
+        lengths = bits_of(tokens).astype(np.int64)
+        values = self.differ(frame, base, of).astype(np.uint64)
+        values &= (np.uint64(1) << lengths.astype(np.uint64)) - np.uint64(1)
+        starts = np.cumsum(lengths) - lengths
+        total = int(lengths.sum())
+        size = (total + 7) // 8
+        if out.size < size + SLACK_BYTES:
+            raise ValueError(f"no room for bits in {out.size} bytes")
+        words = np.zeros(total // 64 + 2, np.uint64)
+        place, shift = starts >> 6, (starts & 63).astype(np.uint64)
+        np.bitwise_or.at(words, place, values << shift)
+        np.bitwise_or.at(words, place + 1, values >> np.uint64(1) >> (np.uint64(63) - shift))
+        out[:size] = words.astype("<u8").view(np.uint8)[:size]
+        return size
+
+    def decode(
+        self,
+        plane: NDArray[np.uint8],  # noqa: ARG002
+        base: NDArray[Any],  # noqa: ARG002
+        of: Numbers,  # noqa: ARG002
+        out: NDArray[Any],  # noqa: ARG002
+    ) -> bool:
+        return False
+
+
+def bits_of(tokens: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """How many bits each token leaves."""
+    found: NDArray[np.uint8] = _BITS[tokens]
+    return found
+
+
+def apply(
+    tokens: NDArray[np.uint8],
+    bits: NDArray[np.uint8],
+    base: NDArray[Any],
+    of: Numbers,
+    out: NDArray[Any],
+) -> bool:
+    """Fill `out` with the numbers so far from `base`; whether tokens and bits are possible."""
+    lengths = bits_of(tokens).astype(np.int64)
+    total = int(lengths.sum())
+    if tokens.max(initial=0) > of.last_token or (total + 7) // 8 != bits.size:
+        return False
+    if total % 8 and bits[-1] >> (total % 8):
+        return False
+    padded = np.zeros(bits.size + 16, np.uint8)
+    padded[: bits.size] = bits
+    starts = np.cumsum(lengths) - lengths
+    place, shift = starts >> 3, (starts & 7).astype(np.uint64)
+    windows = np.ndarray((bits.size + 8,), "<u8", padded.data, 0, (1,))
+    above = padded[place + 8].astype(np.uint64)
+    values = windows[place] >> shift | above << np.uint64(1) << (np.uint64(63) - shift)
+    values &= (np.uint64(1) << lengths.astype(np.uint64)) - np.uint64(1)
+    values |= _least(tokens)
+    out[...] = NUMPY.restore(values.astype(of.dtype), base, of)
+    return True
+
+
+def _least(tokens: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    found: NDArray[np.uint64] = _LEAST[tokens]
+    return found
+
+
+_ALL: Final = np.arange(256, dtype=np.uint64)
+_BITS: Final = np.where(_ALL < _DIRECT, 0, 2 + (_ALL - _DIRECT) // 4).astype(np.uint8)
+_LEAST: Final = np.where(
+    _ALL < _DIRECT, _ALL, (np.uint64(4) | _ALL & np.uint64(3)) << _BITS.astype(np.uint64)
+)
+
+
+def _tokens(distances: NDArray[Any]) -> NDArray[np.uint8]:
+    wide = distances.astype(np.uint64)
+    # Without the bit below the first, no number is rounded up to the next power of two.
+    lengths = np.frexp((wide & ~(wide >> np.uint64(1))).astype(np.float64))[1].astype(np.uint64)
+    top = np.maximum(lengths, np.uint64(5)) - np.uint64(1)
+    far = np.uint64(4) * top + (wide >> (top - np.uint64(2))) - np.uint64(4)
+    found: NDArray[np.uint8] = np.where(wide < _DIRECT, wide, far).astype(np.uint8)
+    return found
+
+
+def _contexts(base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
+    if of.size == 1:
+        return base
+    if not of.exponent_bits:
+        return np.zeros(base.size, np.uint8)
+    exponents: NDArray[Any] = base >> of.dtype.type(of.bits - 1 - of.exponent_bits)
+    exponents &= of.dtype.type((1 << of.exponent_bits) - 1)
+    if of.size == 8:
+        exponents = np.clip(exponents.astype(np.int64) - _EXPONENT_OF_64, 0, 255)
+    found: NDArray[np.uint8] = exponents.astype(np.uint8)
+    return found
+
+
+def _aligned(numbers: NDArray[Any]) -> NDArray[Any]:
+    return numbers if numbers.flags.aligned else numbers.copy()
+
+
+def _negative(numbers: NDArray[Any], of: Numbers) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (numbers >> of.dtype.type(of.bits - 1)).astype(bool)
+    return found
+
+
+def _ordered(numbers: NDArray[Any], of: Numbers) -> NDArray[Any]:
+    """Floats' bits as unsigned integers in the order of the floats; others as they are."""
+    if not of.signed_magnitude:
+        return numbers
+    signs = (numbers.view(f"<i{of.size}") >> (of.bits - 1)).view(of.dtype)
+    found: NDArray[Any] = numbers ^ (signs | of.dtype.type(1 << of.bits - 1))
+    return found
+
+
+def _unordered(numbers: NDArray[Any], of: Numbers) -> NDArray[Any]:
+    if not of.signed_magnitude:
+        return numbers
+    signs = ((~numbers).view(f"<i{of.size}") >> (of.bits - 1)).view(of.dtype)
+    found: NDArray[Any] = numbers ^ (signs | of.dtype.type(1 << of.bits - 1))
+    return found
+
+
+NUMPY: Distances = NumpyDistances()
+NATIVE: Distances | None = None if codecs is None else NativeDistances()
+BEST: Distances = NATIVE or NUMPY

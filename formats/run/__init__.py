@@ -1,1 +1,0 @@
-"""What a training left of itself: parameters, inputs, outputs, metrics."""

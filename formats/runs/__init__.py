@@ -1,0 +1,1 @@
+"""Runs of a training: parameters, inputs, outputs, metrics."""

@@ -1,0 +1,293 @@
+"""Metrics of a run: log since the last write, and stored points.
+
+Logging appends to three arrays, which costs a microsecond. One thread logs, or several; another
+drains: it takes what is there, and puts it back when it could not be stored.
+
+An object holds some points of some metrics: of each metric the steps, the times and the values,
+each as eight byte planes. Steps and times are differences from the point before, so that most of
+their planes are zeros; values keep every bit, NaN's as well. The store compresses the whole.
+
+Source:
+    docs/spec/run.md, section "Metrics".
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from array import array
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from tensorrepo.formats.common.canonical import decode_canonical, encode_canonical
+from tensorrepo.formats.runs.run_record import MAX_METRICS, Metric, MetricPoint, check_metric_name
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.repo.ids import Buffer, Digest
+
+
+VERSION: Final = 1
+CHUNK_POINTS: Final = 1 << 16  # of one object
+_WIDTH: Final = 8  # bytes of a step, a time, a value
+_NS_IN_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MetricPoints:
+    """Points of one metric, in the order in which they were logged.
+
+    Attributes:
+        steps: int64 ``(n,)``.
+        values: float64 ``(n,)``.
+        times_ms: int64 ``(n,)``, since 1970 in UTC.
+    """
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+    times_ms: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, rows: slice) -> MetricPoints:
+        return MetricPoints(self.steps[rows], self.values[rows], self.times_ms[rows])
+
+    @property
+    def times_ns(self) -> NDArray[np.int64]:
+        return self.times_ms * _NS_IN_MS
+
+
+class _StoredSeries(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    points: int
+    steps: bytes
+    times: bytes
+    values: bytes
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    series: tuple[_StoredSeries, ...]
+    version: int = VERSION
+
+
+def encode_points(by_name: Mapping[str, MetricPoints]) -> bytes:
+    """Payload of an object of metrics."""
+    series = tuple(
+        _StoredSeries(
+            name,
+            len(points),
+            _planes(_differences(points.steps)),
+            _planes(_differences(points.times_ms)),
+            _planes(points.values),
+        )
+        for name, points in sorted(by_name.items())
+    )
+    return encode_canonical(_Chunk(series), "metrics")
+
+
+def decode_points(
+    payload: Buffer, digest: Digest, only: str | None = None
+) -> dict[str, MetricPoints]:
+    """What `encode_points` wrote into the payload of object `digest`; `only` one metric of it.
+
+    Raises:
+        CorruptError: not well-formed.
+        UnsupportedError: another version.
+    """
+    chunk = decode_canonical(payload, _Chunk, f"metrics {digest:.12}", _check, version=VERSION)
+    return {
+        one.name: MetricPoints(
+            np.cumsum(_words(one.steps, "<i8"), dtype=np.int64),
+            _words(one.values, "<f8"),
+            np.cumsum(_words(one.times, "<i8"), dtype=np.int64),
+        )
+        for one in chunk.series
+        if only in (None, one.name)
+    }
+
+
+def join_points(parts: Iterable[MetricPoints]) -> MetricPoints:
+    """One after the other."""
+    found = list(parts)
+    if len(found) == 1:
+        return found[0]
+    return MetricPoints(
+        np.concatenate([np.empty(0, np.int64), *(part.steps for part in found)]),
+        np.concatenate([np.empty(0, np.float64), *(part.values for part in found)]),
+        np.concatenate([np.empty(0, np.int64), *(part.times_ms for part in found)]),
+    )
+
+
+def _check(chunk: _Chunk) -> None:
+    for before, after in pairwise(chunk.series):
+        if before.name >= after.name:
+            raise InvalidInputError(f"metric {after.name!r:.80} is out of order or twice there")
+    for one in chunk.series:
+        sizes = {len(one.steps), len(one.times), len(one.values)}
+        if one.points < 1 or sizes != {one.points * _WIDTH}:
+            raise InvalidInputError(
+                f"metric {one.name!r:.80}: {one.points} points in {sorted(sizes)} bytes"
+            )
+
+
+def _differences(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each from the one before, the first from 0; they wrap around, as their sums do again."""
+    return np.diff(numbers, prepend=np.int64(0))
+
+
+def _planes(numbers: NDArray[Any]) -> bytes:
+    """All lowest bytes, then all second lowest, ..."""
+    little = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
+    return little.view(np.uint8).reshape(-1, _WIDTH).T.tobytes()
+
+
+def _words(planes: bytes, dtype: str) -> NDArray[Any]:
+    found = np.frombuffer(planes, np.uint8).reshape(_WIDTH, -1).T
+    return np.ascontiguousarray(found).view(dtype).reshape(-1)
+
+
+@dataclass(slots=True)
+class _Series:
+    """One metric: what became of it, and the points that are not stored yet."""
+
+    name: str
+    points: int = 0
+    not_finite: int = 0
+    last: tuple[int, float] = (0, 0.0)
+    min: tuple[int, float] | None = None
+    max: tuple[int, float] | None = None
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    times_ms: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, step: int, value: float, time_ms: int) -> None:
+        self.steps.append(step)  # first: it refuses what is no integer of 64 bits
+        self.values.append(value)
+        self.times_ms.append(time_ms)
+        self.points += 1
+        self.last = (step, value)
+        if not math.isfinite(value):
+            self.not_finite += 1
+            return
+        if self.min is None or value < self.min[1]:
+            self.min = (step, value)
+        if self.max is None or value > self.max[1]:
+            self.max = (step, value)
+
+    def taken(self) -> MetricPoints:
+        """The points, which are then no longer here."""
+        taken = MetricPoints(
+            np.frombuffer(self.steps, np.int64),
+            np.frombuffer(self.values, np.float64),
+            np.frombuffer(self.times_ms, np.int64),
+        )
+        self.steps, self.values, self.times_ms = array("q"), array("d"), array("q")
+        return taken
+
+    def summary(self) -> Metric:
+        return Metric(
+            self.name,
+            self.points,
+            self.not_finite,
+            MetricPoint(*self.last),
+            None if self.min is None else MetricPoint(*self.min),
+            None if self.max is None else MetricPoint(*self.max),
+        )
+
+
+class Logbook:
+    """The metrics of a run."""
+
+    def __init__(self, earlier: tuple[Metric, ...] = ()) -> None:
+        self._lock = threading.Lock()
+        self._series: dict[str, _Series] = {one.name: _resumed(one) for one in earlier}
+        self.waiting = 0  # points that are not taken
+
+    def add(self, values: Mapping[str, float], step: int | None, time_ms: int) -> int:
+        """Log values of one step; without `step`, of as many as each metric has points.
+
+        Returns:
+            How many points wait to be taken.
+
+        Raises:
+            InvalidInputError: a name that no metric may have, a step outside of 64 bits, or more
+                metrics than a run may have. Nothing was logged.
+        """
+        if step is not None and not -(1 << 63) <= step < 1 << 63:
+            raise InvalidInputError(f"step {step}: expected a whole number of 64 bits")
+        with self._lock:
+            series = [self._of(name) for name in values]
+            for one, value in zip(series, values.values(), strict=True):
+                one.add(one.points if step is None else step, value, time_ms)
+            self.waiting += len(series)
+            return self.waiting
+
+    def take(self) -> tuple[dict[str, MetricPoints], tuple[Metric, ...]]:
+        """The points that wait, and what became of all metrics, these points included."""
+        with self._lock:
+            taken = {name: one.taken() for name, one in self._series.items() if one.steps}
+            self.waiting = 0
+            summaries = [self._series[name].summary() for name in sorted(self._series)]
+            return taken, tuple(one for one in summaries if one.points)
+
+    def _of(self, name: str) -> _Series:
+        found = self._series.get(name)
+        if found is None:
+            check_metric_name(name)
+            if len(self._series) >= MAX_METRICS:
+                raise InvalidInputError(
+                    f"metric {name!r}: a run has {MAX_METRICS} metrics at most. Log what belongs "
+                    "together as steps of one metric."
+                )
+            found = self._series[name] = _Series(name)
+        return found
+
+
+def cut(
+    by_name: Mapping[str, MetricPoints], most: int = CHUNK_POINTS
+) -> Iterator[dict[str, MetricPoints]]:
+    """Points in parts of exactly `most`, but for the last one."""
+    part: dict[str, MetricPoints] = {}
+    room = most
+    for name, points in by_name.items():
+        start = 0
+        while start < len(points):
+            piece = points[start : start + room]
+            part[name] = piece
+            start += len(piece)
+            room -= len(piece)
+            if not room:
+                yield part
+                part, room = {}, most
+    if part:
+        yield part
+
+
+def joined(
+    first: Mapping[str, MetricPoints], then: Mapping[str, MetricPoints]
+) -> dict[str, MetricPoints]:
+    """The points of both, metric by metric."""
+    names = [*first, *(name for name in then if name not in first)]
+    return {
+        name: join_points([part[name] for part in (first, then) if name in part]) for name in names
+    }
+
+
+def _resumed(metric: Metric) -> _Series:
+    return _Series(
+        metric.name,
+        metric.points,
+        metric.not_finite,
+        (metric.last.step, metric.last.value),
+        None if metric.min is None else (metric.min.step, metric.min.value),
+        None if metric.max is None else (metric.max.step, metric.max.value),
+    )

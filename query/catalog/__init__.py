@@ -1,0 +1,1 @@
+"""The catalog: a SQL database that pictures one repository."""

@@ -1,0 +1,1 @@
+"""SQL by DuckDB over datasets and the catalog."""

@@ -1,0 +1,310 @@
+"""Dataset scans for DuckDB, with pushed-down columns and filters.
+
+DuckDB asks a `pyarrow.dataset.Dataset` for a scanner of some columns of the rows for which an
+expression is true, and believes what it gets. Here the columns that the expression names are read,
+of the pages that may hold such rows; then of the rows for which it is true, the others. Deleted
+rows are left out, patches and defaults are in the values, as for every reader.
+
+Row ids and numbers are columns that are not stored. They come first, because a bare count asks for
+the first column: one of pictures would be read for nothing.
+
+Who runs what: DuckDB pulls batches from threads of its own. Parts of the rows are read on `threads`
+others, in order, at most one part each ahead.
+
+Subclasses of `pyarrow.dataset.Dataset`: it asks them for a scanner of some columns of the rows for
+which an expression is true, takes the reader of that, and believes it. Other objects that can do
+the same are read whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cache
+from threading import Event
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    column_index,
+    live_rows,
+    page_reader,
+    row_id_table,
+    scan,
+)
+from tensorrepo.formats.dataset.reading.row_read import read_columns
+from tensorrepo.formats.dataset.selecting.expression import expression_tree, field_names
+from tensorrepo.formats.dataset.selecting.select_rows import ranges_where
+from tensorrepo.query.sql.columns import sql_array, sql_field
+from tensorrepo.repo.threads import ordered_map
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.schema.values import ColumnValues
+
+
+class ScannedTable(Protocol):
+    """What SQL can read."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """The columns that ``*`` stands for; others are there for queries that name them."""
+
+    def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
+        """Rows of some columns for which `where` is true."""
+
+
+@dataclass(slots=True)
+class Scanned:
+    """What queries have read so far, and whether they shall go on.
+
+    `failed` is the error that ended a scan: DuckDB passes on its text alone.
+    """
+
+    pages: int = 0
+    rows: int = 0
+    stop: Event = field(default_factory=Event)
+    failed: BaseException | None = None
+
+    def begin(self) -> None:
+        """The next query: what stopped or failed the last one is none of its concern."""
+        self.stop.clear()
+        self.failed = None
+
+
+class StoppedError(Exception):
+    """A scan was told to stop."""
+
+
+def noting(scanned: Scanned, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`batches`; what ends them too early is kept for who asked."""
+    try:
+        yield from batches
+    except GeneratorExit:  # nobody wants more rows: nothing failed
+        raise
+    except BaseException as error:
+        scanned.failed = scanned.failed or error
+        raise
+
+
+@cache
+def _arrow_dataset_class() -> type:
+    import pyarrow.dataset  # a third of a second: loaded by who asks SQL
+
+    class PushedDown(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is untyped
+        """DuckDB pushes columns and filters into subclasses alone."""
+
+        def __init__(self, table: Any) -> None:
+            self._table = table
+
+        @property
+        def schema(self) -> pa.Schema:
+            return self._table.schema
+
+        def scanner(
+            self,
+            columns: Sequence[str] | None = None,
+            filter: pc.Expression | None = None,  # noqa: A002 - pyarrow's name for it
+            **_: Any,
+        ) -> _Scanner:
+            names = self.schema.names if columns is None else columns
+            return _Scanner(lambda: self._table.reader(names, filter))
+
+    return PushedDown
+
+
+def as_arrow_dataset(table: Any) -> Any:
+    """A table with a `schema` and a `reader(columns, where)`, for `duckdb.register`."""
+    return _arrow_dataset_class()(table)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanner:
+    """The one method that DuckDB calls of Arrow's scanners."""
+
+    to_reader: Callable[[], pa.RecordBatchReader]
+
+
+NUMBER, ROW_ID = "row_number", "row_id"
+PART_BYTES = 16 << 20  # of all columns of a part that one thread reads at once
+PART_ROWS = 1 << 17
+THREADS = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatasetTable:
+    """A dataset as SQL sees it: its columns, hidden ones too, behind the number and id of rows."""
+
+    dataset: StoredDataset
+    scanned: Scanned
+    threads: int = THREADS
+
+    @property
+    def schema(self) -> pa.Schema:
+        added = [(NUMBER, pa.int64()), (ROW_ID, pa.string())]
+        columns = self.dataset.schema.columns
+        taken = {name.lower() for name in self.dataset.schema.names}  # as SQL tells names apart
+        free = [each for each in added if each[0] not in taken]
+        return pa.schema([*(pa.field(*each) for each in free), *map(sql_field, columns)])
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns that ``*`` stands for."""
+        return self.dataset.schema.visible.names
+
+    def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
+        """Rows for which `where` is true, or all, in order."""
+        every = self.schema
+        schema = pa.schema([every.field(name) for name in columns])
+        part = _Part(
+            self.dataset, tuple(columns), where, schema, _compared(every, where), self.scanned
+        )
+        return pa.RecordBatchReader.from_batches(
+            part.schema, noting(self.scanned, self._batches(part))
+        )
+
+    def _batches(self, part: _Part) -> Iterator[pa.RecordBatch]:
+        if self.threads < 2:  # nothing is read ahead
+            for rows in part.parts():
+                yield from part.batches(rows)
+            return
+        parts = ordered_map(part.parts(), part.read, threads=self.threads, ahead=2, name="sql")
+        with closing(parts):  # not left to the collector: DuckDB drops this where it likes
+            for batches in parts:
+                yield from batches
+
+
+# ------------------------------------------------------------------------------ parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is read of each part of the rows."""
+
+    dataset: StoredDataset
+    columns: tuple[str, ...]
+    where: pc.Expression | None
+    schema: pa.Schema  # of `columns`
+    compared: tuple[str, ...]  # the columns that `where` reads
+    scanned: Scanned
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """Ranges of physical rows, of bounded bytes each."""
+        dataset = self.dataset
+        ranges = np.array([[0, dataset.root.rows]])
+        if self.where is not None:
+            ranges = ranges_where(dataset, self.where)
+        step = _part_rows(dataset, {*self.columns, *self.compared})
+        for start, stop in ranges.tolist():
+            for at in range(start, stop, step):
+                yield at, min(stop, at + step)
+
+    def read(self, part: tuple[int, int]) -> list[pa.RecordBatch]:
+        """The rows that are wanted of one part."""
+        return list(self.batches(part))
+
+    def batches(self, part: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        """The same, as they are asked for."""
+        return self._all(*part) if self.where is None else self._filtered(*part)
+
+    def _all(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        for rows, values in self._scanned(self.columns, start, stop):
+            yield self._batch(rows, values)
+
+    def _filtered(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        for rows, values in self._scanned(self.compared, start, stop):
+            arrays = {name: self._array(name, rows, values) for name in self.compared}
+            table = pa.table({"": pa.array(np.arange(len(rows)))} | arrays)
+            kept = table.filter(self.where)[""].to_numpy()
+            if not len(kept):
+                continue
+            everywhere = len(kept) == len(rows)
+            chosen = {
+                name: each if everywhere else each.take(kept) for name, each in values.items()
+            }
+            yield self._batch(rows[kept], chosen | self._others(rows[kept]))
+
+    def _others(self, rows: NDArray[np.int64]) -> dict[str, ColumnValues]:
+        """Columns that are wanted and were not compared, of some rows."""
+        names = [name for name in self.columns if name not in self.compared]
+        names = [name for name in names if name in self.dataset.schema]
+        if not names:
+            return {}
+        readers = [page_reader(self.dataset, name) for name in names]
+        first, last = int(rows[0]), int(rows[-1])
+        run = last - first + 1 == len(rows)
+        wanted = range(first, last + 1) if run else rows
+        self.scanned.pages += sum(_pages(self.dataset, name, rows) for name in names)
+        return dict(zip(names, read_columns(readers, wanted), strict=True))
+
+    def _scanned(
+        self, names: Sequence[str], start: int, stop: int
+    ) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+        stored = [name for name in names if name in self.dataset.schema]
+        for name in stored:
+            bounds = column_index(self.dataset, name).page_of(np.array([start, stop - 1]))
+            self.scanned.pages += int(bounds[1] - bounds[0]) + 1
+        self.scanned.rows += stop - start
+        batches = scan(self.dataset, stored, start, stop)
+        for rows, values in batches if stored else self._numbers(start, stop):
+            if self.scanned.stop.is_set():
+                raise StoppedError
+            yield rows, values
+
+    def _numbers(
+        self, start: int, stop: int
+    ) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+        live = live_rows(self.dataset)
+        alive = None if live is None else live.alive(start, stop)
+        yield np.arange(start, stop) if alive is None else start + alive, {}
+
+    def _batch(self, rows: NDArray[np.int64], values: dict[str, ColumnValues]) -> pa.RecordBatch:
+        arrays = [self._array(name, rows, values) for name in self.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _array(
+        self, name: str, rows: NDArray[np.int64], values: dict[str, ColumnValues]
+    ) -> pa.Array:
+        if name in self.dataset.schema:
+            return sql_array(self.dataset.schema.column(name), values[name])
+        if name == NUMBER:
+            live = live_rows(self.dataset)
+            return pa.array(rows if live is None else live.live(rows))
+        return _row_ids(self.dataset, rows)
+
+
+def _compared(every: pa.Schema, where: pc.Expression | None) -> tuple[str, ...]:
+    if where is None:
+        return ()
+    names = field_names(expression_tree(where))
+    return tuple(every.names if names is None else sorted(names))
+
+
+def _row_ids(dataset: StoredDataset, rows: NDArray[np.int64]) -> pa.Array:
+    """Ids as text, as `format_row_id` writes them."""
+    ids = row_id_table(dataset).of(rows)
+    fragments, which = np.unique(ids["fragment"], return_inverse=True)
+    names = pa.array([f"{int(each):016x}" for each in fragments], pa.string())
+    offsets = pc.cast(pa.array(ids["offset"].astype(np.int64)), pa.string())
+    return pc.binary_join_element_wise(names.take(pa.array(which)), offsets, ":")
+
+
+def _part_rows(dataset: StoredDataset, columns: set[str]) -> int:
+    """So many rows that a part of them takes about `PART_BYTES`."""
+    indexes = [column_index(dataset, name) for name in columns if name in dataset.schema]
+    row_bytes = sum(index.raw_bytes for index in indexes) / max(1, dataset.root.rows)
+    return max(1, min(PART_ROWS, math.ceil(PART_BYTES / max(row_bytes, 1.0))))
+
+
+def _pages(dataset: StoredDataset, name: str, rows: NDArray[np.int64]) -> int:
+    return len(np.unique(column_index(dataset, name).page_of(rows)))

@@ -1,0 +1,174 @@
+"""Query results: lazy rows, interruptible by Ctrl-C.
+
+Rows as they come: nothing is read before somebody asks, and what was handed out is not kept. DuckDB
+works on a thread of its own, so that Ctrl-C is heard while it does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tensorrepo.formats.common.arguments import printable
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from tensorrepo.query.sql.pushdown import Scanned
+
+BATCH_ROWS = 1 << 16
+SHOWN_ROWS = 20
+NOTHING = pa.schema([])
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Result:
+    """Rows of a query: iterate over them as dicts, or take them as Arrow, pandas or polars.
+
+    They can be taken once, and only while the session that asked is open.
+    """
+
+    connection: Any
+    relation: Any
+    scanned: Scanned
+    reworded: Callable[[], AbstractContextManager[None]]
+    _reader: pa.RecordBatchReader | None = None
+    _ahead: list[pa.RecordBatch] = field(default_factory=list)
+    _taken: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and Arrow types of the columns."""
+        return NOTHING if self.relation is None else self._open().schema
+
+    @property
+    def columns(self) -> list[str]:
+        return [] if self.relation is None else list(self.relation.columns)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Rows as Arrow batches."""
+        if self._taken:
+            raise InvalidInputError("these rows were taken already: ask the query again")
+        self._taken = True
+        return chain(self._ahead, self._rest())
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The same, as Arrow hands streams on to others."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
+
+    def arrow(self) -> pa.Table:
+        """All rows as one Arrow table."""
+        return pa.Table.from_batches(self.batches(), self.schema)
+
+    def df(self) -> Any:
+        """All rows as a pandas data frame."""
+        try:
+            return self.arrow().to_pandas()
+        except ModuleNotFoundError as error:
+            raise UnsupportedError("df() needs pandas: `pip install pandas`") from error
+
+    def pl(self) -> Any:
+        """All rows as a polars data frame."""
+        try:
+            import polars as pl
+        except ModuleNotFoundError as error:
+            raise UnsupportedError("pl() needs polars: `pip install polars`") from error
+        self._check_names("a frame of polars holds one of them")
+        return pl.from_arrow(self.arrow())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self._check_names("a dict holds one of them")
+        for batch in self.batches():
+            yield from batch.to_pylist()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Whoever reads Arrow's streams can take a result as it is."""
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        if self._taken or self.relation is None:
+            return f"<result of {', '.join(self.columns) or 'a statement without rows'}>"
+        rows, more = self.head()
+        dots = "\n..." if more else ""
+        return f"<result of {', '.join(self.columns)}>\n{as_text(self.columns, rows)}{dots}"
+
+    def head(self, rows: int = SHOWN_ROWS) -> tuple[list[list[Any]], bool]:
+        """The first rows, which stay to be taken; and whether there are more."""
+        if self.relation is None:
+            return [], False
+        reader = self._open()
+        while sum(batch.num_rows for batch in self._ahead) <= rows:
+            batch = self._interruptible(partial(_next, reader))
+            if batch is None:
+                break
+            self._ahead.append(batch)
+        found = list(islice(chain.from_iterable(map(_rows, self._ahead)), rows + 1))
+        return found[:rows], len(found) > rows
+
+    def _check_names(self, why: str) -> None:
+        twice = [name for name, times in Counter(self.columns).items() if times > 1]
+        if twice:
+            raise InvalidInputError(
+                f"several columns are called {twice[0]!r}, and {why}: name them by AS, or take the "
+                "rows by arrow(), df() or batches()"
+            )
+
+    def _open(self) -> pa.RecordBatchReader:
+        if self._reader is None:
+            begin = partial(self.relation.to_arrow_reader, BATCH_ROWS)
+            self._reader = self._interruptible(begin)
+        return self._reader
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
+        if self.relation is None:
+            return
+        reader = self._open()
+        while (batch := self._interruptible(partial(_next, reader))) is not None:
+            yield batch
+
+    def _interruptible(self, work: Callable[[], Any]) -> Any:
+        """`work` on another thread: this one hears of Ctrl-C, and stops DuckDB and its scans."""
+        with self.reworded(), ThreadPoolExecutor(1, "duckdb") as thread:
+            future = thread.submit(work)
+            try:
+                return future.result()
+            except KeyboardInterrupt:
+                self.scanned.stop.set()
+                self.connection.interrupt()
+                raise
+
+
+def _next(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
+    try:
+        return reader.read_next_batch()
+    except StopIteration:  # which must not cross a future
+        return None
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[list[Any]]:
+    """Values of each row; columns may have the same name."""
+    for at in range(batch.num_rows):
+        yield [column[at].as_py() for column in batch.columns]
+
+
+def as_text(columns: list[str], rows: list[list[Any]], width: int = 40) -> str:
+    """Rows as a table for people, columns side by side."""
+    cells = [[_cell(each, width) for each in row] for row in [columns, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(each.ljust(to) for each, to in zip(row, widths, strict=True)) for row in cells
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(value: Any, width: int) -> str:
+    text = "" if value is None else f"{value}"
+    text = printable(text[: width + 1])
+    return text if len(text) <= width else text[: width - 1] + "…"

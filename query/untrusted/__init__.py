@@ -1,0 +1,1 @@
+"""Untrusted SQL in a child process with limits."""

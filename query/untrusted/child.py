@@ -1,0 +1,239 @@
+"""Main of the child process that answers an untrusted query.
+
+It bounds itself first: memory, processor time, files. Then DuckDB is told to reach for nothing, its
+settings are locked, and only then is the query looked at. Tables are what the other process serves.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorrepo.formats.dataset.selecting.expression import expression_tree, field_names
+from tensorrepo.query.sql.duck import add_tables, check_select, is_of_duckdb
+from tensorrepo.query.sql.functions import NAMES, add_function
+from tensorrepo.query.sql.names import QueryNames
+from tensorrepo.query.sql.pushdown import Scanned
+from tensorrepo.query.untrusted.pipe import Pipe, packed, unpacked
+from tensorrepo.query.untrusted.protocol import packed_filter
+from tensorrepo.repo.errors import Error, InvalidInputError
+
+BATCH_ROWS = 1 << 13
+FRAME_BYTES = 4 << 20  # of rows sent at once
+MOST_FILES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A table that the other process reads."""
+
+    number: int
+    schema: pa.Schema
+    shown: tuple[str, ...]
+    ask: Any
+
+    def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
+        """Rows of some columns for which `where` is true, fetched as they are asked for."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        body = b"" if where is None else packed_filter(where)
+        found = self._filtered(columns, where) if body is None else self._batches(columns, body)
+        return pa.RecordBatchReader.from_batches(schema, found)
+
+    def _filtered(self, columns: Sequence[str], where: Any) -> Iterator[pa.RecordBatch]:
+        """Rows for which a filter that cannot be sent is true: it is applied here."""
+        compared = field_names(expression_tree(where))
+        read = self.schema.names if compared is None else list({*columns, *compared})
+        for batch in self._batches(read, b""):
+            yield batch.filter(where).select(list(columns))
+
+    def _batches(self, columns: Sequence[str], body: Any) -> Iterator[pa.RecordBatch]:
+        scan = self.ask.scan({"table": self.number, "columns": list(columns)}, body)
+        try:
+            while found := self.ask.batches(scan):
+                yield from found
+        finally:
+            self.ask.ended.append(scan)
+
+
+class _Asking:
+    """Asks the other process for rows, one question at a time.
+
+    Scans of `ended` are told with the next question: a scan may end wherever Python drops it, which
+    is no place to wait for the lock.
+    """
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._lock = Lock()
+        self._numbers = count()
+        self.ended: list[int] = []
+
+    def scan(self, head: dict[str, Any], body: Any) -> int:
+        with self._lock:
+            number = next(self._numbers)
+            told = {"kind": "scan", "scan": number, "ended": self._newly_ended()}
+            self._pipe.send(told | head, body)
+        return number
+
+    def batches(self, scan: int) -> list[pa.RecordBatch]:
+        with self._lock:
+            self._pipe.send({"kind": "next", "scan": scan, "ended": self._newly_ended()})
+            head, body = self._pipe.receive()
+        if head.get("failed"):
+            raise InvalidInputError("the rows cannot be read")
+        return unpacked(body).batches if body else []
+
+    def _newly_ended(self) -> list[int]:
+        """Each once."""
+        return [self.ended.pop() for _ in range(len(self.ended))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    found: dict[tuple[str, ...], _Served]
+
+    def find(self, path: tuple[str, ...], _: Scanned) -> _Served | None:
+        return self.found.get(path)
+
+    def begin(self) -> None:
+        """They were found before this process began."""
+
+    def known(self) -> tuple[str, ...]:
+        return ()
+
+
+def bound_process(memory_bytes: int, seconds: float) -> None:
+    """Take away from this process what a query must not use. It cannot be undone."""
+    ceiling = _taken_bytes() + memory_bytes
+    bounds = {
+        resource.RLIMIT_DATA: min(ceiling, (1 << 63) - 1),
+        resource.RLIMIT_CPU: int(resource.getrusage(resource.RUSAGE_SELF).ru_utime + seconds) + 2,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: MOST_FILES,
+    }
+    for which, most in bounds.items():
+        resource.setrlimit(which, (most, most))
+
+
+def _taken_bytes() -> int:
+    """Memory that this process may write to already, as RLIMIT_DATA counts it."""
+    try:
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    except OSError:  # no Linux
+        return 0
+    found = next((line for line in lines if line.startswith("VmData:")), "VmData: 0 kB")
+    return int(found.split()[1]) << 10
+
+
+def connect(memory_bytes: int) -> duckdb.DuckDBPyConnection:
+    """A connection that reaches for nothing outside of it."""
+    connection = duckdb.connect()
+    for setting in (
+        "temp_directory = ''",  # first: DuckDB refuses it later
+        "python_enable_replacements = false",
+        "autoinstall_known_extensions = false",
+        "autoload_known_extensions = false",
+        "allow_community_extensions = false",
+        "threads = 1",
+        f"memory_limit = '{memory_bytes // 1000}KB'",
+        "enable_external_access = false",
+    ):
+        connection.execute(f"SET {setting}")
+    return connection
+
+
+def answer(pipe: Pipe) -> None:
+    """Answer the one query that comes through the pipe."""
+    request, _ = pipe.receive()
+    limits = request["limits"]
+    asking = _Asking(pipe)
+    found = {}
+    for number, table in enumerate(request["tables"]):
+        schema = unpacked(pipe.receive()[1]).schema
+        served = _Served(number, schema, tuple(table["shown"]), asking)
+        found[tuple(table["path"])] = served
+    connection = connect(limits["memory_bytes"])
+    names = QueryNames(request["query"], tuple(found), frozenset(request["words"]))
+    for name in sorted({word.lower() for word in request["words"]} & NAMES):
+        add_function(connection, name)
+    add_tables(connection, names, _Tables(found), Scanned())
+    connection.execute("SET lock_configuration = true")
+    pipe.send({"kind": "ready"})
+    pipe.receive()
+    bound_process(limits["memory_bytes"], limits["seconds"])
+    _answer(pipe, connection, request["query"], request["params"])
+
+
+def _answer(pipe: Pipe, connection: duckdb.DuckDBPyConnection, query: str, params: Any) -> None:
+    check_select(connection, query)
+    relation = connection.sql(query, params=params or None)
+    reader = relation.to_arrow_reader(BATCH_ROWS)
+    schema = pa.schema([_field_of_values(field) for field in reader.schema])
+    pipe.send({"kind": "begun"}, packed([], schema))
+    for batch in reader:
+        plain = batch if schema == reader.schema else batch.cast(schema)
+        for piece in _pieces(plain):
+            pipe.send({"kind": "rows"}, packed([piece], schema))
+    pipe.send({"kind": "done"})
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch cut so that none holds many bytes, unless one row does."""
+    step = max(1, int(batch.num_rows * FRAME_BYTES / max(batch.nbytes, 1)))
+    for at in range(0, batch.num_rows, step):
+        yield batch.slice(at, step)
+
+
+def _of_values(kind: pa.DataType) -> pa.DataType:
+    """The type of what stands in the dictionaries of `kind`, an ENUM: one text of a dictionary
+    may be in all rows, and a result is bounded by its bytes. Of extensions what they are stored as.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_struct(kind):
+        return pa.struct([_field_of_values(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_field_of_values(kind.key_field), _field_of_values(kind.item_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_field_of_values(kind.value_field), kind.list_size)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_field_of_values(kind.value_field))
+    return pa.list_(_field_of_values(kind.value_field)) if pa.types.is_list(kind) else kind
+
+
+def _field_of_values(field: pa.Field) -> pa.Field:
+    return field.with_type(_of_values(field.type)).remove_metadata()
+
+
+def main() -> None:
+    """Talk through standard input and output, which nothing else here writes to."""
+    pipe = Pipe(os.dup(0), os.dup(1))
+    os.dup2(2, 1)
+    try:
+        answer(pipe)
+    except (BrokenPipeError, EOFError):
+        pass  # whoever asked is gone
+    except MemoryError:
+        pipe.send({"kind": "error", "type": "MemoryError", "text": "out of memory"})
+    except BaseException as error:
+        if not isinstance(error, Error) and not is_of_duckdb(error):
+            raise
+        pipe.send({"kind": "error", "type": type(error).__name__, "text": str(error)[:10_000]})
+    os._exit(0)  # not by way of DuckDB's destructors, which a full memory breaks
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,345 @@
+"""Untrusted queries: a child process with limits, watched and served by its parent.
+
+DuckDB runs in a child process of its own, which gets no credentials, no environment and no files:
+this process reads the datasets, and hands over the columns and rows that DuckDB asks for. The child
+bounds itself before it sees the query (`child`), and is killed at the deadline. DuckDB's own
+limits are set as well, but did not hold: `repeat` took 1.9 GB under a limit of 256 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
+from threading import TIMEOUT_MAX, Timer
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tensorrepo.formats.common.arguments import printable
+from tensorrepo.query.sql.duck import reworded
+from tensorrepo.query.sql.names import as_utf8, names_of
+from tensorrepo.query.sql.pushdown import DatasetTable, Scanned
+from tensorrepo.query.sql.results import Result
+from tensorrepo.query.untrusted.pipe import Pipe, packed, unpacked
+from tensorrepo.query.untrusted.protocol import (
+    Begun,
+    Done,
+    Failed,
+    Next,
+    Ready,
+    RowsMessage,
+    Said,
+    ScanRequest,
+    misbehaved,
+    said_in,
+)
+from tensorrepo.query.untrusted.server import Serving
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from tensorrepo.query.sql.duck import Params, QueryTables
+    from tensorrepo.query.sql.names import QueryNames
+    from tensorrepo.query.sql.pushdown import ScannedTable
+
+# Isolated, the child looks for modules where Python is installed, and not where its environment,
+# the folder it stands in or a script says. What this process found elsewhere comes last.
+CHILD = """
+import json, sys
+sys.path += json.loads(sys.argv[1])
+from tensorrepo.query.untrusted.child import main
+main()
+"""
+MOST_QUERY_BYTES = 64 << 10
+MOST_NAMES = 200  # each is looked up, which costs about a millisecond
+MOST_TOLD_BYTES = 2 << 10  # of what a process says before it goes
+START_SECONDS = 120.0  # what a busy machine may take to start a process: no part of the query
+MOST_ERROR_CHARACTERS = 10_000
+MOST_FRAME_BYTES = 256 << 20  # the rows that a process sends at once, or one row
+SLACK_BYTES = 16 << 20  # of a frame beyond the result's limit: one batch
+_ZONE = re.compile(r"[+-]?[A-Za-z0-9][A-Za-z0-9_+:/-]{0,63}")  # names files where zones are read
+_PIECE_MS = 100  # of waiting for what a process said before it went
+_PLAIN = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLimits:
+    """What a query that nobody vouches for may take.
+
+    Attributes:
+        seconds: of looking its names up, and from when its process is ready until its last row is
+            taken; then it is killed.
+        memory_bytes: of the process that answers it, beyond what it takes to begin.
+        rows: of the result.
+        bytes: of the result; a value counts as one at least, null too.
+    """
+
+    seconds: float = 10.0
+    memory_bytes: int = 512 << 20
+    rows: int = 100_000
+    bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            is_number = isinstance(value, int | float) and math.isfinite(value)
+            if not is_number or value <= 0:
+                raise InvalidInputError(f"Limits need {name} above 0, got {value!r:.80}")
+
+
+def query_sandboxed(
+    tables: QueryTables, query: str, limits: QueryLimits, params: Params = None
+) -> Result:
+    """Rows of one SELECT, from a process of its own.
+
+    Raises:
+        InvalidInputError: it is no single SELECT, it is wrong, or it went beyond a limit.
+        NotFoundError: a table that is not there.
+        PermissionDenied: it asks for files, extensions or settings.
+    """
+    begun = monotonic()
+    if len(as_utf8(query)) > MOST_QUERY_BYTES:
+        raise InvalidInputError(
+            f"an untrusted query of more than {MOST_QUERY_BYTES:,} bytes is not taken: join a table"
+            " that has the values, or ask it as your own"
+        )
+    given = _plain(params)
+    scanned = Scanned()
+    names = names_of(query)
+    tables.begin()
+    found = list(_found(names, tables, scanned, begun + limits.seconds))
+    left = replace(limits, seconds=max(limits.seconds - (monotonic() - begun), 1e-3))
+    child = _Child(found, left, scanned, tables.known, limits.seconds)
+    child.begin({"query": query, "params": given, "words": sorted(names.words)})
+    return Result(child, child, scanned, child.reworded)
+
+
+def _found(
+    names: QueryNames, tables: QueryTables, scanned: Scanned, until: float
+) -> Iterator[tuple[tuple[str, ...], ScannedTable]]:
+    if len(names.paths) > MOST_NAMES:
+        raise InvalidInputError(
+            f"a query of {len(names.paths):,} different names is not taken: at most {MOST_NAMES}"
+        )
+    for path in names.paths:
+        if monotonic() > until:
+            raise InvalidInputError(
+                "the query took too long: its names could not all be looked up in time"
+            )
+        table = tables.find(path, scanned)
+        if isinstance(table, DatasetTable):
+            table = replace(table, threads=1)  # the child may open many scans, and not end them
+        if table is not None:
+            yield path, table
+
+
+def _plain(params: Params) -> Any:
+    values = params.values() if isinstance(params, Mapping) else (params or ())
+    for value in values:
+        if not isinstance(value, _PLAIN):
+            raise InvalidInputError(
+                "parameters of an untrusted query are text, numbers, bools and null, got "
+                f"{value!r:.80}"
+            )
+        if isinstance(value, str):
+            as_utf8(value)
+    return dict(params) if isinstance(params, Mapping) else list(params or ())
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    """The process, as `Result` knows a connection and a relation."""
+
+    tables: list[tuple[tuple[str, ...], ScannedTable]]
+    limits: QueryLimits
+    scanned: Scanned
+    known: Callable[[], Iterable[str]]
+    seconds: float  # of the whole query; `limits` has what is left of them
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    _serving: Any = None
+    _process: Any = None
+    _pipe: Any = None
+    _timer: Any = None
+    _is_ready: bool = False
+    _is_late: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema.names)
+
+    def begin(self, request: dict[str, Any]) -> None:
+        """Start it, and wait until it has understood the query."""
+        places = [each for each in sys.path if os.path.isabs(each)]
+        command = [sys.executable, "-I", "-c", CHILD, json.dumps(places)]
+        self._process = subprocess.Popen(  # noqa: S603 - nothing of it is the query's
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={}, cwd="/", start_new_session=True, close_fds=True,
+        )  # fmt: skip
+        self._stop_after(START_SECONDS)
+        incoming, outgoing = self._process.stdout.fileno(), self._process.stdin.fileno()
+        most_bytes = min(int(self.limits.bytes), MOST_FRAME_BYTES) + SLACK_BYTES
+        self._pipe = Pipe(incoming, outgoing, most_bytes, lambda: self._is_late)
+        self._serving = Serving([table for _, table in self.tables], self.scanned)
+        tables = [{"path": path, "shown": list(table.shown)} for path, table in self.tables]
+        head = request | {"limits": asdict(self.limits), "tables": tables}
+        with self._watched():
+            self._pipe.send(head)
+            for _, table in self.tables:
+                self._pipe.send({}, packed([], table.schema))
+            self._until(Ready)
+            self._timer.cancel()
+            self._is_ready = True
+            self._stop_after(min(self.limits.seconds, TIMEOUT_MAX))
+            self._pipe.send({})
+            _, body = self._until(Begun)
+            self.schema = unpacked(body).schema.remove_metadata()
+            _check_types(self.schema)
+
+    def to_arrow_reader(self, _: int) -> pa.RecordBatchReader:
+        """The rows, while this process serves what the child reads."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._rows())
+
+    def interrupt(self) -> None:
+        self._end()
+
+    def reworded(self) -> AbstractContextManager[None]:
+        """What goes wrong is said in our words already."""
+        return nullcontext()
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        rows = size = 0
+        while True:
+            with self._watched():
+                said, body = self._until(RowsMessage, Done)
+                if isinstance(said, Done):
+                    self._end()
+                    return
+                found = unpacked(body, self.schema)
+            rows += sum(map(len, found.batches))
+            size += max(len(body), found.values)
+            if rows > self.limits.rows or size > self.limits.bytes:
+                self._end()
+                raise InvalidInputError(
+                    f"the result has more than {self.limits.rows:,} rows or {self.limits.bytes:,} "
+                    "bytes: ask for less, or add LIMIT"
+                )
+            yield from found.batches
+
+    def _until(self, *wanted: type) -> tuple[Said, bytes]:
+        """Serve the child's reads until it says one of these."""
+        while True:
+            head, body = self._pipe.receive()
+            said = said_in(head)
+            match said:
+                case Failed(kind, text):
+                    failed, self.scanned.failed = self.scanned.failed, None
+                    shown = printable(text[:MOST_ERROR_CHARACTERS], keep="\n")
+                    raise failed or reworded(kind, shown, self.known)
+                case ScanRequest() if self._is_ready:
+                    self._serving.begin(said, body)
+                case Next() if self._is_ready:
+                    self._pipe.send(*self._serving.next(said))
+                case _ if isinstance(said, wanted):
+                    return said, body
+                case _:
+                    raise misbehaved(f"it said {type(said).__name__} where that has no meaning")
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """The end of the child becomes the reason of it."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - it is raised again
+            raise self._ended(error) from None
+
+    def _ended(self, error: BaseException) -> BaseException:
+        """Why the child went away, or the error that has another reason."""
+        if not isinstance(error, EOFError | BrokenPipeError):
+            self._end()
+            return error
+        status = self._process.wait()
+        told = self._told()
+        self._end()
+        if not self._is_ready:
+            why = f"nothing within {START_SECONDS:g} s" if self._is_late else f"status {status}"
+            return UnsupportedError(
+                f"the process for untrusted queries did not start: {why}. {told}".rstrip()
+            )
+        if self._is_late or status == -signal.SIGXCPU:
+            return InvalidInputError(
+                f"the query took longer than {self.seconds:g} s and was stopped: ask for less"
+            )
+        return InvalidInputError(
+            f"the query was stopped (status {status}): it took more than "
+            f"{self.limits.memory_bytes:,} bytes of memory, or broke DuckDB. Ask for less. "
+            f"{told}".rstrip()
+        )
+
+    def _told(self) -> str:
+        """The last that the process wrote to its standard error, which is gone now."""
+        said, errors = b"", self._process.stderr.fileno()
+        ready = select.poll()
+        ready.register(errors, select.POLLIN)
+        # What the process began itself may hold the other end, and never close it.
+        while ready.poll(_PIECE_MS) and (part := os.read(errors, 1 << 16)):
+            said = (said + part)[-MOST_TOLD_BYTES:]
+        return printable(said.decode(errors="replace").strip(), keep="\n")
+
+    def _stop_after(self, seconds: float) -> None:
+        self._timer = Timer(seconds, self._at_deadline)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _at_deadline(self) -> None:
+        self._is_late = True
+        self.scanned.stop.set()
+        self._kill()
+
+    def _kill(self) -> None:
+        """It, and what it began: it leads a group of its own."""
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _end(self) -> None:
+        self._timer.cancel()
+        self.scanned.stop.set()
+        self._kill()
+        self._process.wait()
+        self._serving.close()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            stream.close()
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Rows of some types take far more than the bytes that they come in: they are not taken.
+
+    Raises:
+        InvalidInputError: the process sends such a type, where it should have sent plain values.
+    """
+    kinds = list(schema.types)
+    while kinds:
+        kind = kinds.pop()
+        if any(is_shared(kind) for is_shared in _SHARED) or _is_dense(kind):
+            raise InvalidInputError(f"rows of type {kind} of an untrusted query are not taken")
+        if pa.types.is_timestamp(kind) and not _ZONE.fullmatch(kind.tz or "UTC"):
+            raise misbehaved(f"it names a time zone that is none: {kind.tz!r:.80}")
+        kinds += [kind.field(at).type for at in range(kind.num_fields)]
+
+
+def _is_dense(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_union(kind) and kind.mode == "dense")
+
+
+_SHARED = (
+    pa.types.is_dictionary, pa.types.is_run_end_encoded, pa.types.is_list_view,
+    pa.types.is_large_list_view, pa.types.is_string_view, pa.types.is_binary_view,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""What changes a repository: refs, transactions, merges, and the fence of collections."""

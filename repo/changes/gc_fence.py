@@ -1,0 +1,132 @@
+"""Write fence of garbage collection: a writer's checks against condemned objects.
+
+The writers' side of garbage collection. No clock is used: a writer looks at the condemnations
+between its pin and the head, and stores again, under the new label, what they hit.
+
+W1 put      an object is stored, or adopted, only under the label that the writer's pin prescribes
+W2 relied   a transaction knows of every digest in its new closure: put by it, or reachable at pin
+W3 fence    before an append at h, the condemnations in (pin, h] are looked up for all of those
+W4 refs     a ref is set only to what is reachable at h, or went through W1 to W3
+
+Source:
+    docs/spec/objects.md, section "Writing beside a collector"; docs/design/collection.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.errors import CommitExpired, NotFoundError
+from tensorrepo.repo.history.commits import is_ancestor
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.incarnations import object_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log.state import Condemnation, State
+    from tensorrepo.repo.objects.envelope import Link, ObjectSource
+    from tensorrepo.repo.objects.store import ObjectStore
+    from tensorrepo.repo.objects.writer import ObjectWriter
+
+
+def graves_since(state: State, generation: int) -> tuple[Condemnation, ...]:
+    """Condemnations after `generation`."""
+    return tuple(grave for grave in state.graves if grave.generation > generation)
+
+
+def condemned(
+    store: ObjectStore, digests: Iterable[Digest], graves: tuple[Condemnation, ...]
+) -> list[Digest]:
+    """Which of `digests` any of `graves` hits (false positives cost a needless copy)."""
+    return [digest for digest in digests if store.label(digest, graves)]
+
+
+def closure(
+    objects: ObjectSource,
+    roots: Iterable[Digest],
+    supersedes: Mapping[Digest, Digest],
+    *,
+    stop: Callable[[Digest], bool] = lambda _: False,
+) -> Iterator[Digest]:
+    """`roots` and all that they lead to, each once; leaves are never opened.
+
+    Args:
+        objects: where links are read.
+        roots: digests to begin with.
+        supersedes: a placement stands for the one that took its place, and is itself not needed.
+        stop: True for a digest that need not be followed (nor given).
+    """
+    pending: list[tuple[Digest, Link | None]] = [(digest, None) for digest in roots]
+    seen: set[Digest] = set()
+    while pending:
+        digest, link = pending.pop()
+        while digest in supersedes:
+            digest, link = supersedes[digest], None
+        if digest in seen or stop(digest):
+            continue
+        seen.add(digest)
+        yield digest
+        if link is None or not link.leaf:
+            pending += [(child.digest, child) for child in objects.get(digest).links]
+
+
+def store_again(
+    writer: ObjectWriter, digests: Iterable[Digest], graves: tuple[Condemnation, ...], path: str
+) -> None:
+    """Put `digests` under the labels that `graves` prescribe: rule W1 for who has no bytes.
+
+    What lies there already is adopted; else any verified incarnation is copied, be it in memory.
+
+    Raises:
+        CommitExpired: no incarnation of a digest is left.
+    """
+    writer.graves = graves
+    store = writer.store
+    for digest in digests:
+        label = store.label(digest, graves)
+        # On a local disk what somebody else linked may not be durable yet: putting it adopts it,
+        # and syncs its folder. Elsewhere what is there is durable, and not sent again.
+        if store.backend.local_root is None and store.stored_bytes(digest, label) is not None:
+            continue
+        try:
+            envelope = store.get(digest)
+        except NotFoundError:
+            raise CommitExpired(
+                f"object {digest:.12}, which {path} needs, was collected since it was staged, and "
+                f"no copy is left (looked for {object_key(digest, label)}). Add it again."
+            ) from None
+        writer.put_again(envelope)
+    writer.flush()
+
+
+def reachable(objects: ObjectSource, state: State, commit: Digest) -> bool:
+    """Whether a ref, or a value that a ref had and that is retained, leads to `commit`."""
+    roots = set(state.refs.values()) | set(state.retained)
+    if commit in roots:
+        return True
+    return any(is_ancestor(objects, commit, root) for root in sorted(roots))
+
+
+def secure_commit(writer: ObjectWriter, state: State, commit: Digest) -> None:
+    """Rule W4: make sure that a ref may be set to `commit` at the state given.
+
+    Raises:
+        CommitExpired: something of it was collected.
+    """
+    store = writer.store
+
+    def known(digest: Digest) -> bool:
+        is_commit = store.describe(digest).kind is Kind.COMMIT
+        return is_commit and reachable(store, state, digest)
+
+    try:
+        if reachable(store, state, commit):
+            return
+        needed = list(closure(store, [commit], state.supersedes, stop=known))
+    except NotFoundError as error:
+        raise CommitExpired(
+            f"commit {commit:.12} is no longer whole: {error} It was collected."
+        ) from error
+    store_again(writer, needed, state.graves, f"commit {commit:.12}")

@@ -1,0 +1,309 @@
+"""Merge of branches, cherry-pick and revert of commits.
+
+One merge commit or nothing: there is no half-merged state to come back to. Rebasing a transaction
+(`transaction`) and merging a branch are the same three-way merge of trees.
+
+Both are the three-way merge of whole trees, with the commit and its parent as the two sides: to
+repeat a change its parent is the base, to undo it the commit is. One commit or nothing: there is
+no half-picked state to come back to.
+
+Source:
+    docs/spec/trees.md, section "Merge".
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.transaction import (
+    CommitAttempt,
+    CommitTransaction,
+    LandedCommit,
+    begin,
+    generation_of,
+    raise_conflicts,
+    tree_of,
+)
+from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.history.commits import is_ancestor, read_commit
+from tensorrepo.repo.history.merge_trees import (
+    MergeContext,
+    merge_base_tree,
+    merge_trees,
+    pick_sides,
+)
+from tensorrepo.repo.log.records import LogEntry, Update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tensorrepo.repo.changes.repository import RepositoryCore
+    from tensorrepo.repo.history.commits import Commit, MetadataValue
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log.reader import LogView
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOutcome:
+    """What `merge` did: nothing (both None), moved the branch forward, or made a commit."""
+
+    forwarded: Digest | None = None
+    committed: LandedCommit | None = None
+
+
+def merge(
+    repository: RepositoryCore,
+    branch: str,
+    other: Digest,
+    *,
+    author: str,
+    message: str,
+    called: str | None = None,
+    strategy: str = "fail",
+    by_path: Mapping[str, str] | None = None,
+    fast_forward: bool = True,
+    clock: Callable[[], int] = time.time_ns,
+) -> MergeOutcome:
+    """Bring the history of `other` into `branch`.
+
+    Args:
+        repository: where.
+        branch: moves; it must exist.
+        other: the commit to merge.
+        author: of the merge commit.
+        message: of the merge commit.
+        called: what people call `other`, for messages: the branch that was named.
+        strategy: "fail", "ours", "theirs", or one that a kind's merge driver knows.
+        by_path: other strategies, for single paths.
+        fast_forward: only move the branch where it has no commit that `other` lacks.
+        clock: UTC in ns.
+
+    Raises:
+        ConflictError: `conflicts` tells which paths, and why. Nothing changed.
+    """
+    # A merge that conflicts leaves uploads behind: leaving the transaction ends their threads.
+    with begin(repository, branch) as transaction:
+        tip = transaction.base
+        if tip is None:
+            raise NotFoundError(
+                f"no branch {branch!r} to merge into. Make it with `tensorrepo branch`."
+            )
+        if is_ancestor(repository.objects, other, tip):
+            return MergeOutcome()
+        if fast_forward and is_ancestor(repository.objects, tip, other):
+            _forward(transaction, tip, other, author, clock())
+            return MergeOutcome(forwarded=other)
+
+        def compose(onto: Digest | None) -> bytes:
+            return _merged_tree(transaction, onto, other, strategy, dict(by_path or {}), called)
+
+        attempt = CommitAttempt(transaction, compose, message, author, clock(), others=(other,))
+        return MergeOutcome(committed=attempt.run())
+
+
+def _merged_tree(
+    transaction: CommitTransaction,
+    tip: Digest | None,
+    other: Digest,
+    strategy: str,
+    by_path: Mapping[str, str],
+    called: str | None,
+) -> bytes:
+    objects, drivers = transaction.objects, transaction.repository.drivers
+    assert tip is not None, "a merge goes into an existing branch"
+    generations = (generation_of(objects, tip), generation_of(objects, other))
+    merged = merge_trees(
+        objects,
+        merge_base_tree(objects, tip, other, drivers=drivers),
+        tree_of(objects, tip),
+        tree_of(objects, other),
+        drivers=drivers,
+        context=MergeContext(False, strategy, generations, by_path),
+    )
+    raise_conflicts(
+        merged.conflicts,
+        f"cannot merge {_named(other, called)} into {transaction.branch!r}",
+        "Choose a side with `--strategy ours` or `--strategy theirs`, or change one side first.",
+    )
+    return merged.root
+
+
+def _named(commit: Digest, called: str | None) -> str:
+    is_digest = called is None or commit.startswith(called)
+    return f"{commit:.12}" if is_digest else f"{called!r} ({commit:.12})"
+
+
+def _forward(
+    transaction: CommitTransaction, tip: Digest, other: Digest, author: str, time_ns: int
+) -> None:
+    txn = secrets.token_hex(16)
+
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
+        gc_fence.secure_commit(transaction.objects, view.state, other)
+        moved = Update(transaction.ref, tip, other)
+        note = f"fast-forward to {other:.12}"
+        return (LogEntry(txn, "commit", author, time_ns, note, (moved,)),)
+
+    transaction.repository.append(decide)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The change between two trees, to be made on a branch; `told` names it, and the sides."""
+
+    source: Digest
+    sides: tuple[bytes, bytes]  # root pages of base and theirs
+    told: str
+    strategy: str
+    author: str
+    message: str
+    metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
+
+
+class _ChangesNothing(Exception):
+    """The branch has, or lacks, already what was picked."""
+
+
+def cherry_pick(
+    repository: RepositoryCore,
+    branch: str,
+    commit: Digest,
+    *,
+    committer: str,
+    message: str | None = None,
+    mainline: int | None = None,
+    strategy: str = "fail",
+    clock: Callable[[], int] = time.time_ns,
+) -> LandedCommit | None:
+    """Make on `branch` the change that `commit` made to its parent, in its author's name.
+
+    Args:
+        repository: where.
+        branch: moves; it must exist.
+        commit: the change to repeat; its author and metadata are kept.
+        committer: who picks: the log names them, and theirs is the record to undo.
+        message: of the new commit; None: that of `commit`, and where it was picked from.
+        mainline: the parent, counted from 1, against which a merge's change is taken.
+        strategy: "fail", "ours", "theirs", or one that a kind's merge driver knows.
+        clock: UTC in ns.
+
+    Returns:
+        The commit, or None when it would change nothing (then nothing was written).
+
+    Raises:
+        ConflictError: `conflicts` tells which paths, and why. Nothing changed.
+        InvalidInputError: a merge without `mainline`, or no such parent.
+    """
+    picked = read_commit(repository.objects, commit)
+    change = _Change(
+        commit,
+        pick_sides(repository.objects, commit, revert=False, mainline=mainline),
+        f"cannot cherry-pick {commit:.12} onto branch {branch!r} (ours: the branch, "
+        "theirs: that commit)",
+        strategy,
+        picked.author,
+        picked_message(picked, commit) if message is None else message,
+        picked.metadata,
+    )
+    return _apply(repository, branch, change, committer, clock)
+
+
+def revert(
+    repository: RepositoryCore,
+    branch: str,
+    commit: Digest,
+    *,
+    author: str,
+    message: str | None = None,
+    mainline: int | None = None,
+    strategy: str = "fail",
+    clock: Callable[[], int] = time.time_ns,
+) -> LandedCommit | None:
+    """Take back on `branch` what `commit` changed in its parent, and keep all that came after.
+
+    Arguments, result and errors are those of `cherry_pick`; `message` None says what is reverted.
+    """
+    reverted = read_commit(repository.objects, commit)
+    change = _Change(
+        commit,
+        pick_sides(repository.objects, commit, revert=True, mainline=mainline),
+        f"cannot revert {commit:.12} on branch {branch!r} (ours: the branch, theirs: what was "
+        "there before that commit)",
+        strategy,
+        author,
+        revert_message(reverted, commit, mainline) if message is None else message,
+    )
+    return _apply(repository, branch, change, author, clock)
+
+
+def picked_message(commit: Commit, digest: Digest) -> str:
+    """The message of a commit that repeats `commit`, as `git cherry-pick -x` writes it."""
+    return f"{commit.message}\n\n(cherry picked from commit {digest})".lstrip()
+
+
+def revert_message(commit: Commit, digest: Digest, mainline: int | None = None) -> str:
+    """The message of a commit that undoes `commit`, as `git revert` writes it."""
+    subject = commit.message.partition("\n")[0]
+    undone = f"This reverts commit {digest}"
+    if len(commit.parents) > 1 and mainline is not None:
+        undone += f", reversing\nchanges made to {commit.parents[mainline - 1]}"
+    return f'Revert "{subject}"\n\n{undone}.'
+
+
+def _apply(
+    repository: RepositoryCore, branch: str, change: _Change, actor: str, clock: Callable[[], int]
+) -> LandedCommit | None:
+    # A pick that conflicts leaves uploads behind: leaving the transaction ends their threads.
+    with begin(repository, branch) as transaction:
+        if transaction.base is None:
+            raise NotFoundError(
+                f"no branch {branch!r} to pick onto. Make it with `tensorrepo branch`."
+            )
+
+        def compose(onto: Digest | None) -> bytes:
+            return _picked_tree(transaction, onto, change)
+
+        attempt = CommitAttempt(
+            transaction,
+            compose,
+            change.message,
+            change.author,
+            clock(),
+            dict(change.metadata),
+            sources=(change.source,),
+            actor=actor,
+        )
+        try:
+            return attempt.run()
+        except _ChangesNothing:
+            return None
+
+
+def _picked_tree(transaction: CommitTransaction, tip: Digest | None, change: _Change) -> bytes:
+    """Root page of `tip`'s tree with the change made in it."""
+    base, theirs = change.sides
+    ours, generation = (
+        tree_of(transaction.objects, tip),
+        generation_of(transaction.objects, tip),
+    )
+    merged = merge_trees(
+        transaction.objects,
+        base,
+        ours,
+        theirs,
+        drivers=transaction.repository.drivers,
+        # What is picked comes after all that the branch has, however old the commit is.
+        context=MergeContext(False, change.strategy, (generation, generation + 1)),
+    )
+    raise_conflicts(
+        merged.conflicts,
+        change.told,
+        "Choose a side with `--strategy ours` or `--strategy theirs`, or change the branch first.",
+    )
+    if merged.root == ours:
+        raise _ChangesNothing
+    return merged.root

@@ -1,0 +1,232 @@
+"""Repository core: a handle over a backend, its log and its objects.
+
+A handle over a backend, its log and its objects; the verbs are functions in `transaction`, `refs`,
+`revisions` and `history`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.registry import probe
+from tensorrepo.repo.errors import (
+    ConflictError,
+    CorruptError,
+    NotFoundError,
+    UnsupportedError,
+)
+from tensorrepo.repo.history.commits import some_changed, touches, walk
+from tensorrepo.repo.history.trees import Entry, iterate, lookup
+from tensorrepo.repo.log.append import append
+from tensorrepo.repo.log.past_commits import PastCommits
+from tensorrepo.repo.log.reader import RepositoryLog, read_opening
+from tensorrepo.repo.log.records import decode_ref_updates
+from tensorrepo.repo.log.segments import SegmentCommit, changed_filter
+from tensorrepo.repo.objects.envelope import encode_object
+from tensorrepo.repo.objects.store import ObjectStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.history.commits import Commit
+    from tensorrepo.repo.history.merge_trees import Drivers
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log.append import Appended
+    from tensorrepo.repo.log.log_slots import LogSlot
+    from tensorrepo.repo.log.reader import LogView
+    from tensorrepo.repo.log.records import LogEntry, Update
+    from tensorrepo.repo.objects.cache import DiskCache
+
+IDENTITY_KEY = "repo.json"
+_FILTERED_PATHS = 4096  # a commit that changed more has no filter in its segment
+FORMAT = 1
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """What every version of `repo.json` has, whatever else is in it."""
+
+    format: int
+
+
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`repo.json`: which format, and which repository this is, for ever."""
+
+    format: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """Folders on this machine that a client remembers in; all of it may be lost."""
+
+    pending: Path | None = None  # appends whose outcome is unknown
+    memory: Path | None = None  # the newest record seen of each repository
+    cache: DiskCache | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryCore:
+    """A repository at one URL. Safe to share between threads."""
+
+    backend: Backend
+    identity: Identity
+    log: RepositoryLog
+    objects: ObjectStore
+    drivers: Drivers = field(default_factory=dict)
+    past: PastCommits | None = None  # where commits are far away
+
+    @property
+    def url(self) -> str:
+        return self.backend.url
+
+    @property
+    def id(self) -> str:
+        return self.identity.id
+
+    def append(self, decide: Callable[[LogView], tuple[LogEntry, ...]]) -> Appended:
+        """Append to the log, see `append.append`. A record that completes a segment writes it."""
+        return append(self.log, decide, commits=self._introduced)
+
+    def entry(self, root: bytes, path: str) -> Entry | None:
+        """The entry at `path` of a tree, as its content is stored now."""
+        found = lookup(self.objects, root, path)
+        return None if found is None else self.current(found)
+
+    def entries(self, root: bytes, prefix: str = "") -> Iterator[tuple[str, Entry]]:
+        """Paths that begin with `prefix` and their entries, as their content is stored now."""
+        for path, entry in iterate(self.objects, root, prefix):
+            yield path, self.current(entry)
+
+    def current(self, entry: Entry) -> Entry:
+        """`entry` with the placement that took the place of its own, when it was repacked."""
+        if entry.storage is None:
+            return entry
+        view = self.log.latest or self.log.refresh()
+        return replace(entry, storage=view.state.resolve(entry.storage))
+
+    def touches(self, digest: Digest, commit: Commit, path: str) -> bool:
+        """As `history.touches`, which a filter in the log may spare from reading trees."""
+        within = path.rstrip("/")
+        denied = self.past is not None and within and not self.past.may_touch(digest, within)
+        return not denied and touches(self.objects, commit, path)
+
+    def close(self) -> None:
+        self.backend.close()
+
+    def _introduced(self, slot: LogSlot) -> Iterator[SegmentCommit]:
+        """The commits that a record brought, for the segment that it will be read from."""
+        for entry in slot.record.entries:
+            moved = entry.updates if entry.kind == "commit" else ()
+            for update in moved:
+                tips, hidden = ([tip] if tip else [] for tip in (update.new, update.old))
+                for digest, commit in walk(self.objects, tips, hidden=hidden):
+                    envelope = self.objects.get(digest)
+                    encoded = encode_object(envelope.kind, envelope.payload, envelope.links)
+                    whole = b"".join(encoded.parts)
+                    paths = changed_filter(some_changed(self.objects, commit, _FILTERED_PATHS))
+                    yield SegmentCommit(slot.record.gen, digest, whole, paths)
+
+
+def create_repository(backend: Backend, *, drivers: Drivers, local: LocalState) -> RepositoryCore:
+    """Make a repository where there is none.
+
+    Args:
+        backend: where.
+        drivers: how entries of each kind are merged.
+        local: where this client remembers things.
+
+    Raises:
+        ConflictError: there is one already.
+        PermissionDenied, StorageError: the store cannot be written to.
+        UnsupportedError: the store can only be read, or breaks its promise about creates.
+    """
+    if backend.guarantee is Guarantee.READ_ONLY:
+        raise UnsupportedError(f"{backend.url} can only be read: a repository must be written to")
+    if backend.size(IDENTITY_KEY) is None and probe(backend) is not backend.guarantee:
+        raise UnsupportedError(
+            f"{backend.url} let two writers create the same key: commits would get lost. Whatever "
+            "serves it ignores conditional writes; use another server, or a local folder."
+        )
+    identity = Identity(FORMAT, secrets.token_hex(16))
+    created = backend.create(IDENTITY_KEY, (msgspec.json.encode(identity) + b"\n",))
+    if not created:
+        raise ConflictError(
+            f"there is a repository at {backend.url} already. Use it as it is, or name another URL."
+        )
+    return open_repository(backend, drivers=drivers, local=local)
+
+
+def open_repository(
+    backend: Backend, *, drivers: Drivers, local: LocalState | None = None
+) -> RepositoryCore:
+    """The repository that lies at `backend`.
+
+    Args:
+        backend: where it lies.
+        drivers: how entries of each kind are merged.
+        local: where this client remembers things; None remembers nothing.
+
+    Raises:
+        NotFoundError: there is none.
+        UnsupportedError: its format is newer than this tensorrepo.
+    """
+    try:
+        data, hint = read_opening(backend)
+    except NotFoundError:
+        raise NotFoundError(
+            f"no tensorrepo repository at {backend.url}: it has no {IDENTITY_KEY}. Check the URL, "
+            f"or make one with `tensorrepo init {backend.url}`."
+        ) from None
+    identity = _identity(data, backend.url)
+    remembered = local or LocalState()
+
+    def read_bulk(digest: Digest) -> tuple[Update, ...]:
+        return decode_ref_updates(objects.get(digest).payload)
+
+    log = RepositoryLog(
+        backend,
+        data,
+        read_bulk,
+        pending=remembered.pending,
+        memory=remembered.memory,
+        hint=hint,
+    )
+    past = PastCommits(log) if backend.local_root is None else None
+    objects = ObjectStore(
+        backend,
+        condemned=lambda: log.latest.state.graves if log.latest else (),
+        refresh=lambda: log.refresh().state.graves,
+        cache=remembered.cache,
+        past=None if past is None else past.get,
+    )
+    return RepositoryCore(backend, identity, log, objects, drivers, past)
+
+
+def _identity(data: bytes, url: str) -> Identity:
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+        if found > FORMAT:
+            raise UnsupportedError(
+                f"{url} has repository format {found}, this tensorrepo knows {FORMAT}. "
+                "Update tensorrepo."
+            )
+        identity = msgspec.json.decode(data, type=Identity)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(url, str(error)) from error
+    if identity.format != FORMAT:
+        raise _damaged(url, f"format {found} never was")
+    return identity
+
+
+def _damaged(url: str, why: str) -> CorruptError:
+    return CorruptError(
+        f"{url}/{IDENTITY_KEY} is damaged, or no tensorrepo repository's: {why}. Restore it from "
+        "a copy of the repository."
+    )

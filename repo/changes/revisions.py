@@ -1,0 +1,188 @@
+"""Revision syntax: text such as ``main~2`` resolved to a commit.
+
+Branch, tag, full or unique short digest (8 digits or more), `HEAD`, and after any of them `~n`,
+`^n`, `@{n}`: git's forms. Nothing here reads a workspace; its HEAD comes in as an argument.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tensorrepo.repo.changes.refs import BRANCHES, TAGS, reflog
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.history.commits import Commit, read_commit
+from tensorrepo.repo.ids import SHORT_DIGITS, Digest, parse_digest
+from tensorrepo.repo.objects.envelope import Kind
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.changes.repository import RepositoryCore
+    from tensorrepo.repo.log.reader import LogView
+
+_REVISION = re.compile(r"(?P<name>.+?)(?P<steps>(?:~\d*|\^\d*|@\{\d+\})*)", re.DOTALL)
+_STEP = re.compile(r"~(?P<back>\d*)|\^(?P<parent>\d*)|@\{(?P<ago>\d+)\}")
+_DIGITS = re.compile(r"[0-9a-f]+")
+
+
+class Head(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a workspace stands: on a branch, or at a commit (detached)."""
+
+    branch: str | None = None
+    commit: Digest | None = None
+
+    def __post_init__(self) -> None:
+        if (self.branch is None) == (self.commit is None):
+            raise ValueError("a HEAD is a branch or a commit")
+        if self.commit is not None:
+            parse_digest(self.commit)
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A commit that was named. `ref` is the ref itself when the text was just its name."""
+
+    digest: Digest
+    commit: Commit
+    ref: str | None
+    warning: str | None = None
+
+
+def resolve(
+    repository: RepositoryCore, text: str, *, head: Head | None = None, view: LogView | None = None
+) -> Revision:
+    """The commit that `text` names.
+
+    Args:
+        repository: where to look.
+        text: see the module's docstring.
+        head: what ``HEAD`` means; None where there is no workspace.
+        view: a view read just now, instead of reading the log again.
+
+    Raises:
+        NotFoundError: nothing of that name; near names are suggested.
+        InvalidInputError: a short digest of several objects, or no revision at all.
+    """
+    at = view or repository.log.refresh()
+    parts = _REVISION.fullmatch(text)
+    if parts is None:
+        raise InvalidInputError(f"{text!r} is no revision: expected a branch, tag or digest")
+    digest, ref, warning = _name(repository, parts["name"], head, at)
+    for step in _STEP.finditer(parts["steps"]):
+        digest = _walk(repository, text, digest, ref, step, at)
+        ref = None
+    return Revision(digest, read_commit(repository.objects, digest), ref, warning)
+
+
+def split_path(text: str) -> tuple[str, str | None]:
+    """``REF:path`` as (REF, path); ``HEAD`` stands for an empty REF.
+
+    >>> split_path("v1:datasets/photos"), split_path(":models/m"), split_path("main")
+    (('v1', 'datasets/photos'), ('HEAD', 'models/m'), ('main', None))
+    """
+    name, colon, path = text.partition(":")
+    return (name or "HEAD", path) if colon else (name, None)
+
+
+def _name(
+    repository: RepositoryCore, name: str, head: Head | None, view: LogView
+) -> tuple[Digest, str | None, str | None]:
+    if name in ("HEAD", "@"):
+        return (*_head(head, view), None)
+    branch, tag = view.state.refs.get(BRANCHES + name), view.state.refs.get(TAGS + name)
+    if branch is not None:
+        both = f"{name!r} is both a branch and a tag; the branch was taken" if tag else None
+        return branch, BRANCHES + name, both
+    if tag is not None:
+        return tag, TAGS + name, None
+    if name in view.state.refs:
+        return view.state.refs[name], name, None
+    if len(name) >= SHORT_DIGITS and _DIGITS.fullmatch(name):
+        return _short(repository, name), None, None
+    raise NotFoundError(_unknown(name, view))
+
+
+def _head(head: Head | None, view: LogView) -> tuple[Digest, str | None]:
+    if head is None:
+        raise InvalidInputError("HEAD means something in a workspace only: name a branch or a tag")
+    if head.commit is not None:
+        return head.commit, None
+    ref = BRANCHES + str(head.branch)
+    if ref not in view.state.refs:
+        raise NotFoundError(
+            f"branch {head.branch!r} has no commit yet. Stage something with `tensorrepo add` and "
+            "run `tensorrepo commit`."
+        )
+    return view.state.refs[ref], ref
+
+
+def _short(repository: RepositoryCore, digits: str) -> Digest:
+    if len(digits) > 64:
+        raise NotFoundError(f"no commit {digits:.70}: a digest has 64 digits")
+    objects = repository.objects
+    found = [
+        digest for digest in objects.find(digits) if objects.describe(digest).kind is Kind.COMMIT
+    ]
+    if not found:
+        raise NotFoundError(f"no commit begins with {digits}. `tensorrepo log` lists them.")
+    if len(found) > 1:
+        listed = ", ".join(digest[:16] for digest in sorted(found)[:4])
+        raise InvalidInputError(f"{digits} is ambiguous: {listed}. Give more digits.")
+    return found[0]
+
+
+def _walk(
+    repository: RepositoryCore,
+    text: str,
+    digest: Digest,
+    ref: str | None,
+    step: re.Match[str],
+    view: LogView,
+) -> Digest:
+    if step["ago"] is not None:
+        return _ago(repository, text, ref, int(step["ago"]), view)
+    if step["parent"] is not None:
+        return _parent(repository, text, digest, int(step["parent"] or 1))
+    for _ in range(int(step["back"] or 1)):
+        digest = _parent(repository, text, digest, 1)
+    return digest
+
+
+def _parent(repository: RepositoryCore, text: str, digest: Digest, number: int) -> Digest:
+    parents = read_commit(repository.objects, digest).parents
+    if number == 0:
+        return digest
+    if number > len(parents):
+        raise NotFoundError(
+            f"{text}: commit {digest:.12} has {len(parents)} parents, there is no number {number}"
+        )
+    return parents[number - 1]
+
+
+def _ago(
+    repository: RepositoryCore, text: str, ref: str | None, count: int, view: LogView
+) -> Digest:
+    if ref is None:
+        raise InvalidInputError(
+            f"{text}: @{{n}} asks for the history of a ref: put a branch before it"
+        )
+    if count == 0:
+        return view.state.refs[ref]
+    seen = 0
+    for move in reflog(repository, ref, view):
+        seen += 1
+        if seen == count:
+            if move.update.old is None:
+                break
+            return move.update.old
+    raise NotFoundError(f"{text}: the log knows {max(seen - 1, 0)} older places of {ref}")
+
+
+def _unknown(name: str, view: LogView) -> str:
+    known = [ref.split("/", 1)[1] for ref in view.state.refs if ref.startswith((BRANCHES, TAGS))]
+    near = difflib.get_close_matches(name, known, 3, 0.5)
+    hint = f" Did you mean {' or '.join(near)}?" if near else " `tensorrepo branch` lists them."
+    return f"no branch, tag or commit {name!r:.100}.{hint}"

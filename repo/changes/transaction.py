@@ -1,0 +1,476 @@
+"""Transactions: staged changes committed onto a moving branch by rebase, and detached commits.
+
+Heavy work first, then one small atomic step: objects are put as they come, `commit` makes them
+durable, and one record of the log makes them the branch. When the branch moved meanwhile the trees
+are merged three ways and the record is tried again: kilobytes, never tensors.
+
+Who calls what: `begin` reads the log once and pins it; `Transaction` collects; `commit` runs an
+`Attempt`, which composes the tree anew for every head that it meets, on the caller's thread.
+
+`Attempt.run` hands `decide` to the log's `append`, which calls it anew for every head that it
+finds: compose the tree on that head, make its objects durable, pass the fence, say what to append.
+
+Checkpoints of a training are commits beside each other: each has the same parent, where the
+training began, and a ref of its own. As ancestors of one another none could ever be freed. One
+record creates the ref of a new one and deletes those that are not kept, so that no crash leaves
+more, or fewer, than the policy says.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.refs import BRANCHES, refuse_taken
+from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError, UnsupportedError
+from tensorrepo.repo.history.commits import (
+    Commit,
+    changed_paths,
+    clean_message,
+    read_commit,
+    write_commit,
+)
+from tensorrepo.repo.history.merge_trees import MergeContext, merge_trees
+from tensorrepo.repo.history.trees import EMPTY_TREE, diff, lookup, root_links, update
+from tensorrepo.repo.log.records import LogEntry, Update
+from tensorrepo.repo.names import check_path, check_ref
+from tensorrepo.repo.objects.writer import ObjectWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from tensorrepo.repo.changes.repository import RepositoryCore
+    from tensorrepo.repo.history.commits import MetadataValue
+    from tensorrepo.repo.history.commits import MetadataValue as MetadataJson
+    from tensorrepo.repo.history.merge_trees import Conflict
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log.reader import LogView
+    from tensorrepo.repo.log.state import Condemnation, State
+    from tensorrepo.repo.objects.envelope import ObjectSource
+
+
+_SUBJECT_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LandedCommit:
+    """A commit that was made. `onto` is the tip that it was merged onto, None when none moved."""
+
+    digest: Digest
+    commit: Commit
+    generation: int
+    onto: Digest | None
+    attempts: int
+
+
+@dataclass(slots=True)
+class CommitAttempt:
+    """One commit on its way into the log.
+
+    `compose` gives the root page of the tree to commit on a tip; `others` are parents beside it,
+    `sources` commits that the tree takes content of without being their child. The log names
+    `actor`, who is the author unless another is told.
+    """
+
+    transaction: CommitTransaction
+    compose: Callable[[Digest | None], bytes]
+    message: str
+    author: str
+    time_ns: int
+    metadata: dict[str, MetadataJson] = field(default_factory=dict)
+    closes_lease: str | None = None
+    others: tuple[Digest, ...] = ()
+    sources: tuple[Digest, ...] = ()
+    actor: str | None = None
+    txn: str = field(default_factory=lambda: secrets.token_hex(16))
+    _made: tuple[Digest, Commit] | None = None
+    _fenced: int | None = None
+
+    def run(self) -> LandedCommit:
+        """Append it. Raises what `append` and `compose` raise; then nothing changed."""
+        appended = self.transaction.repository.append(self.decide)
+        assert self._made is not None, "an append ends with the decision that it stored"
+        digest, commit = self._made
+        tip = commit.parents[0] if commit.parents else None
+        onto = tip if tip != self.transaction.base else None
+        return LandedCommit(digest, commit, appended.view.generation, onto, appended.attempts)
+
+    def decide(self, view: LogView) -> tuple[LogEntry, ...]:
+        """What to append at `view`: merged, durable, and past the fence."""
+        tx, tip = self.transaction, self.tip(view)
+        if self._made is None or self._made[1].parents != self._parents(tip):
+            self._made = self._write_or_expire(tip)
+        tx.objects.flush()
+        self._pass_fence(view)
+        return self._entries(view, Update(tx.ref, tip, self._made[0]))
+
+    def tip(self, view: LogView) -> Digest | None:
+        """The commit that the ref moves from; None where it is made."""
+        tx = self.transaction
+        tip = view.state.refs.get(tx.ref)
+        if tip is None and tx.base is not None:
+            raise ConflictError(
+                f"branch {tx.branch!r} was deleted while committing onto {tx.base:.12}. "
+                f"Make it again with `tensorrepo branch {tx.branch} {tx.base:.12}` and repeat."
+            )
+        if tip is None:
+            refuse_taken(view, tx.ref)
+        return tip
+
+    def before(self, view: LogView) -> tuple[LogEntry, ...]:  # noqa: ARG002  a series looks at it
+        """What is recorded with the commit, ahead of it."""
+        return ()
+
+    def after(self, view: LogView, moved: Update) -> tuple[LogEntry, ...]:  # noqa: ARG002  as above
+        """What is recorded with the commit, behind it; `moved` is what the commit does."""
+        return ()
+
+    def _entries(self, view: LogView, moved: Update) -> tuple[LogEntry, ...]:
+        subject = self.message.partition("\n")[0][:_SUBJECT_CHARACTERS]
+        actor = self.actor or self.author
+        commit = LogEntry(self.txn, "commit", actor, self.time_ns, subject, (moved,))
+        around = (*self.before(view), commit, *self.after(view, moved))
+        if self.closes_lease is None or self.closes_lease not in view.state.leases:
+            return around
+        gone = {"id": self.closes_lease}
+        closed = LogEntry(self.txn, "lease-close", actor, self.time_ns, data=gone)
+        return (*around, closed)
+
+    def _write_or_expire(self, tip: Digest | None) -> tuple[Digest, Commit]:
+        try:
+            return self._write(tip)
+        except NotFoundError as error:
+            staged = self.transaction.staged.items()
+            lost = [path for path, entry in staged if entry and entry.digest[:12] in str(error)]
+            raise CommitExpired(
+                f"{', '.join(lost) or self.transaction.ref}: {error} It was collected since it was "
+                "staged. Add it again."
+            ) from error
+
+    def _write(self, tip: Digest | None) -> tuple[Digest, Commit]:
+        objects = self.transaction.objects
+        root = self.compose(tip)
+        commit = Commit(
+            tree=root,
+            parents=self._parents(tip),
+            generation=1 + max(generation_of(objects, p) for p in (tip, *self.others)),
+            author=self.author,
+            message=clean_message(self.message),
+            time_ns=self.time_ns,
+            metadata=self.metadata,
+            changed=changed_paths(diff(objects, tree_of(objects, tip), root)),
+            signature=None,
+        )
+        return write_commit(objects, commit).digest, commit
+
+    def _parents(self, tip: Digest | None) -> tuple[Digest, ...]:
+        return self.others if tip is None else (tip, *self.others)
+
+    def _pass_fence(self, view: LogView) -> None:
+        """Rules W3 and W4 at `view`; what a condemnation hit is stored again."""
+        tx = self.transaction
+        for other in (*self.others, *self.sources):
+            gc_fence.secure_commit(tx.objects, view.state, other)
+        fenced = tx.pin.generation if self._fenced is None else self._fenced
+        graves = gc_fence.graves_since(view.state, fenced)
+        # What is staged may come from anywhere at the pin, also from a branch that is gone by now.
+        staged = {
+            path: gc_fence.graves_since(view.state, tx.since.get(path, fenced))
+            for path in tx.staged
+        }
+        if any(staged.values()) or graves:
+            hits = self._hits_or_expire(view.state, graves, staged)
+            gc_fence.store_again(tx.objects, hits, view.state.graves, tx.ref)
+            tx.since = dict.fromkeys(tx.since, view.generation)
+        self._fenced = view.generation
+
+    def _hits_or_expire(
+        self,
+        state: State,
+        graves: tuple[Condemnation, ...],
+        staged: Mapping[str, tuple[Condemnation, ...]],
+    ) -> list[Digest]:
+        try:
+            return self._hits(state, graves, staged)
+        except NotFoundError as error:
+            raise CommitExpired(
+                f"{self.transaction.ref}: {error} It was collected since this commit began. "
+                "Add it again."
+            ) from error
+
+    def _hits(
+        self,
+        state: State,
+        graves: tuple[Condemnation, ...],
+        staged: Mapping[str, tuple[Condemnation, ...]],
+    ) -> list[Digest]:
+        """Every relied digest that a condemnation since it was put, or pinned, names."""
+        tx, store = self.transaction, self.transaction.repository.objects
+        hits = gc_fence.condemned(store, tx.objects.own, graves)
+        for path, since in staged.items():
+            relied = gc_fence.closure(tx.objects, entry_digests(tx.staged[path]), state.supersedes)
+            hits += gc_fence.condemned(store, relied, since)
+        if graves and not self._pin_is_intact(state):
+            assert self._made is not None, "the fence comes after the commit is written"
+            reused = gc_fence.closure(tx.objects, root_links(self._made[1].tree), state.supersedes)
+            hits += gc_fence.condemned(store, reused, graves)
+        return list(dict.fromkeys(hits))
+
+    def _pin_is_intact(self, state: State) -> bool:
+        """Whether all that was reachable at the pin still is: then it was not condemned."""
+        tx = self.transaction
+        if state.supersedes != tx.pin.state.supersedes:
+            return False
+        return tx.base is None or gc_fence.reachable(tx.repository.objects, state, tx.base)
+
+
+def tree_of(objects: ObjectSource, commit: Digest | None) -> bytes:
+    """Root page of a commit's tree; the empty tree for no commit."""
+    return EMPTY_TREE if commit is None else read_commit(objects, commit).tree
+
+
+def generation_of(objects: ObjectSource, commit: Digest | None) -> int:
+    return 0 if commit is None else read_commit(objects, commit).generation
+
+
+def entry_digests(entry: Entry | None) -> list[Digest]:
+    """The objects that a tree holds for one entry (none for a removal)."""
+    if entry is None:
+        return []
+    return [entry.digest] if entry.storage is None else [entry.digest, entry.storage]
+
+
+def raise_conflicts(conflicts: Sequence[Conflict], what: str, advice: str) -> None:
+    """Raise the ConflictError that a merge's conflicts make; none: return."""
+    if not conflicts:
+        return
+    first, more = conflicts[0], len(conflicts) - 1
+    others = f" (and {more} more conflicts)" if more else ""
+    raise ConflictError(
+        f"{what}: {first.path}: {first.reason}{others}. Nothing changed. {advice}",
+        tuple(conflicts),
+    )
+
+
+@dataclass(slots=True)
+class CommitTransaction:
+    """One commit in the making. `objects` takes what it needs; `stage` says what it changes."""
+
+    repository: RepositoryCore
+    branch: str
+    pin: LogView
+    base: Digest | None
+    unchanged: tuple[str, ...]
+    objects: ObjectWriter
+    staged: dict[str, Entry | None] = field(default_factory=dict)
+    since: dict[str, int] = field(default_factory=dict)
+    space: str = BRANCHES
+
+    @property
+    def ref(self) -> str:
+        return self.space + self.branch
+
+    def entry(self, path: str) -> Entry | None:
+        """The entry at `path` as this transaction would commit it."""
+        if path in self.staged:
+            return self.staged[path]
+        return lookup(self.objects, tree_of(self.objects, self.base), path)
+
+    def stage(self, path: str, entry: Entry, *, since: int | None = None) -> None:
+        """Set `path` to `entry` in the commit to come.
+
+        Args:
+            path: by the path grammar.
+            entry: what was put into `objects`, or is reachable at the pin.
+            since: the log generation at which its objects were put, when that was before the pin.
+        """
+        self.staged[check_path(path)] = entry
+        if since is not None:
+            self.since[path] = since
+
+    def remove(self, path: str) -> None:
+        """Leave `path` out of the commit to come."""
+        self.staged[check_path(path)] = None
+
+    def commit(
+        self,
+        message: str,
+        *,
+        author: str,
+        metadata: Mapping[str, MetadataValue] | None = None,
+        closes_lease: str | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> LandedCommit | None:
+        """Make the commit, merging onto what others committed meanwhile.
+
+        Returns:
+            The commit, or None when nothing would change (then nothing was written).
+
+        Raises:
+            ConflictError: others changed the same; `conflicts` says what. Nothing changed.
+            CommitOutcomeUnknown: the store did not say; `resolve` finds out.
+            CommitExpired: a staged object, or what the change was made on, was collected.
+        """
+        try:
+            base = tree_of(self.objects, self.base)
+            mine = update(self.objects, base, self.staged)
+        except NotFoundError as error:
+            raise CommitExpired(
+                f"{self.ref}: {error} What this change was made on was collected since. Stage it "
+                "again on the new tip."
+            ) from error
+        if mine == base:
+            return None
+        compose = partial(self._compose, mine)
+        return CommitAttempt(
+            self, compose, message, author, clock(), dict(metadata or {}), closes_lease
+        ).run()
+
+    def abort(self) -> None:
+        """Forget it. What was stored so far is garbage, and harmless."""
+        self.objects.abort()
+
+    def _compose(self, mine: bytes, tip: Digest | None) -> bytes:
+        """The staged tree `mine` on top of `tip`: what it changes, when the branch moved."""
+        if tip == self.base:
+            return mine
+        generation = generation_of(self.objects, tip)
+        merged = merge_trees(
+            self.objects,
+            # Not the common ancestor: after an undo or a reset that would be older than the base,
+            # and this commit would bring back what was taken away.
+            tree_of(self.objects, self.base),
+            mine,
+            tree_of(self.objects, tip),
+            drivers=self.repository.drivers,
+            context=MergeContext(True, "fail", (generation + 1, generation)),
+            unchanged=self.unchanged,
+        )
+        raise_conflicts(
+            merged.conflicts,
+            f"branch {self.branch!r} moved from {self.base or 'nothing':.12} to "
+            f"{tip or 'nothing':.12} while committing",
+            "Look with `tensorrepo diff`, then stage again on the new tip.",
+        )
+        return merged.root
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.abort()
+
+
+def begin(
+    repository: RepositoryCore,
+    branch: str,
+    *,
+    unchanged: Iterable[str] = (),
+    pin: LogView | None = None,
+    base: Digest | None = None,
+    space: str = BRANCHES,
+) -> CommitTransaction:
+    """Pin the log and the branch's commit, and start a transaction on them.
+
+    Args:
+        repository: where to commit.
+        branch: which branch; one that does not exist yet is made by its first commit.
+        unchanged: paths that this change relies on: a commit that finds them changed conflicts.
+        pin: the view to work from, instead of the newest.
+        base: the commit to work from, instead of the branch's at the pin.
+        space: of refs, in which `branch` is a name.
+    """
+    view = pin or repository.log.refresh()
+    if view.state.read_only_reason:
+        raise UnsupportedError(f"{repository.url} is read-only here: {view.state.read_only_reason}")
+    base = base or view.state.refs.get(check_ref(space + branch))
+    writer = ObjectWriter(repository.objects, view.state.graves)
+    return CommitTransaction(repository, branch, view, base, tuple(unchanged), writer, space=space)
+
+
+MOST_DROPPED = 100  # refs in one record, which has 64 KiB; what is left goes with the next
+
+
+def begin_beside(repository: RepositoryCore, ref: str) -> CommitTransaction:
+    """A transaction whose commit will be named by `ref`, such as ``runs/<run>/<step>``.
+
+    It has no base: its tree is what is staged, and the history before it is told at the end.
+    """
+    space, _, name = check_ref(ref).partition("/")
+    started = begin(repository, name, space=f"{space}/")
+    started.base = None
+    return started
+
+
+def commit_beside(
+    transaction: CommitTransaction,
+    parent: Digest | None,
+    message: str,
+    *,
+    author: str,
+    metadata: Mapping[str, MetadataValue] | None = None,
+    drops: Callable[[LogView], Iterable[str]],
+    clock: Callable[[], int] = time.time_ns,
+) -> LandedCommit:
+    """Make the commit; its ref begins anew, whatever it named before.
+
+    Args:
+        transaction: of `begin_beside`.
+        parent: where the series began; None: nowhere.
+        message: of the commit.
+        author: of the commit.
+        metadata: of the commit.
+        drops: full names of refs that go in the same record, of those that a view has; at most
+            `MOST_DROPPED` of them go at once.
+        clock: UTC in ns.
+
+    Raises:
+        CommitOutcomeUnknown: the store did not say; `resolve` finds out.
+        CommitExpired: a staged object, or the parent, was collected.
+    """
+    tree = update(transaction.objects, EMPTY_TREE, transaction.staged)
+    anew = _Anew(
+        transaction,
+        lambda _: tree,
+        message,
+        author,
+        clock(),
+        dict(metadata or {}),
+        others=() if parent is None else (parent,),
+        drops=drops,
+    )
+    return anew.run()
+
+
+@dataclass(slots=True)
+class _Anew(CommitAttempt):
+    """An attempt whose ref does not move from what it names, but begins anew."""
+
+    drops: Callable[[LogView], Iterable[str]] = field(default=lambda _: ())
+
+    def tip(self, view: LogView) -> Digest | None:
+        if self.transaction.ref not in view.state.refs:
+            refuse_taken(view, self.transaction.ref)
+        return None
+
+    def before(self, view: LogView) -> tuple[LogEntry, ...]:
+        held = view.state.refs
+        gone = [ref for ref in dict.fromkeys(self.drops(view)) if ref in held][:MOST_DROPPED]
+        own = [self.transaction.ref] if self.transaction.ref in held else []
+        updates = tuple(Update(ref, held[ref], None) for ref in dict.fromkeys([*own, *gone]))
+        if not updates:
+            return ()
+        actor = self.actor or self.author
+        return (LogEntry(self.txn, "ref-delete", actor, self.time_ns, "expired", updates),)

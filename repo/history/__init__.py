@@ -1,0 +1,1 @@
+"""Commits and trees of paths."""

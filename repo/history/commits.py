@@ -1,0 +1,438 @@
+"""Commits: canonical encoding, and walks over the commit graph.
+
+A commit is one msgpack array in canonical form: maps sorted by key, every value in its shortest
+form. What decodes to a commit but is written in any other way is refused, so that one commit has
+one name, and a signature covers all that a reader sees.
+
+Every walk goes by generation, largest first: a commit's children have larger generations, so when
+it is its turn all of them have been seen and what they say about it is final. Nothing but the
+frontier is kept in memory, whatever the length of the history.
+
+Source:
+    docs/spec/trees.md, section "Commit".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tensorrepo.repo.history.tree_pages import MAX_ROOT_BYTES
+from tensorrepo.repo.history.trees import EMPTY_TREE, diff, root_links
+from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, digest_from_bytes, parse_digest
+from tensorrepo.repo.names import check_path, check_text, path_key
+from tensorrepo.repo.objects.envelope import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tensorrepo.repo.history.trees import PathChange
+    from tensorrepo.repo.objects.envelope import Link, ObjectSink, ObjectSource
+
+
+MetadataValue = None | bool | int | float | str | list["MetadataValue"] | dict[str, "MetadataValue"]
+
+VERSION = 1
+MAX_PARENTS = 64
+MAX_AUTHOR_BYTES = 1 << 10
+MAX_MESSAGE_BYTES = 64 << 10
+MAX_METADATA_BYTES = 64 << 10
+MAX_METADATA_DEPTH = 32
+MAX_SIGNATURE_BYTES = 16 << 10
+MAX_CHANGED = 256
+MAX_COMMIT_BYTES = 2 << 20
+_MAX_I64 = (1 << 63) - 1
+_MAX_U64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One state of everything, and where it came from.
+
+    `tree` is the root page of its tree. `generation` is 1 + the largest parent's, 1 without
+    parents. `author` reads ``Name <email>``. `time_ns` (UTC) is information, never an order.
+    `changed` names the paths that differ from the first parent (from the empty tree without
+    parents) in key order; None when there are more than 256. `signature` covers `signed_bytes`.
+    """
+
+    tree: bytes = field(repr=False)
+    parents: tuple[Digest, ...]
+    generation: int
+    author: str
+    message: str
+    time_ns: int
+    metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
+    changed: tuple[str, ...] | None = None
+    signature: bytes | None = None
+
+    def __post_init__(self) -> None:
+        _check_lineage(self)
+        _check_author(self.author)
+        check_text(self.message, "commit message", limit_bytes=MAX_MESSAGE_BYTES, lines=True)
+        _check_changed(self.changed)
+        _check_metadata(self.metadata)
+
+
+class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """The array on disk, field by field."""
+
+    version: int
+    tree: bytes
+    parents: list[bytes]
+    generation: int
+    author: str
+    message: str
+    time_ns: int
+    metadata: dict[str, Any]
+    changed: list[str] | None
+    signature: bytes | None
+
+
+_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+_DECODER = msgspec.msgpack.Decoder(_Stored)
+_ARRAY = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
+def encode_commit(commit: Commit) -> bytes:
+    return _ENCODER.encode(
+        _Stored(
+            VERSION,
+            commit.tree,
+            [digest_bytes(parent) for parent in commit.parents],
+            commit.generation,
+            commit.author,
+            commit.message,
+            commit.time_ns,
+            dict(commit.metadata),
+            None if commit.changed is None else list(commit.changed),
+            commit.signature,
+        )
+    )
+
+
+def signed_bytes(commit: Commit) -> bytes:
+    """What the signature of `commit` is made over: all of it but the signature."""
+    return encode_commit(replace(commit, signature=None))
+
+
+def decode_commit(payload: Buffer) -> Commit:
+    """Parse a commit; its tree page is checked when it is read.
+
+    Raises:
+        CorruptError: no commit, or not in canonical form.
+        UnsupportedError: a version that this tensorrepo does not know.
+    """
+    if len(payload) > MAX_COMMIT_BYTES:
+        raise CorruptError(f"a commit of {len(payload)} bytes, at most {MAX_COMMIT_BYTES}")
+    try:
+        stored = _decode_stored(payload)
+        commit = Commit(
+            stored.tree,
+            tuple(digest_from_bytes(parent) for parent in stored.parents),
+            stored.generation,
+            stored.author,
+            stored.message,
+            stored.time_ns,
+            stored.metadata,
+            None if stored.changed is None else tuple(stored.changed),
+            stored.signature,
+        )
+    except (msgspec.MsgspecError, InvalidInputError, RecursionError, UnicodeError) as error:
+        raise CorruptError(f"no well-formed commit: {error}") from error
+    if _ENCODER.encode(stored) != payload:
+        raise CorruptError("a commit that is not written in the canonical form")
+    return commit
+
+
+def _decode_stored(payload: Buffer) -> _Stored:
+    try:
+        stored = _DECODER.decode(payload)
+    except msgspec.MsgspecError:
+        fields = _ARRAY.decode(payload)
+        if not fields:
+            raise CorruptError("no well-formed commit: an empty array") from None
+        _check_version(msgspec.msgpack.decode(fields[0], type=int))
+        raise
+    _check_version(stored.version)
+    return stored
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise UnsupportedError(
+            f"commit version {version}, this tensorrepo reads {VERSION}. Update it."
+        )
+
+
+def read_commit(objects: ObjectSource, digest: Digest) -> Commit:
+    """The commit of that name.
+
+    Raises:
+        InvalidInputError: the object is no commit.
+    """
+    envelope = objects.get(digest)
+    if envelope.kind is not Kind.COMMIT:
+        raise InvalidInputError(f"object {digest:.12} is a {envelope.kind.label}, not a commit")
+    try:
+        return decode_commit(envelope.payload)
+    except (CorruptError, UnsupportedError) as error:
+        raise type(error)(f"commit {digest:.12}: {error}") from error
+
+
+def write_commit(objects: ObjectSink, commit: Commit) -> Link:
+    """Store `commit`, linked to its parents and to what its root page names."""
+    links = (*commit.parents, *root_links(commit.tree))
+    return objects.put(Kind.COMMIT, encode_commit(commit), links)
+
+
+def next_generation(parents: Iterable[Commit]) -> int:
+    """Generation of a commit with these parents."""
+    return 1 + max((parent.generation for parent in parents), default=0)
+
+
+def changed_paths(changes: Iterable[PathChange]) -> tuple[str, ...] | None:
+    """What `Commit.changed` says of `changes` against the first parent; takes 257 at most."""
+    paths = [change.path for change in islice(changes, MAX_CHANGED + 1)]
+    return None if len(paths) > MAX_CHANGED else tuple(sorted(paths, key=path_key))
+
+
+def clean_message(text: str) -> str:
+    """A message as an editor or a shell gave it, with line feeds and no space at line ends."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def _check_lineage(commit: Commit) -> None:
+    if not isinstance(commit.tree, bytes) or not 0 < len(commit.tree) <= MAX_ROOT_BYTES:
+        raise InvalidInputError(f"a commit's tree is a root page of 1 to {MAX_ROOT_BYTES} bytes")
+    for parent in commit.parents:
+        parse_digest(parent)
+    if len(set(commit.parents)) != len(commit.parents) or len(commit.parents) > MAX_PARENTS:
+        raise InvalidInputError(f"a commit has up to {MAX_PARENTS} parents, each once")
+    lowest, highest = (2, _MAX_I64) if commit.parents else (1, 1)
+    if not lowest <= commit.generation <= highest:
+        raise InvalidInputError(
+            f"generation {commit.generation} does not fit {len(commit.parents)} parents"
+        )
+    if not 0 <= commit.time_ns <= _MAX_I64:
+        raise InvalidInputError(f"time {commit.time_ns} ns is not between 1970 and 2262")
+    if commit.signature is not None and not 0 < len(commit.signature) <= MAX_SIGNATURE_BYTES:
+        raise InvalidInputError(f"a signature has 1 to {MAX_SIGNATURE_BYTES} bytes")
+
+
+def _check_author(author: str) -> None:
+    check_text(author, "author", limit_bytes=MAX_AUTHOR_BYTES, lines=False)
+    if not _reads_as_author(author):
+        raise InvalidInputError(f"an author reads 'Name <email>', got {author!r:.120}")
+
+
+@lru_cache(maxsize=64)  # a walk through history meets few authors, again and again
+def _reads_as_author(text: str) -> bool:
+    name, opening, email = text.partition(" <")
+    brackets = {*"<>"} & {*name, *email[:-1]}
+    return bool(name.strip() and opening and email.endswith(">") and not brackets)
+
+
+def _check_changed(changed: tuple[str, ...] | None) -> None:
+    if changed is None:
+        return
+    keys = [path_key(check_path(path)) for path in changed]
+    if len(keys) > MAX_CHANGED or keys != sorted(set(keys)):
+        raise InvalidInputError(f"changed paths are up to {MAX_CHANGED}, in key order, each once")
+
+
+def _check_metadata(metadata: Mapping[str, MetadataValue]) -> None:
+    if type(metadata) is dict and not metadata:
+        return
+    if not isinstance(metadata, Mapping):
+        raise InvalidInputError("commit metadata is a mapping from names to JSON values")
+    plain = dict(metadata)
+    _check_json(plain, MAX_METADATA_DEPTH)
+    if (size := len(_ENCODER.encode(plain))) > MAX_METADATA_BYTES:
+        raise InvalidInputError(
+            f"commit metadata takes {size} bytes, at most {MAX_METADATA_BYTES} are allowed; "
+            "commit it as a file instead"
+        )
+
+
+def _check_json(value: object, depth: int) -> None:
+    """Refuse what JSON cannot say, so that metadata means the same in every language."""
+    if isinstance(value, (dict, list, tuple)):
+        if depth == 0:
+            raise InvalidInputError(f"metadata is nested deeper than {MAX_METADATA_DEPTH} levels")
+        for name in value if isinstance(value, dict) else ():
+            _check_string(name)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_json(item, depth - 1)
+    elif type(value) is str:
+        _check_string(value)
+    elif type(value) is float:
+        if not math.isfinite(value):
+            raise InvalidInputError(f"metadata holds {value}, which JSON cannot express")
+    elif type(value) is int:
+        if not -_MAX_I64 - 1 <= value <= _MAX_U64:
+            raise InvalidInputError(f"metadata holds {value}, which takes more than 64 bits")
+    elif value is not None and type(value) is not bool:
+        raise InvalidInputError(f"metadata holds a {type(value).__name__}, which is no JSON value")
+
+
+def _check_string(value: object) -> None:
+    if type(value) is not str:
+        raise InvalidInputError(f"metadata names are text, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"metadata text {value!r:.80} is not valid unicode") from None
+
+
+_LEFT, _RIGHT, _STALE = 1, 2, 4
+
+
+class _Frontier:
+    """Commits still to be visited, with marks that flow from children to parents."""
+
+    def __init__(self, objects: ObjectSource, tips: Mapping[Digest, int]) -> None:
+        self._objects = objects
+        self._heap: list[tuple[int, int, Digest]] = []
+        self._waiting: dict[Digest, tuple[Commit, int]] = {}
+        self._stale = 0
+        for digest, marks in tips.items():
+            self._mark(digest, read_commit(objects, digest), marks)
+
+    @property
+    def live(self) -> bool:
+        """Whether anything waits that is not stale."""
+        return self._stale < len(self._waiting)
+
+    def pop(self) -> tuple[Digest, Commit, int]:
+        """The next commit by (generation, digest), with its marks; they are final."""
+        digest = heappop(self._heap)[2]
+        commit, marks = self._waiting.pop(digest)
+        self._stale -= bool(marks & _STALE)
+        return digest, commit, marks
+
+    def push_parents(self, digest: Digest, commit: Commit, marks: int) -> None:
+        for parent in commit.parents:
+            known = self._waiting.get(parent)
+            found = known[0] if known else read_commit(self._objects, parent)
+            if found.generation >= commit.generation:
+                raise CorruptError(
+                    f"commit {digest:.12} has generation {commit.generation}, its parent "
+                    f"{parent:.12} {found.generation}: a parent's is smaller"
+                )
+            self._mark(parent, found, marks)
+
+    def _mark(self, digest: Digest, commit: Commit, marks: int) -> None:
+        if digest not in self._waiting:
+            heappush(self._heap, (-commit.generation, -int(digest, 16), digest))
+        before = self._waiting[digest][1] if digest in self._waiting else 0
+        self._waiting[digest] = (commit, before | marks)
+        self._stale += bool(marks & _STALE) and not before & _STALE
+
+
+def walk(
+    objects: ObjectSource, tips: Iterable[Digest], *, hidden: Iterable[Digest] = ()
+) -> Iterator[tuple[Digest, Commit]]:
+    """Ancestors of `tips`, themselves included, that are no ancestors of `hidden`.
+
+    Children come before parents: by (generation, digest), largest first.
+    """
+    marks = dict.fromkeys(tips, _LEFT) | dict.fromkeys(hidden, _STALE)
+    frontier = _Frontier(objects, marks)
+    while frontier.live:
+        digest, commit, marked = frontier.pop()
+        if not marked & _STALE:
+            yield digest, commit
+        frontier.push_parents(digest, commit, marked)
+
+
+def merge_bases(objects: ObjectSource, a: Digest, b: Digest) -> tuple[Digest, ...]:
+    """All best common ancestors: common ancestors that no other common ancestor descends from.
+
+    By (generation, digest), largest first: the same for `a` and `b` swapped.
+    """
+    return best_common(objects, (a,), (b,))
+
+
+def best_common(
+    objects: ObjectSource, left: Iterable[Digest], right: Iterable[Digest]
+) -> tuple[Digest, ...]:
+    """Merge bases of two sets of commits, each taken as one commit with all of them as parents."""
+    marks = dict.fromkeys(left, _LEFT)
+    for digest in right:
+        marks[digest] = marks.get(digest, 0) | _RIGHT
+    frontier = _Frontier(objects, marks)
+    best = []
+    while frontier.live:
+        digest, commit, marked = frontier.pop()
+        if marked == _LEFT | _RIGHT:
+            best.append(digest)
+            marked |= _STALE
+        frontier.push_parents(digest, commit, marked)
+    return tuple(best)
+
+
+def is_ancestor(objects: ObjectSource, ancestor: Digest, descendant: Digest) -> bool:
+    """Whether `descendant` contains `ancestor`; every commit contains itself."""
+    lowest = read_commit(objects, ancestor).generation
+    frontier = _Frontier(objects, {descendant: 0})
+    while frontier.live:
+        digest, commit, _ = frontier.pop()
+        if digest == ancestor:
+            return True
+        if commit.generation > lowest:
+            frontier.push_parents(digest, commit, 0)
+    return False
+
+
+def ahead_behind(objects: ObjectSource, a: Digest, b: Digest) -> tuple[int, int]:
+    """How many commits `a` has that `b` lacks, and the other way round."""
+    frontier = _Frontier(objects, {a: _LEFT, b: _RIGHT} if a != b else {})
+    counts = {_LEFT: 0, _RIGHT: 0}
+    while frontier.live:
+        digest, commit, marked = frontier.pop()
+        if marked in counts:
+            counts[marked] += 1
+        both = marked & (_LEFT | _RIGHT) == _LEFT | _RIGHT
+        frontier.push_parents(digest, commit, marked | _STALE if both else marked)
+    return counts[_LEFT], counts[_RIGHT]
+
+
+def touches(objects: ObjectSource, commit: Commit, path: str) -> bool:
+    """Whether `path`, or anything beneath it, differs from every parent of `commit`.
+
+    So a merge that took `path` from one of its parents does not touch it: the commit that did
+    comes later in the walk. The empty path means the whole tree.
+    """
+    if commit.changed is not None and not any(_within(name, path) for name in commit.changed):
+        return False
+    parents = [read_commit(objects, parent).tree for parent in commit.parents] or [EMPTY_TREE]
+    known = commit.changed is not None  # `changed` has settled the first parent
+    return all(_differs(objects, tree, commit.tree, path) for tree in parents[known:])
+
+
+def some_changed(objects: ObjectSource, commit: Commit, limit: int) -> tuple[str, ...] | None:
+    """Paths that differ from the first parent (from nothing, without one); None above `limit`."""
+    if commit.changed is not None:
+        return commit.changed if len(commit.changed) <= limit else None
+    before = read_commit(objects, commit.parents[0]).tree if commit.parents else EMPTY_TREE
+    changes = diff(objects, before, commit.tree)
+    paths = tuple(change.path for change in islice(changes, limit + 1))
+    return paths if len(paths) <= limit else None
+
+
+def _differs(objects: ObjectSource, old: bytes, new: bytes, path: str) -> bool:
+    return any(_within(change.path, path) for change in diff(objects, old, new, path))
+
+
+def _within(name: str, path: str) -> bool:
+    """Whether `name` is `path`, or lies in the folder `path`."""
+    return not path or name == path or name.startswith(path.rstrip("/") + "/")

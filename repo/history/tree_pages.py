@@ -1,0 +1,241 @@
+"""Tree pages: encoding of a page of a path tree, and content-defined page boundaries.
+
+A tree is a sorted map from paths to entries, cut into pages. Where a page ends depends on the
+paths alone, never on the order of edits, so equal maps have equal pages whatever their history.
+This module is pure; `trees` walks and rewrites pages in storage.
+
+Source:
+    docs/spec/trees.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes
+from tensorrepo.repo.names import folded, is_path
+from tensorrepo.repo.objects.envelope import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERSION = 1
+HEADER = Struct("<BBH")  # version, level, items
+assert HEADER.size == 4, "docs/spec/trees.md promises a 4-byte page header"
+# Bytes shared with the path before, bytes of the rest, kind, flags, digest; then the storage's
+# digest if there is one, then the rest of the path.
+ITEM = Struct("<HHBB32s")
+assert ITEM.size == 38, "docs/spec/trees.md promises 38 bytes before an item's path"
+STORAGE_FLAG = 1
+
+MIN_ITEMS = 64
+MAX_ITEMS = 1024
+MAX_LEVEL = 7
+MAX_ROOT_BYTES = 16 << 10
+# One path in 128 ends a page once it has MIN_ITEMS: 191 on average. An edit rewrites a page per
+# level, so pages are small; a page forced shut at MAX_ITEMS is as rare as 1 in 1,800.
+_END_MASK = 0x7F
+KINDS = {int(kind): kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a path names. `storage` is where a model's content lies: a repack changes only it."""
+
+    kind: Kind
+    digest: Digest
+    storage: Digest | None = None
+
+
+TreeItem = tuple[str, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Items in key order. Above level 0 each is a child page, named by the last path in it."""
+
+    level: int
+    items: tuple[TreeItem, ...]
+
+    @property
+    def last(self) -> str:
+        """The greatest path; "" in the empty root page."""
+        return self.items[-1][0] if self.items else ""
+
+    def links(self) -> tuple[Digest, ...]:
+        """What an object that holds this page must link to."""
+        digests = {entry.digest for _, entry in self.items}
+        return tuple(sorted(digests | {e.storage for _, e in self.items if e.storage is not None}))
+
+
+def encode_page(page: Page) -> bytes:
+    """The canonical bytes of a page whose items are in order already."""
+    out = bytearray(HEADER.pack(VERSION, page.level, len(page.items)))
+    previous = ""
+    for path, entry in page.items:
+        out += _encode_item(previous, path, entry)
+        previous = path
+    return bytes(out)
+
+
+def encode_root(page: Page) -> bytes | None:
+    """The bytes of a page that a commit embeds; None when it is too large for that.
+
+    Leaving out items never makes a page larger, so if a level fits, the one above it does too.
+    """
+    if len(page.items) * ITEM.size > MAX_ROOT_BYTES:
+        return None
+    encoded = encode_page(page)
+    return encoded if len(encoded) <= MAX_ROOT_BYTES else None
+
+
+def exceeds_root(pages: int) -> bool:
+    """Whether that many pages hold more than a root page can, whatever is in them."""
+    return (pages - 1) * MIN_ITEMS * ITEM.size > MAX_ROOT_BYTES  # only the last may be short
+
+
+def shared_length(a: str, b: str) -> int:
+    """How many characters two ASCII texts begin with in common."""
+    length = min(len(a), len(b))
+    # The highest bit that differs stands in the first character that does.
+    left, right = (int.from_bytes(text[:length].encode("ascii"), "big") for text in (a, b))
+    return length - ((left ^ right).bit_length() + 7) // 8
+
+
+def _encode_item(previous: str, path: str, entry: Entry) -> bytes:
+    shared = shared_length(previous, path)
+    rest = path[shared:].encode("ascii")
+    flags = STORAGE_FLAG if entry.storage is not None else 0
+    head = ITEM.pack(shared, len(rest), entry.kind, flags, digest_bytes(entry.digest))
+    storage = digest_bytes(entry.storage) if entry.storage is not None else b""
+    return head + storage + rest
+
+
+def decode_page(payload: Buffer, where: str) -> Page:
+    """Parse one page and check all of it: whatever decodes encodes to the same bytes again.
+
+    Args:
+        payload: exactly the bytes of a page.
+        where: which page this is, for messages.
+
+    Raises:
+        CorruptError: cut short, out of order, clashing or invalid paths, a form that
+            `encode_page` does not make.
+        UnsupportedError: a version or a kind that this tensorrepo does not know.
+    """
+    data = bytes(payload)
+    if len(data) < HEADER.size:
+        raise CorruptError(f"{where}: {len(data)} bytes cannot hold a page header")
+    version, level, count = HEADER.unpack_from(data)
+    if version != VERSION:
+        raise UnsupportedError(
+            f"{where}: tree page version {version}, this tensorrepo reads {VERSION}. Update it."
+        )
+    if level > MAX_LEVEL or count > MAX_ITEMS or (level and not count):
+        raise CorruptError(f"{where}: impossible header: level {level}, {count} items")
+    items, end = _decode_items(data, count, where)
+    if end != len(data):
+        raise CorruptError(f"{where}: {len(data) - end} bytes follow the last item")
+    for path, entry in items:
+        if (entry.kind is Kind.TREE_PAGE) != (level > 0):
+            raise CorruptError(f"{where}: {entry.kind.label} {path!r} at level {level}")
+    return Page(level, tuple(items))
+
+
+def _decode_items(data: bytes, count: int, where: str) -> tuple[list[TreeItem], int]:
+    """All items, and where they end. Every commit decodes its root page, so this loop is tight."""
+    text = data.decode("latin-1")  # whatever is not ASCII is then refused as a path
+    items: list[TreeItem] = []
+    at, previous, fold_before = HEADER.size, "", ""
+    for _ in range(count):
+        if len(data) - at < ITEM.size:
+            raise CorruptError(f"{where}: cut short at byte {len(data)}")
+        shared, rest_bytes, kind, flags, raw = ITEM.unpack_from(data, at)
+        at += ITEM.size
+        rest_at = at + DIGEST_BYTES if flags == STORAGE_FLAG else at
+        end = rest_at + rest_bytes
+        if flags & ~STORAGE_FLAG or shared > len(previous) or end > len(data):
+            raise CorruptError(f"{where}: the item after {previous!r} disagrees with its lengths")
+        if kind not in KINDS:
+            raise UnsupportedError(f"{where}: kind {kind} is unknown here. Update tensorrepo.")
+        path = previous[:shared] + text[rest_at:end]
+        fold = folded(path)
+        # Neighbours clash only where one runs out, or where they part in the case of a letter.
+        old, new = previous[shared : shared + 1], path[shared : shared + 1]
+        if fold <= fold_before or not old or old.lower() == new.lower() or not is_path(path):
+            _check_step(previous, path, shared, where)
+        storage = Digest(data[at:rest_at].hex()) if rest_at > at else None
+        items.append((path, Entry(KINDS[kind], Digest(raw.hex()), storage)))
+        at, previous, fold_before = end, path, fold
+    return items, at
+
+
+def _check_step(previous: str, path: str, shared: int, where: str) -> None:
+    """Refuse a path that may not follow `previous`, with which it shares `shared` characters."""
+    if not is_path(path):
+        raise CorruptError(f"{where}: {path!r} is no valid path")
+    if not previous:
+        return
+    if shared_length(previous, path) > shared:
+        raise CorruptError(f"{where}: {path!r} shares more than {shared} bytes with {previous!r}")
+    if folded(previous) >= folded(path):
+        raise CorruptError(f"{where}: {path!r} is out of order after {previous!r}")
+    if reason := clash(previous, path):
+        raise CorruptError(f"{where}: {reason}")
+
+
+def decode_root(root: Buffer, where: str = "tree") -> Page:
+    """Parse the page that a commit embeds."""
+    if len(root) > MAX_ROOT_BYTES:
+        raise CorruptError(f"{where}: root page of {len(root)} bytes, at most {MAX_ROOT_BYTES}")
+    return _decode_root(bytes(root), where)
+
+
+@lru_cache(maxsize=16)
+def _decode_root(root: bytes, where: str) -> Page:
+    # A commit asks for its two root pages about five times over; pages are immutable.
+    return decode_page(root, where)
+
+
+def clash(first: str, second: str) -> str | None:
+    """Why two paths, neighbours in key order, cannot be in one tree; None when they can.
+
+    Folders and files that differ only in case cannot both be written out on every file system,
+    and nothing is both a file and a folder. In a sorted tree without clashes it is enough to
+    look at neighbours: "/" sorts first, so whatever clashes with a path stands next to it.
+    """
+    before, after = folded(first), folded(second)
+    if before == after:
+        return f"{first!r} and {second!r} differ only in case"
+    if after.startswith(before + "\0"):
+        return f"{first!r} cannot be an entry and a folder, of {second!r}"
+    folder = before.rfind("\0", 0, shared_length(before, after))
+    if folder >= 0 and first[:folder] != second[:folder]:
+        return f"the folders of {first!r} and {second!r} differ only in case"
+    return None
+
+
+def page_ends(items: Sequence[TreeItem], level: int, start: int = 0) -> list[int]:
+    """Where the complete pages in ``items[start:]`` end; what follows the last is unfinished.
+
+    A page ends after a path when the low 7 bits of byte `level` of BLAKE3(path) are 0 and it has
+    at least `MIN_ITEMS`, or when it has `MAX_ITEMS`. Each level looks at a byte of its own, as
+    all paths above a level end a page of that level.
+    """
+    ends = []
+    for index in range(start, len(items)):
+        count = index + 1 - start
+        if count == MAX_ITEMS or (count >= MIN_ITEMS and _ends_page(items[index][0], level)):
+            start = index + 1
+            ends.append(start)
+    return ends
+
+
+def _ends_page(path: str, level: int) -> bool:
+    return not blake3(path.encode()).digest()[level] & _END_MASK

@@ -1,0 +1,592 @@
+"""Path trees in storage: lookup, iteration, differences and edits.
+
+Every function costs in proportion to what it looks for or changes: it reads one page per level
+and place. Pages are immutable and shared, so equal parts of two trees are equal digests.
+
+Source:
+    docs/spec/trees.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.history.tree_pages import (
+    HEADER,
+    ITEM,
+    KINDS,
+    STORAGE_FLAG,
+    VERSION,
+    Entry,
+    Page,
+    TreeItem,
+    clash,
+    decode_page,
+    decode_root,
+    encode_page,
+    encode_root,
+    exceeds_root,
+    page_ends,
+)
+from tensorrepo.repo.ids import DIGEST_BYTES, Digest
+from tensorrepo.repo.names import check_path, folded, path_key
+from tensorrepo.repo.objects.envelope import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tensorrepo.repo.objects.envelope import ObjectSink, ObjectSource
+
+__all__ = [
+    "EMPTY_TREE",
+    "Entry",
+    "PathChange",
+    "TreeChanges",
+    "clashes",
+    "diff",
+    "differences",
+    "iterate",
+    "lookup",
+    "root_links",
+    "same_content",
+    "update",
+]
+
+EMPTY_TREE = encode_page(Page(0, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class PathChange:
+    """What became of one path: None on a side says that the path is absent there."""
+
+    path: str
+    old: Entry | None
+    new: Entry | None
+
+
+def same_content(a: Entry | None, b: Entry | None) -> bool:
+    """Whether two entries are the same thing, wherever it is stored."""
+    if a is None or b is None:
+        return a is b
+    return a.kind == b.kind and a.digest == b.digest
+
+
+def root_links(root: bytes) -> tuple[Digest, ...]:
+    """What an object that embeds the page `root` must link to."""
+    return decode_root(root).links()
+
+
+def lookup(objects: ObjectSource, root: bytes, path: str) -> Entry | None:
+    """The entry at exactly `path`."""
+    page = decode_root(root)
+    low = ""
+    while True:
+        index = _position(page, folded(path))
+        if index == len(page.items):
+            return None
+        found, entry = page.items[index]
+        if page.level == 0:
+            return entry if found == path else None
+        low = page.items[index - 1][0] if index else low
+        page = _read_child(objects, page, index, low)
+
+
+def iterate(objects: ObjectSource, root: bytes, prefix: str = "") -> Iterator[tuple[str, Entry]]:
+    """Entries in key order whose path starts with `prefix` (what is in a folder: ``"name/"``)."""
+    cursor = _Cursor(objects, decode_root(root), prefix)
+    while (step := cursor.head) is not None:
+        if step.level:
+            cursor.expand()
+            continue
+        cursor.skip()
+        if step.path.startswith(prefix):
+            yield step.path, step.entry
+
+
+def diff(
+    objects: ObjectSource, old_root: bytes, new_root: bytes, prefix: str = ""
+) -> Iterator[PathChange]:
+    """Paths starting with `prefix` whose content differs, in key order. Skips equal pages."""
+    for change in differences(objects, old_root, new_root, prefix):
+        if not same_content(change.old, change.new):
+            yield change
+
+
+def differences(
+    objects: ObjectSource, old_root: bytes, new_root: bytes, prefix: str = ""
+) -> Iterator[PathChange]:
+    """Like `diff`, and also entries of which only the storage differs."""
+    if old_root == new_root:
+        return
+    old = _Cursor(objects, decode_root(old_root), prefix)
+    new = _Cursor(objects, decode_root(new_root), prefix)
+    while old.head is not None or new.head is not None:
+        if old.head is not None and new.head is not None and old.head.equals(new.head):
+            old.skip()
+            new.skip()
+        elif level := max(old.level, new.level):
+            for cursor in (old, new):
+                if cursor.level == level:
+                    cursor.expand()
+        else:
+            change = _next_change(old, new)
+            if change.path.startswith(prefix):
+                yield change
+
+
+def _next_change(old: _Cursor, new: _Cursor) -> PathChange:
+    """Pass over the smaller of two entries that differ, or over both if their paths are equal."""
+    heads = [step for step in (old.head, new.head) if step is not None]
+    path = min((step.path for step in heads), key=path_key)
+    before, after = (
+        cursor.skip().entry if cursor.head is not None and cursor.head.path == path else None
+        for cursor in (old, new)
+    )
+    return PathChange(path, before, after)
+
+
+def update(objects: ObjectSink, root: bytes, changes: Mapping[str, Entry | None]) -> bytes:
+    """Root page of the tree with `changes` made; None removes a path, absent ones are fine.
+
+    Nothing is stored unless all of it is fine. Whatever the order of edits, equal trees have
+    equal root pages.
+
+    Raises:
+        InvalidInputError: a path breaks the grammar, or two paths clash: they (or folders of
+            theirs) differ only in case, or one is a folder of the other.
+    """
+    pages = _Pages(objects, decode_root(root))
+    regions = _leaf_regions(pages, changes)
+    for region in regions:
+        for _, _, reason in _clashes_in(pages, region):
+            raise InvalidInputError(f"{reason}; rename or remove one of them")
+    level = 0
+    while level < pages.root.level:
+        edits: dict[str, Entry | None] = {}
+        for region in regions:
+            edits |= _store(objects, pages, region)
+        level += 1
+        regions = list(_regions(pages, level, edits))
+    items = regions[0].items if regions else list(pages.root.items)
+    return _close(objects, pages, level, items)
+
+
+def clashes(
+    objects: ObjectSource, root: bytes, changes: Mapping[str, Entry | None]
+) -> list[tuple[str, str, str]]:
+    """Pairs of paths for which `update` would refuse `changes`, each with the reason."""
+    pages = _Pages(objects, decode_root(root))
+    regions = _leaf_regions(pages, changes)
+    return [found for region in regions for found in _clashes_in(pages, region)]
+
+
+# ------------------------------------------------------------------------------- reading
+
+
+def _position(page: Page, fold: str) -> int:
+    """Index of the first item whose folded path is not below `fold`."""
+    return bisect_left(page.items, fold, key=lambda item: folded(item[0]))
+
+
+def _read_child(objects: ObjectSource, page: Page, index: int, low: str) -> Page:
+    """The child page `page.items[index]`, checked against what its parent says of it.
+
+    `low` is the last path before the child's first, "" when there is none.
+    """
+    last, entry = page.items[index]
+    where = f"tree page {entry.digest:.12}"
+    envelope = objects.get(entry.digest)
+    if envelope.kind is not Kind.TREE_PAGE:
+        raise CorruptError(f"{where}: expected a tree page, found a {envelope.kind.label}")
+    child = decode_page(envelope.payload, where)
+    if child.level != page.level - 1:
+        raise CorruptError(f"{where}: expected level {page.level - 1}, found {child.level}")
+    if child.last != last:
+        raise CorruptError(f"{where}: expected to end with {last!r}, found {child.last!r}")
+    if low and folded(child.items[0][0]) <= folded(low):
+        raise CorruptError(f"{where}: {child.items[0][0]!r} is out of order after {low!r}")
+    return child
+
+
+class _Step(NamedTuple):
+    """One item of a walk: an entry (level 0), or a page of level `level - 1` not read yet."""
+
+    level: int
+    low: str
+    path: str
+    entry: Entry
+    page: Page
+    place: int
+
+    def equals(self, other: _Step) -> bool:
+        return self.level == other.level and self.entry == other.entry and self.path == other.path
+
+
+class _Cursor:
+    """Walks the part of a tree that may hold `prefix`; pages can be passed over unread."""
+
+    def __init__(self, objects: ObjectSource, root: Page, prefix: str) -> None:
+        self._objects = objects
+        self._fold = folded(prefix)
+        self._ahead: list[_Step] = []  # the next one last
+        self._push(root, "")
+
+    @property
+    def head(self) -> _Step | None:
+        return self._ahead[-1] if self._ahead else None
+
+    @property
+    def level(self) -> int:
+        """Level of the head; 0 at the end."""
+        return self._ahead[-1].level if self._ahead else 0
+
+    def skip(self) -> _Step:
+        return self._ahead.pop()
+
+    def expand(self) -> None:
+        """Replace the page at the head by what is in it."""
+        step = self._ahead.pop()
+        self._push(_read_child(self._objects, step.page, step.place, step.low), step.low)
+
+    def _push(self, page: Page, low: str) -> None:
+        steps = []
+        for index in range(_position(page, self._fold), len(page.items)):
+            path, entry = page.items[index]
+            beyond = not folded(path).startswith(self._fold)
+            if beyond and page.level == 0:
+                break
+            before = page.items[index - 1][0] if index else low
+            steps.append(_Step(page.level, before, path, entry, page, index))
+            if beyond:  # the last child that may still hold the prefix
+                break
+        self._ahead += reversed(steps)
+
+
+# ------------------------------------------------------------------------------- editing
+
+
+class _Span(NamedTuple):
+    """Where a page of the old tree lies: after `low`, up to and with `last`."""
+
+    low: str
+    last: str
+    parent: Page | None  # None: it is the root page
+    place: int
+
+
+class _Pages:
+    """The old tree of an update; each page is read at most once."""
+
+    def __init__(self, objects: ObjectSource, root: Page) -> None:
+        self.root = root
+        self._objects = objects
+        self._known: dict[Digest, Page] = {}
+
+    def learn(self, digest: Digest, page: Page) -> None:
+        self._known[digest] = page
+
+    def child(self, parent: Page, index: int, low: str) -> Page:
+        digest = parent.items[index][1].digest
+        if digest not in self._known:
+            self._known[digest] = _read_child(self._objects, parent, index, low)
+        return self._known[digest]
+
+    def load(self, span: _Span) -> Page:
+        return self.root if span.parent is None else self.child(span.parent, span.place, span.low)
+
+    def spans(self, level: int, path: str) -> Iterator[_Span]:
+        """Pages of `level` in order, from the one that holds, or would hold, `path`."""
+        if level == self.root.level:
+            yield _Span("", self.root.last, None, 0)
+        else:
+            yield from self._below(self.root, "", level, folded(path))
+
+    def _below(self, page: Page, low: str, level: int, fold: str) -> Iterator[_Span]:
+        first = min(_position(page, fold), len(page.items) - 1)
+        for index in range(first, len(page.items)):
+            before = page.items[index - 1][0] if index else low
+            if page.level == level + 1:
+                yield _Span(before, page.items[index][0], page, index)
+            else:
+                yield from self._below(self.child(page, index, before), before, level, fold)
+
+
+@dataclass(slots=True)
+class _Region:
+    """Neighbouring pages of one level that an update replaces, with what takes their place.
+
+    No page before or after a region changes: it starts where a page starts in both trees, and
+    ends where one ends in both.
+    """
+
+    level: int
+    before: str  # the last path before it
+    items: list[TreeItem] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)  # of the new pages in `items`
+    added: set[str] = field(default_factory=set)
+    replaced: list[Page] = field(default_factory=list)
+    following: _Span | None = None
+
+
+def _leaf_regions(pages: _Pages, changes: Mapping[str, Entry | None]) -> list[_Region]:
+    for path, entry in changes.items():
+        check_path(path)
+        if entry is not None and entry.kind is Kind.TREE_PAGE:
+            raise InvalidInputError(f"{path!r}: a tree page cannot be an entry")
+    return list(_regions(pages, 0, changes))
+
+
+def _regions(pages: _Pages, level: int, edits: Mapping[str, Entry | None]) -> Iterator[_Region]:
+    pending = deque(sorted(edits.items(), key=lambda edit: path_key(edit[0])))
+    while pending:
+        yield _region(pages, level, pending)
+
+
+def _region(pages: _Pages, level: int, pending: deque[tuple[str, Entry | None]]) -> _Region:
+    """Take the edits of the next region from `pending` and apply them."""
+    region: _Region | None = None
+    for span in pages.spans(level, pending[0][0]):
+        final = span.last == pages.root.last
+        mine = _take(pending, None if final else folded(span.last))
+        if region is None:
+            region = _Region(level, span.low)
+        elif not mine and len(region.items) == (region.ends[-1] if region.ends else 0):
+            region.following = span
+            break
+        _apply(region, pages.load(span), mine)
+        region.ends += page_ends(region.items, level, region.ends[-1] if region.ends else 0)
+    assert region is not None, "every tree has a page"
+    if len(region.items) > (region.ends[-1] if region.ends else 0):
+        region.ends.append(len(region.items))
+    return region
+
+
+def _take(
+    pending: deque[tuple[str, Entry | None]], last_fold: str | None
+) -> list[tuple[str, Entry | None]]:
+    taken = []
+    while pending and (last_fold is None or folded(pending[0][0]) <= last_fold):
+        taken.append(pending.popleft())
+    return taken
+
+
+def _apply(region: _Region, page: Page, edits: list[tuple[str, Entry | None]]) -> None:
+    """Add `page`, edited, to the end of `region`."""
+    merged = dict(page.items)
+    for path, entry in edits:
+        if entry is None:
+            merged.pop(path, None)
+            continue
+        if path not in merged:
+            region.added.add(path)
+        merged[path] = entry
+    region.replaced.append(page)
+    region.items += sorted(merged.items(), key=lambda item: path_key(item[0]))
+
+
+def _clashes_in(pages: _Pages, region: _Region) -> Iterator[tuple[str, str, str]]:
+    """Neighbours that clash: one of them is new, as the old tree had none."""
+    paths = [path for path, _ in region.items]
+    if paths and region.following is not None and paths[-1] in region.added:
+        paths.append(pages.load(region.following).items[0][0])
+    for first, second in pairwise([region.before, *paths] if region.before else paths):
+        if (first in region.added or second in region.added) and (reason := clash(first, second)):
+            yield first, second, reason
+
+
+def _store(objects: ObjectSink, pages: _Pages, region: _Region) -> dict[str, Entry | None]:
+    """Store the new pages of `region`; returns what changes in the level above."""
+    old = {page.last: page for page in region.replaced}
+    edits: dict[str, Entry | None] = dict.fromkeys(old)
+    start = 0
+    for end in region.ends:
+        page = Page(region.level, tuple(region.items[start:end]))
+        start = end
+        if old.get(page.last) == page:
+            del edits[page.last]
+        else:
+            path, entry = _put(objects, pages, page)
+            edits[path] = entry
+    return edits
+
+
+def _put(objects: ObjectSink, pages: _Pages, page: Page) -> TreeItem:
+    link = objects.put(Kind.TREE_PAGE, encode_page(page), page.links())
+    pages.learn(link.digest, page)
+    return page.last, Entry(Kind.TREE_PAGE, link.digest)
+
+
+def _close(objects: ObjectSink, pages: _Pages, level: int, items: list[TreeItem]) -> bytes:
+    """The root page over all `items` of `level`: of the lowest level that fits into one."""
+    while (root := encode_root(Page(level, tuple(items)))) is None:
+        ends = page_ends(items, level)
+        if not ends or ends[-1] < len(items):
+            ends.append(len(items))
+        cuts = pairwise([0, *ends])
+        items = [_put(objects, pages, Page(level, tuple(items[a:b]))) for a, b in cuts]
+        level += 1
+    while level and (lower := _joined(pages, level, items)) is not None:
+        level, items, root = level - 1, *lower
+    return root
+
+
+def _joined(pages: _Pages, level: int, refs: list[TreeItem]) -> tuple[list[TreeItem], bytes] | None:
+    """All items of the level below `refs` and their root page; None when it cannot hold them."""
+    if exceeds_root(len(refs)):
+        return None
+    parent = Page(level, tuple(refs))
+    joined: list[TreeItem] = []
+    root = encode_page(Page(level - 1, ()))
+    for index in range(len(refs)):
+        joined += pages.child(parent, index, joined[-1][0] if joined else "").items
+        encoded = encode_root(Page(level - 1, tuple(joined)))
+        if encoded is None:
+            return None
+        root = encoded
+    return joined, root
+
+
+# ------------------------------------------------------------------------------ raw pages
+
+_LENGTHS: Final = 4  # the two lengths that an item begins with
+_KIND_AT, _FLAGS_AT, _DIGEST_AT = 0, 1, 2  # behind those
+_STORAGE_AT: Final = _DIGEST_AT + DIGEST_BYTES
+assert ITEM.size == _LENGTHS + _STORAGE_AT, "docs/spec/trees.md promises 38 bytes before a path"
+_MOST_IN_PLACE: Final = 16  # differing items: to look for each takes longer than a scan of many
+_KEPT: Final = 4  # pages: a commit's is wanted again as its child's parent
+
+
+class _Layout(NamedTuple):
+    """Where the items of a page lie, in order: each from `starts` on, its path from `rests` on."""
+
+    paths: list[str]
+    starts: list[int]
+    rests: list[int]
+
+
+class TreeChanges:
+    """Compares trees one after the other, for a walk through all of history; for one thread.
+
+    Nearly every tree is one page that its commit embeds, and nearly every commit changes a few of
+    its entries. Such pages are compared as bytes: where the paths stayed the same, only items that
+    differ are looked at, at places that are known from the page before; else items are scanned, not
+    decoded. The pages are NOT checked: the commit's digest was verified, and whoever checks out
+    what it holds, or runs `fsck`, checks them.
+    """
+
+    def __init__(self, objects: ObjectSource) -> None:
+        self._objects = objects
+        self._layouts: OrderedDict[bytes, _Layout] = OrderedDict()
+
+    def between(self, old: bytes, new: bytes) -> tuple[PathChange, ...]:
+        """As `differences`, of two root pages: entries whose storage alone differs, too."""
+        if old == new:
+            return ()
+        if len(old) == len(new):
+            known = self._layouts.get(old) or self._layouts.get(new)
+            changes = None if known is None else _in_place(known, old, new)
+            if known is not None and changes is not None:
+                self._keep(new, known)
+                self._keep(old, known)
+                return changes
+        before, after = self._layout(old), self._layout(new)
+        if before is None or after is None:
+            return tuple(differences(self._objects, old, new))
+        return _scanned(_items(old, before), _items(new, after))
+
+    def _layout(self, page: bytes) -> _Layout | None:
+        known = self._layouts.get(page) or _layout_of(page)
+        if known is not None:
+            self._keep(page, known)
+        return known
+
+    def _keep(self, page: bytes, layout: _Layout) -> None:
+        if page not in self._layouts:
+            self._layouts[page] = layout
+            if len(self._layouts) > _KEPT:
+                self._layouts.popitem(last=False)
+
+
+def _in_place(layout: _Layout, old: bytes, new: bytes) -> tuple[PathChange, ...] | None:
+    """The changes between two pages, one of which has this layout; None unless both have it."""
+    # A bit of this number is a bit that differs, the lowest of the first byte that has one.
+    differ = int.from_bytes(old, "little") ^ int.from_bytes(new, "little")
+    paths, starts, rests = layout
+    changes: list[PathChange] = []
+    passed = 0
+    while differ:
+        if len(changes) == _MOST_IN_PLACE:
+            return None
+        at = passed + ((differ & -differ).bit_length() - 1) // 8
+        place = bisect_right(starts, at) - 1
+        if place < 0:
+            return None  # the header differs
+        start, rest = starts[place], rests[place]
+        end = starts[place + 1] if place + 1 < len(starts) else len(new)
+        before, after = old[start + _LENGTHS : rest], new[start + _LENGTHS : rest]
+        same_form = (
+            old[start : start + _LENGTHS] == new[start : start + _LENGTHS]
+            and before[_FLAGS_AT] == after[_FLAGS_AT]
+            and old[rest:end] == new[rest:end]
+        )
+        if not same_form or before[_KIND_AT] not in KINDS or after[_KIND_AT] not in KINDS:
+            return None
+        changes.append(PathChange(paths[place], _entry(before), _entry(after)))
+        differ >>= 8 * (end - passed)
+        passed = end
+    return tuple(changes)
+
+
+def _scanned(before: dict[str, bytes], after: dict[str, bytes]) -> tuple[PathChange, ...]:
+    paths = {path for path, _ in before.items() ^ after.items()}
+    return tuple(
+        PathChange(path, _entry(before.get(path)), _entry(after.get(path)))
+        for path in sorted(paths)
+    )
+
+
+def _layout_of(page: bytes) -> _Layout | None:
+    """Where the items of a page lie; None for what only a decoder reads."""
+    layout = _Layout([], [], [])
+    paths, starts, rests = layout
+    try:
+        version, level, count = HEADER.unpack_from(page)
+        if version != VERSION or level:
+            return None
+        text = page.decode("latin-1")
+        at, path = HEADER.size, ""
+        for _ in range(count):
+            shared, rest_bytes, kind, flags, _ = ITEM.unpack_from(page, at)
+            if kind not in KINDS or flags & ~STORAGE_FLAG or shared > len(path):
+                return None
+            rest_at = at + ITEM.size + (DIGEST_BYTES if flags else 0)
+            path = path[:shared] + text[rest_at : rest_at + rest_bytes]
+            paths.append(path)
+            starts.append(at)
+            rests.append(rest_at)
+            at = rest_at + rest_bytes
+    except struct.error:
+        return None
+    return layout if at == len(page) and len(set(paths)) == count else None
+
+
+def _items(page: bytes, layout: _Layout) -> dict[str, bytes]:
+    """Path to kind, flags, digest and storage of each item."""
+    return {
+        path: page[start + _LENGTHS : rest]
+        for path, start, rest in zip(layout.paths, layout.starts, layout.rests, strict=True)
+    }
+
+
+def _entry(item: bytes | None) -> Entry | None:
+    if item is None:
+        return None
+    digest = Digest(item[_DIGEST_AT:_STORAGE_AT].hex())
+    storage = Digest(item[_STORAGE_AT:].hex()) if item[_FLAGS_AT] else None
+    return Entry(KINDS[item[_KIND_AT]], digest, storage)

@@ -1,0 +1,1 @@
+"""The append-only log of a repository, and the state that it adds up to."""

@@ -1,0 +1,384 @@
+"""Append of transactions to the log, exactly once or not at all.
+
+Creating a slot that must be absent is the one conditional write that every store offers. Whatever
+the store answers but plain success, the slot itself is read: it holds this transaction, another
+one, or nothing yet. A call that leaves before it knows says so (CommitOutcomeUnknown).
+
+Source:
+    docs/spec/log.md, section "Append".
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.errors import (
+    CommitOutcomeUnknown,
+    ConflictError,
+    Error,
+    NotFoundError,
+    PermissionDenied,
+    RepositoryRewound,
+    StorageError,
+    UnsupportedError,
+)
+from tensorrepo.repo.ids import state_digest
+from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, Hint, encode_hint, write_checkpoint
+from tensorrepo.repo.log.log_slots import HINT_KEY, slot_key
+from tensorrepo.repo.log.records import STATE_INTERVAL, LogEntry, LogRecord, encode_record
+from tensorrepo.repo.log.segments import segment_length, write_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tensorrepo.repo.log.log_slots import LogSlot
+    from tensorrepo.repo.log.reader import LogView, RepositoryLog, Tip
+    from tensorrepo.repo.log.segments import SegmentCommit
+    from tensorrepo.repo.log.state import Verdict
+
+FIRST_WAIT_SECONDS = 0.02
+LONGEST_WAIT_SECONDS = 2.0
+HOPELESS_TRIES = 3  # after which an error that will not pass by itself is believed
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A record that is in the log.
+
+    Attributes:
+        view: the repository right after it.
+        record: what was appended; None when `decide` wanted nothing.
+        verdicts: one for each entry.
+        attempts: how often `decide` was called.
+    """
+
+    view: LogView
+    record: LogRecord | None
+    verdicts: tuple[Verdict, ...]
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to try, and what waiting is made of."""
+
+    stop_at: float  # by `clock`
+    attempts: int
+    rng: random.Random
+    sleep: Callable[[float], None]
+    clock: Callable[[], float]
+
+    def is_over(self, tries: int) -> bool:
+        return tries >= self.attempts or self.clock() >= self.stop_at
+
+    def back_off(self, lost: int, append_seconds: float) -> None:
+        """Wait after losing a race for the `lost`-th time: 0 to 4 appends, later to 8."""
+        appends = 4 + 4 * (min(lost, 4) - 1) / 3
+        self.sleep(self.rng.uniform(0, appends * append_seconds))
+
+    def wait_for_store(self, tries: int) -> None:
+        """Wait before asking a store again that gave no answer."""
+        longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0**tries)
+        self.sleep(self.rng.uniform(longest / 2, longest))
+
+
+def append(
+    log: RepositoryLog,
+    decide: Callable[[LogView], tuple[LogEntry, ...]],
+    *,
+    deadline_seconds: float = 120.0,
+    attempts: int = 100,
+    allow_void: bool = False,
+    rng: random.Random | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+    commits: Callable[[LogSlot], Iterable[SegmentCommit]] | None = None,
+) -> Appended:
+    """Append what `decide` returns for the newest view, at most once.
+
+    Args:
+        log: where to.
+        decide: called anew for every attempt, with the newest view; merges, validates, runs the
+            fence and returns the entries (all of them share one record), or raises. Nothing to
+            do: an empty tuple. Every object that the entries name must be durable by then.
+        deadline_seconds: after which no further attempt is made.
+        attempts: how often to lose a race before giving up.
+        allow_void: an entry that is void by the fold is appended all the same, and shows in
+            `verdicts` (for a server that groups transactions); else it is a ConflictError and
+            nothing is written.
+        rng: chance for the back-off.
+        sleep: waits so many seconds.
+        clock: seconds from any start, never going back.
+        commits: the commits that a record introduced, to write segments with; None: writes none.
+
+    Raises:
+        ConflictError: nothing was written, and nothing will be: the race was lost too often, or
+            an entry would be void.
+        CommitOutcomeUnknown: the record may be in the log, or may yet land. Also raised from
+            whatever else ends the call before the store has answered, KeyboardInterrupt too.
+        PermissionDenied: the store can only be read.
+        UnsupportedError: the repository needs a newer version to be written.
+    """
+    if log.backend.guarantee is Guarantee.READ_ONLY:
+        raise PermissionDenied(f"{log.backend.url} can only be read")
+    patience = Patience(clock() + deadline_seconds, attempts, rng or random.Random(), sleep, clock)
+    with _notes(log) as note:
+        for attempt in range(1, attempts + 1):
+            began = clock()
+            before = log.refresh_tip()
+            _refuse_if_read_only(log, before)
+            entries = decide(before.view)
+            if not entries:
+                return Appended(before.view, None, (), attempt)
+            draft = _draft(log, before, entries, allow_void=allow_void)
+            note(draft)
+            after = _create(log, before, draft, patience)
+            if after is not None:
+                log.accept(after.tip)
+                _publish(log, before, after.tip, commits)
+                return Appended(after.tip.view, after.slot.record, after.verdicts, attempt)
+            if patience.is_over(attempt):
+                break
+            patience.back_off(attempt, clock() - began)
+    raise ConflictError(
+        f"{log.backend.url}: lost the race for the next log record {attempt} times in "
+        f"{deadline_seconds:.0f} s or less; nothing was written. Others commit faster: try again."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A record as it will be read, and the log after it."""
+
+    slot: LogSlot
+    tip: Tip
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def txns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(entry.txn for entry in self.slot.record.entries))
+
+
+def _refuse_if_read_only(log: RepositoryLog, tip: Tip) -> None:
+    reason = tip.view.state.read_only_reason
+    if reason is not None:
+        raise UnsupportedError(f"{log.backend.url}: {reason}")
+
+
+def _draft(
+    log: RepositoryLog, before: Tip, entries: tuple[LogEntry, ...], *, allow_void: bool
+) -> _Draft:
+    """The record of `entries` after `before`, judged as every reader will judge it.
+
+    The slot is created only right behind `before`, so this verdict is the final one: what would
+    be void is not written at all.
+    """
+    view = before.view
+    gen = view.generation + 1
+    state = None if gen % STATE_INTERVAL else state_digest(log.encoded(view.state).data)
+    data = encode_record(LogRecord(gen, view.digest, state, entries))
+    slot = log.slots.parse(gen, view.digest, data)
+    tip, verdicts = log.add(before, slot)
+    void = [f"{verdict.kind}: {verdict.reason}" for verdict in verdicts if not verdict.applied]
+    if void and not allow_void:
+        raise ConflictError(f"{log.backend.url}: nothing was written. {'; '.join(void)}")
+    return _Draft(slot, tip, verdicts)
+
+
+def _create(log: RepositoryLog, before: Tip, draft: _Draft, patience: Patience) -> _Draft | None:
+    """Put the draft into its slot. None: somebody else's record is there, and stays.
+
+    Raises:
+        CommitOutcomeUnknown: leaving, for whatever reason, without knowing.
+        Error: this machine's disk refuses, and certainly wrote nothing.
+    """
+    gen = draft.slot.record.gen
+    try:
+        found = _settle(log, gen, draft, patience)
+    except _Refused as refused:
+        raise refused.error from refused.error.__cause__
+    except BaseException as error:
+        raise CommitOutcomeUnknown(
+            f"{log.backend.url}: whether transaction {draft.txns[0]} is in log record {gen} is "
+            f"not known ({type(error).__name__}: {error}). It may be, or may yet come to be: do "
+            "not repeat it, run `tensorrepo resolve`.",
+            txn=draft.txns[0],
+            generation=gen,
+        ) from error
+    if found == draft.slot.data:
+        return draft
+    slot = log.slots.parse(gen, before.view.digest, found)
+    if not any(slot.record.has_txn(txn) for txn in draft.txns):
+        return None
+    # The same transaction from an earlier call: its record counts, not ours.
+    tip, verdicts = log.add(before, slot)
+    return _Draft(slot, tip, verdicts)
+
+
+def _settle(log: RepositoryLog, gen: int, draft: _Draft, patience: Patience) -> bytes:
+    """Try until slot `gen` holds something, and return that."""
+    key, data = slot_key(gen), draft.slot.data
+    absent = True
+    tries = 0
+    while True:
+        error = None
+        try:
+            # Only what was seen to be absent is sent again, and always the same bytes: whichever
+            # of these writes lands, and however late, the slot holds this record once.
+            if absent and log.backend.create(key, [data]):
+                return data
+        except Error as failure:
+            error = failure
+        try:
+            return log.backend.read(key)
+        except NotFoundError:
+            absent = True
+        except Error as failure:
+            absent, error = False, failure
+        # A call of this machine's own file system is over when it returns: nothing is in flight
+        # that could land later. Of any other store that is not known, whatever it answers.
+        if absent and error and _is_lasting(error) and log.backend.local_root is not None:
+            raise _Refused(error)
+        tries += 1
+        if patience.is_over(tries) or (tries >= HOPELESS_TRIES and _is_lasting(error)):
+            raise error or StorageError(f"{key} stays absent after {tries} creates")
+        patience.wait_for_store(tries)
+
+
+class _Refused(Exception):
+    """The slot was not written, and never will be by this call."""
+
+    def __init__(self, error: Error) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _is_lasting(error: Error | None) -> bool:
+    """Whether the store says that asking again is of no use: no permission, no space."""
+    transient = isinstance(error, StorageError) and error.transient
+    return error is not None and not transient
+
+
+@contextmanager
+def _notes(log: RepositoryLog) -> Iterator[Callable[[_Draft], None]]:
+    """Notes in `pending/`, which stay behind only when the outcome is unknown."""
+    noted: set[str] = set()
+    pending = log.pending
+
+    def note(draft: _Draft) -> None:
+        if pending is None:
+            return
+        for txn in draft.txns:
+            noted.add(txn)
+            pending.write(txn, draft.slot.record.gen)
+
+    try:
+        yield note
+    except CommitOutcomeUnknown:
+        noted.clear()
+        raise
+    finally:
+        for txn in noted:
+            _forget(log, txn)
+
+
+def _forget(log: RepositoryLog, txn: str) -> None:
+    try:
+        if log.pending is not None:
+            log.pending.remove(txn)
+    except Error as error:
+        log.report(f"the outcome of {txn} is known, but its note stays: {error}")
+
+
+def _publish(
+    log: RepositoryLog,
+    before: Tip,
+    after: Tip,
+    commits: Callable[[LogSlot], Iterable[SegmentCommit]] | None,
+) -> None:
+    """Write the caches that record `after` completes. The commit stands whether or not it works."""
+    gen = after.view.generation
+    try:
+        if after.checkpoint == gen:
+            write_checkpoint(log.slots, gen, log.encoded(before.view.state), before.checkpoint)
+        if gen == 1 or gen % HINT_INTERVAL == 0:
+            log.backend.overwrite(HINT_KEY, [encode_hint(Hint(gen, after.checkpoint))])
+        length = segment_length(gen, log.form.segment_lengths)
+        # Short segments spare requests. On a local disk they would only cost time.
+        short = length < max(log.form.segment_lengths)
+        if commits is not None and length and not (short and log.backend.local_root is not None):
+            run = list(log.slots_between(gen - length + 1, gen + 1))
+            write_segment(log.slots, run, commits, lengths=log.form.segment_lengths)
+    except Error as error:
+        log.report(f"record {gen} is written; a cache beside it is not: {error}")
+
+
+AppendOutcome = Literal["landed", "lost", "unknown"]
+
+
+def resolve(
+    log: RepositoryLog,
+    txn: str,
+    generation: int,
+    *,
+    settle: bool,
+    actor: str = "tensorrepo resolve",
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> AppendOutcome:
+    """What became of a transaction whose outcome was unknown.
+
+    Args:
+        log: of the same repository.
+        txn: as CommitOutcomeUnknown named it.
+        generation: as CommitOutcomeUnknown named it.
+        settle: where its slot is still empty, fill it with a noop, for a definite answer: else
+            the answer is "unknown", because a write in flight may still land.
+        actor: who is said to have written that noop.
+        clock_ns: the time it is said to have been written at.
+
+    Returns:
+        "landed": it is in the log and applied. "lost": it is not and never will be, or is void.
+
+    Raises:
+        RepositoryRewound: the log ends before the slot could have been tried.
+    """
+    if settle and log.slots.read(slot_key(generation)) is None:
+        _fill(log, generation, actor, clock_ns)
+    outcome = _outcome(log, txn, generation)
+    if outcome != "unknown":
+        _forget(log, txn)
+    return outcome
+
+
+def _outcome(log: RepositoryLog, txn: str, generation: int) -> AppendOutcome:
+    if log.slots.read(slot_key(generation)) is None:
+        head = log.refresh().generation
+        if head < generation - 1:
+            raise RepositoryRewound(
+                f"{log.backend.url}: transaction {txn} was tried in log record {generation}, but "
+                f"the log ends with {head}. An older copy was put in its place."
+            )
+        return "unknown" if head < generation else _outcome(log, txn, generation)
+    for record, verdicts in log.judged(generation, generation + 1):
+        mine = [v for v in verdicts if v.txn == txn]
+        return "landed" if record.has_txn(txn) and any(v.applied for v in mine) else "lost"
+    return "lost"
+
+
+def _fill(log: RepositoryLog, generation: int, actor: str, clock_ns: Callable[[], int]) -> None:
+    """Put a noop into slot `generation`, if that is the next one. Silent when it did not work."""
+    noop = LogEntry(f"settle-{secrets.token_hex(12)}", "noop", actor, clock_ns())
+
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
+        return (noop,) if view.generation + 1 == generation else ()
+
+    try:
+        append(log, decide)
+    except CommitOutcomeUnknown:
+        _forget(log, noop.txn)

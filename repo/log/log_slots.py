@@ -1,0 +1,283 @@
+"""Log slots: create-only records, their hash chain and void markers.
+
+Thin reading below `log`: many keys in one round trip, the chain from slot to slot, and the
+markers that stand in for slots that hold no record.
+
+Source:
+    docs/spec/log.md, sections "Keys", "Chain" and "Void slots".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tensorrepo.repo.errors import CorruptError, NotFoundError
+from tensorrepo.repo.ids import record_digest
+from tensorrepo.repo.log.records import LogRecord, canonical_json, decode_record, parse_canonical
+from tensorrepo.repo.threads import ordered_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.ids import Digest
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+IDENTITY_KEY: Final = "repo.json"
+HINT_KEY: Final = "log/hint"
+CHECKPOINT_PREFIX: Final = "log/checkpoint/"
+MAX_WORKERS: Final = 32
+MAX_GENERATION: Final = 10**18
+
+
+def slot_key(gen: int) -> str:
+    return f"log/{gen:020d}.json"
+
+
+def checkpoint_key(gen: int) -> str:
+    return f"{CHECKPOINT_PREFIX}{gen:020d}.json"
+
+
+def ref_page_key(digest: Digest) -> str:
+    return f"log/refs/{digest}"
+
+
+def segment_key(gen: int) -> str:
+    return f"log/segment/{gen:020d}"
+
+
+def void_key(gen: int) -> str:
+    return f"log/void/{gen:020d}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlot:
+    """One slot, its place in the chain checked.
+
+    `record` has no entries where `void`: the bytes are no record and a marker says so.
+    """
+
+    record: LogRecord
+    digest: Digest
+    data: bytes
+    void: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Says that slot `gen` is to count as an empty record.
+
+    It holds only for the bytes of digest `found` in a slot whose predecessor is `previous`, and
+    only where they are no record: it can never take back what a reader accepted.
+    """
+
+    gen: int
+    previous: Digest
+    found: Digest
+    actor: str
+    time_ns: int
+    note: str
+
+
+def encode_marker(marker: Marker) -> bytes:
+    return canonical_json(
+        {
+            "gen": marker.gen,
+            "previous": marker.previous,
+            "found": marker.found,
+            "actor": marker.actor,
+            "time": marker.time_ns,
+            "note": marker.note,
+        }
+    )
+
+
+def marker_holds(data: bytes, gen: int, previous: Digest, found: Digest) -> bool:
+    """Whether `data` is a marker for exactly these bytes in this slot."""
+    try:
+        raw = parse_canonical(data, "marker")
+    except CorruptError:
+        return False
+    fields = {"gen", "previous", "found", "actor", "time", "note"}
+    expected = {"gen": gen, "previous": previous, "found": found}
+    return isinstance(raw, dict) and raw.keys() == fields and expected.items() <= raw.items()
+
+
+class LogSlots:
+    """Reads keys of one log; keeps the bytes of slots, which never change, up to a limit.
+
+    Attributes:
+        rounds: batches of reads so far: what a far-away store makes us wait for.
+    """
+
+    def __init__(self, backend: Backend, *, workers: int | None, cache_bytes: int) -> None:
+        near = backend.local_root is not None or backend.url.startswith("memory://")
+        self.backend = backend
+        self.workers = workers or (1 if near else MAX_WORKERS)
+        self.rounds = 0
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[int, bytes] = OrderedDict()
+        self._cached_bytes = 0
+        self._cache_bytes = cache_bytes
+
+    def read(self, key: str) -> bytes | None:
+        """All bytes of `key`, None when absent."""
+        return self.read_many([key])[key]
+
+    def read_many(self, keys: Iterable[str]) -> dict[str, bytes | None]:
+        """Values of `keys`, None for the absent, read side by side."""
+        wanted = list(dict.fromkeys(keys))
+        self.rounds += 1
+        return dict(zip(wanted, self.side_by_side(self._read_one, wanted), strict=True))
+
+    def side_by_side(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """`work` of each item, in order; several at once where answers come from far away."""
+        workers = min(self.workers, len(items))
+        # Threads for each call: nothing to close, to fork or to pickle, and starting them costs
+        # less than one round trip to where more than one of them is of use.
+        threads = workers if workers > 1 else 0
+        return list(ordered_map(items, work, threads=threads, name="log"))
+
+    def run(
+        self, start: int, stop: int, known: Mapping[str, bytes | None] | None = None
+    ) -> list[bytes]:
+        """Bytes of slots ``[start, stop)`` up to the first that is absent.
+
+        `known` holds what was read already.
+
+        Raises:
+            CorruptError: a slot is absent although a later one exists.
+        """
+        found: list[bytes] = []
+        known = known or {}
+        while (first := start + len(found)) < stop:
+            values = self._values(first, stop, known)
+            present = list(takewhile(lambda value: value is not None, values))
+            found += [value for value in present if value is not None]
+            if not any(value is not None for value in values[len(present) :]):
+                break
+            # A later slot was seen, so by now the absent one was created, or never will be.
+            missing = first + len(present)
+            if self.read(slot_key(missing)) is None:
+                raise CorruptError(
+                    f"{self.backend.url}: log record {missing} is missing although a later one "
+                    "exists. Restore it from a copy of the repository; nothing can replace it."
+                )
+            known = {}
+        return found
+
+    def parse(self, gen: int, previous: Digest | None, data: bytes) -> LogSlot:
+        """The slot whose bytes are `data`.
+
+        Args:
+            gen: its number.
+            previous: digest of the bytes before it; None when the caller cannot know.
+            data: what the store holds.
+
+        Raises:
+            CorruptError: no record of this place in the chain, and no marker stands in.
+        """
+        digest = record_digest(data)
+        try:
+            record = self._checked(gen, previous, data)
+        except CorruptError as error:
+            # What was read may be at fault, and not what is stored: read it anew next time.
+            self._drop(gen - 1, gen)
+            if previous is None or not self._is_marked(gen, previous, digest):
+                raise CorruptError(
+                    f"{error}. If no copy of the repository has the right bytes, run "
+                    f"`tensorrepo doctor --void {gen}` to count the slot as empty."
+                ) from error
+            return LogSlot(LogRecord(gen, previous, None, ()), digest, data, void=True)
+        return LogSlot(record, digest, data)
+
+    def chain(self, start: int, previous: Digest, values: Iterable[bytes]) -> list[LogSlot]:
+        """Parse slots that follow each other from `start`."""
+        slots: list[LogSlot] = []
+        for gen, data in enumerate(values, start):
+            slots.append(self.parse(gen, previous, data))
+            previous = slots[-1].digest
+        return slots
+
+    def slot_bytes(self, gen: int) -> bytes:
+        """Bytes of a slot that must exist, from memory when they are there."""
+        with self._lock:
+            if gen in self._cache:
+                self._cache.move_to_end(gen)
+                return self._cache[gen]
+        data = self.read(slot_key(gen))
+        if data is None:
+            raise NotFoundError(f"{self.backend.url} has no log record {gen}")
+        self._keep(gen, data)
+        return data
+
+    def _values(
+        self, start: int, stop: int, known: Mapping[str, bytes | None]
+    ) -> list[bytes | None]:
+        if self.workers == 1 and not known:
+            return self._values_in_turn(start, stop)
+        wanted = {slot_key(gen): gen for gen in range(start, stop)}
+        have = dict(known)
+        have |= {key: data for key, gen in wanted.items() if (data := self._cached(gen))}
+        missing = [key for key in wanted if key not in have]
+        read = self.read_many(missing) if missing else {}
+        for key, data in read.items():
+            self._keep(wanted[key], data)
+        return [have[key] if key in have else read[key] for key in wanted]
+
+    def _values_in_turn(self, start: int, stop: int) -> list[bytes | None]:
+        """As `_values` where a read costs little: ends with the first absent slot."""
+        self.rounds += 1
+        values: list[bytes | None] = []
+        for gen in range(start, stop):
+            values.append(self._cached(gen) or self._read_one(slot_key(gen)))
+            self._keep(gen, values[-1])
+            if values[-1] is None:
+                break
+        return values
+
+    def _cached(self, gen: int) -> bytes | None:
+        with self._lock:
+            return self._cache.get(gen)
+
+    def _read_one(self, key: str) -> bytes | None:
+        try:
+            return self.backend.read(key)
+        except NotFoundError:
+            return None
+
+    def _checked(self, gen: int, previous: Digest | None, data: bytes) -> LogRecord:
+        where = f"{self.backend.url}: log record {gen}"
+        record = decode_record(data, where)
+        if record.gen != gen:
+            raise CorruptError(f"{where}: says that it is number {record.gen}")
+        if previous is not None and record.previous != previous:
+            raise CorruptError(
+                f"{where}: does not follow the record before it: expected previous "
+                f"{previous:.12}, found {record.previous:.12}"
+            )
+        return record
+
+    def _is_marked(self, gen: int, previous: Digest, found: Digest) -> bool:
+        marker = self.read(void_key(gen))
+        return marker is not None and marker_holds(marker, gen, previous, found)
+
+    def _keep(self, gen: int, data: bytes | None) -> None:
+        with self._lock:
+            if data is None or gen in self._cache or len(data) > self._cache_bytes:
+                return
+            self._cache[gen] = data
+            self._cached_bytes += len(data)
+            while self._cached_bytes > self._cache_bytes:
+                self._cached_bytes -= len(self._cache.popitem(last=False)[1])
+
+    def _drop(self, *gens: int) -> None:
+        with self._lock:
+            for gen in gens:
+                self._cached_bytes -= len(self._cache.pop(gen, b""))

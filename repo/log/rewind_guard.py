@@ -1,0 +1,178 @@
+"""Client-side notes: how far a repository was read (rewind guard), and appends of unknown outcome.
+
+Whoever can write to a store can also put back an older copy of it. A client therefore remembers
+how far it read each repository, and refuses one whose past is shorter or different.
+
+Before a record is created, its transactions are noted here; once their outcome is known the notes
+are removed. What is left after a crash, or after CommitOutcomeUnknown, is for `append.resolve`.
+
+A note is an empty file whose name says everything, so it cannot be torn, and costs one call to
+make. Nothing is synced: losing a note loses no data, only the question.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.errors import StorageError
+from tensorrepo.repo.ids import Digest, record_digest
+from tensorrepo.repo.log.records import is_txn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+_NOTE = re.compile(r"(.+)\.([1-9][0-9]{0,18})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Unresolved:
+    """Transaction `txn` may be, or may come to be, in slot `generation`."""
+
+    txn: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Notes in `directory`, one file for each transaction. It is made when first written to."""
+
+    directory: Path
+
+    def write(self, txn: str, generation: int) -> None:
+        """Note the slot that is about to be created, in place of an earlier note of `txn`."""
+        earlier = [note for note in self.unresolved() if note.txn == txn]
+        make_file(self._path(Unresolved(txn, generation)))
+        for note in earlier:
+            if note.generation != generation:
+                remove_file(self._path(note))
+
+    def remove(self, txn: str) -> None:
+        """The outcome is known. Nothing noted is fine."""
+        for note in self.unresolved():
+            if note.txn == txn:
+                remove_file(self._path(note))
+
+    def unresolved(self) -> tuple[Unresolved, ...]:
+        """What is noted, by transaction. Files that are no notes are passed over."""
+        notes = (_parse_note(name) for name in file_names(self.directory))
+        return tuple(sorted(note for note in notes if note is not None))
+
+    def _path(self, note: Unresolved) -> Path:
+        assert is_txn(note.txn), f"{note.txn!r} was checked by encode_record and is no file name"
+        return self.directory / f"{note.txn}.{note.generation}"
+
+
+def file_names(directory: Path) -> list[str]:
+    """Names in a folder; none where there is no folder."""
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StorageError(f"cannot read {directory}: {error.strerror}") from error
+
+
+def make_file(path: Path) -> None:
+    """An empty file, and the folders above it."""
+    try:
+        try:
+            path.touch()
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file that may be absent."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot remove {path}: {error.strerror}") from error
+
+
+def _parse_note(name: str) -> Unresolved | None:
+    found = _NOTE.fullmatch(name)
+    if found is None or not is_txn(found[1]):
+        return None
+    return Unresolved(found[1], int(found[2]))
+
+
+LINE_BYTES = 128  # number, digest, sum of both; filled up with spaces; a line feed
+_LINE = re.compile(rb"(([0-9]{20}) ([0-9a-f]{64})) ([0-9a-f]{32}) *\n")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Remembered:
+    """The newest record that was seen, and the digest of its bytes."""
+
+    generation: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One file for each repository under `directory`, named by the digest of repo.json.
+
+    It has two lines, and the older one is overwritten in place: no new file for the journal of
+    the disk to carry along with every commit, and whatever a crash or another process does to
+    one line, the other still stands. What is damaged is not remembered; that is never an error.
+    """
+
+    directory: Path
+
+    def load(self, identity: bytes) -> Remembered | None:
+        try:
+            return max(_parse(self.path(identity).read_bytes()).values(), default=None)
+        except OSError:
+            return None
+
+    def save(self, identity: bytes, seen: Remembered) -> None:
+        """Remember `seen`, unless another process of this client got further meanwhile."""
+        path = self.path(identity)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                _overwrite_older(handle, seen)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+    def forget(self, identity: bytes) -> None:
+        """Accept whatever the repository is now, after a rewind that was meant."""
+        remove_file(self.path(identity))
+
+    def path(self, identity: bytes) -> Path:
+        """The file for one repository; deleting it is `forget`."""
+        return self.directory / record_digest(identity)
+
+
+def _overwrite_older(handle: int, seen: Remembered) -> None:
+    lines = _parse(os.pread(handle, 2 * LINE_BYTES, 0))
+    if any(line.generation >= seen.generation for line in lines.values()):
+        return
+    place = min((0, 1), key=lambda at: (at in lines, lines.get(at)))
+    os.pwrite(handle, _line(seen), place * LINE_BYTES)
+
+
+def _line(seen: Remembered) -> bytes:
+    text = f"{seen.generation:020d} {seen.digest}"
+    line = f"{text} {record_digest(text.encode())[:32]}"
+    return line.ljust(LINE_BYTES - 1).encode() + b"\n"
+
+
+def _parse(data: bytes) -> dict[int, Remembered]:
+    """The lines that are whole, by their place."""
+    found = {}
+    for place in (0, 1):
+        line = _LINE.fullmatch(data[place * LINE_BYTES : (place + 1) * LINE_BYTES])
+        if line is not None and record_digest(line[1])[:32].encode() == line[4]:
+            found[place] = Remembered(int(line[2]), Digest(line[3].decode()))
+    return found

@@ -1,0 +1,1 @@
+"""Content-addressed objects: their form, where they lie, and caches of them."""

@@ -1,0 +1,440 @@
+"""Disk caches of verified bytes: by name (LRU), and a fixed share of the pages of streams.
+
+A folder of immutable byte strings by name. Every value carries a checksum of its name and bytes;
+what does not verify is dropped, so a killed writer, a full disk or a curious user cost a download
+and nothing else. There are no locks: files appear by rename and go by unlink. Several processes
+share one folder. Values are read, never mapped: should somebody cut a file that is mapped, whoever
+touches it next dies of SIGBUS.
+
+Only one that a cache made, or that is empty, or that holds nothing but what caches write: people
+name folders that hold their data. Ours are marked by a file that backup programs know too.
+
+An epoch reads every page once, so no policy can hit more often than the share of the pages that the
+cache holds, and one that lets go of a page before its next use hits less: the least recently used
+go just before they would be read again. So a fixed part is kept. Every page has a number in [0, 1)
+made of its name, and pages below a threshold are kept: what the stream reads, times the threshold,
+fits the limit. Nothing needs to be agreed upon. Processes that stream the same data choose the same
+pages, and those that stream several datasets through one folder meet at a common threshold: when
+there is too much, the pages with the highest numbers go, whoever brought them, and are not taken
+again. Only what nobody has used for days goes before them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import secrets
+import stat
+import time
+from contextlib import suppress
+from math import inf
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import xxhash
+from xxhash import xxh3_64_intdigest
+
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from tensorrepo.repo.ids import Buffer
+
+
+# Whether a cache made this: a name of a folder in it, and of a file in that folder.
+IsOwn: TypeAlias = "Callable[[str, str], bool]"
+
+MARKER = "CACHEDIR.TAG"  # of the Cache Directory Tagging Specification
+_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n"
+_OWNER = b"# A cache of tensorrepo"
+_TEXT = _SIGNATURE + _OWNER + b", which deletes files in it. It can be deleted as a whole.\n"
+_PARTIAL = re.compile(r"\.\d+-[0-9a-f]{16}")
+_HEX_FOLDER = re.compile(r"[0-9a-f]{2}")
+
+
+def partial_name() -> str:
+    """What a file is called while it is written."""
+    return f".{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def is_partial(name: str) -> bool:
+    """Whether `partial_name` made it."""
+    return _PARTIAL.fullmatch(name) is not None
+
+
+def claim(root: Path, is_own: IsOwn) -> bool:
+    """Make `root` a cache that only this user can write into: its checksums stop no attacker.
+
+    Returns:
+        Whether it may be used. What `refusal` tells of is left as it is.
+    """
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if refusal(root, is_own) is not None:
+            return False
+        _mark(root)
+        if root.stat().st_mode & 0o077:
+            root.chmod(0o700)
+    except OSError:
+        return False
+    return True
+
+
+def refusal(root: Path, is_own: IsOwn) -> str | None:
+    """Why `root` cannot be a cache; None where it can, or is not there yet."""
+    try:
+        status = root.stat(follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            return "it is no folder"
+        if status.st_uid != os.geteuid():
+            return f"it belongs to user {status.st_uid}, not to user {os.geteuid()} who reads"
+        if _is_marked(root):
+            return None
+        foreign = next(_foreign(root, is_own), None)
+        # Looked at again: another process may have begun to use the folder meanwhile.
+        if foreign is None or _is_marked(root):
+            return None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    return f"it holds what no cache wrote ({foreign!r:.100}), and a cache deletes files"
+
+
+def _foreign(root: Path, is_own: IsOwn) -> Iterator[str]:
+    """Whatever else there is than in caches that were made before they were marked."""
+    with os.scandir(root) as entries:
+        for entry in entries:
+            if entry.name == MARKER or is_partial(entry.name):  # a damaged one of ours
+                continue
+            if not _HEX_FOLDER.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                yield entry.name
+                continue
+            names = os.listdir(entry.path)
+            yield from (f"{entry.name}/{name}" for name in names if not is_own(entry.name, name))
+
+
+def _is_marked(root: Path) -> bool:
+    try:
+        with open(root / MARKER, "rb") as file:
+            return file.read(len(_TEXT)).startswith(_SIGNATURE + _OWNER)
+    except FileNotFoundError:
+        return False
+
+
+def _mark(root: Path) -> None:
+    if _is_marked(root):
+        return
+    partial = root / partial_name()
+    with suppress(OSError):  # a disk that is full or can only be read: it is a cache all the same
+        partial.write_bytes(_TEXT)
+        partial.rename(root / MARKER)
+
+
+# Layout: value | xxh3_64 of name and value | magic. It is a cache: another layout is another magic,
+# and old files are misses.
+TRAILER = Struct("<Q8s")
+assert TRAILER.size == 16
+MAGIC = b"TRCACHE1"
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_STALE_SECONDS = 3600.0
+_TOUCH_SECONDS = 600.0  # a use is noted this often: every hit would cost a write
+_LOOKS = 64  # the folder is measured about once for each 1/64 of the limit that is written
+_KEPT = 0.9  # eviction goes down to this share, so that it is not due again at once
+
+
+class Stored(NamedTuple):
+    """One file of a cache: when it was used last, its bytes on disk, and where it is."""
+
+    used: float
+    bytes: int
+    path: str
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+
+class DiskCache:
+    """Immutable named byte strings below `root`, the least recently used of which go first.
+
+    Args:
+        root: a folder of its own; it is made, for this user alone. One that belongs to somebody
+            else, holds other files, or cannot be made, is not used: everything is a miss.
+        limit_bytes: how much of the disk it may take.
+        clock: seconds since the epoch.
+        chance: numbers in [0, 1).
+    """
+
+    _kept = _KEPT
+    _names = _NAME
+
+    def __init__(
+        self,
+        root: Path,
+        limit_bytes: int,
+        *,
+        clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.root = root
+        self.limit_bytes = limit_bytes
+        self._clock = clock
+        self._chance = chance
+        self._usable: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"DiskCache({str(self.root)!r}, {self.limit_bytes})"
+
+    def refusal(self) -> str | None:
+        """Why the folder is not used, as far as that can be told without making it."""
+        return refusal(self.root, self._is_own)
+
+    def get(self, name: str) -> memoryview | None:
+        """The value under `name`, its checksum verified, or None."""
+        path = self._path(name)
+        if not self._is_usable():
+            return None
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            value = self._verified(fd, name)
+        except OSError:  # the disk does not give it now: that says nothing of the value
+            return None
+        finally:
+            os.close(fd)
+        if value is None:
+            self._drop(path)
+        return value
+
+    def put(self, name: str, parts: Sequence[Buffer]) -> None:
+        """Remember a value. Fails silently: no space and no permission are misses later."""
+        path = self._path(name)
+        views = [memoryview(part).cast("B") for part in parts]
+        size_bytes = sum(view.nbytes for view in views) + TRAILER.size
+        if size_bytes > self.limit_bytes or not self._is_usable():
+            return
+        trailer = TRAILER.pack(_checksum(name, views), MAGIC)
+        with suppress(OSError):
+            self._write(path, [*views, memoryview(trailer)])
+        # Each written byte has the same chance to cause a look at the folder, in whichever of the
+        # processes that share it; a count per process would never come due in short ones.
+        if self._chance() < size_bytes * _LOOKS / self.limit_bytes:
+            self.evict()
+
+    def evict(self) -> list[Stored]:
+        """Remove what killed writers left, and while there is too much what is worth least.
+
+        Returns:
+            What had to go to make room.
+        """
+        now = self._clock()
+        found = list(self._scan())
+        total_bytes = sum(file.bytes for file in found)
+        goal_bytes = self.limit_bytes * self._kept if total_bytes > self.limit_bytes else inf
+        gone = []
+        for file in sorted(found, key=lambda file: self._worth(file, now)):
+            if file.name.startswith(".") and now - file.used > _STALE_SECONDS:
+                self._drop(file.path)
+                total_bytes -= file.bytes
+            elif total_bytes > goal_bytes:
+                self._drop(file.path)
+                total_bytes -= file.bytes
+                gone.append(file)
+        return gone
+
+    def _worth(self, file: Stored, now: float) -> tuple[float, float]:  # noqa: ARG002
+        """What goes first is what is worth least: here what was used longest ago."""
+        return (0.0, file.used)
+
+    def _path(self, name: str) -> str:
+        if not self._names.fullmatch(name):
+            raise InvalidInputError(f"{name!r:.200} cannot name a cached value")
+        return f"{self.root}/{name[:2]}/{name}"
+
+    def _is_usable(self) -> bool:
+        if self._usable is None:
+            self._usable = claim(self.root, self._is_own)
+        return self._usable
+
+    def _is_own(self, folder: str, name: str) -> bool:
+        """Whether a cache wrote this file, by its name: nothing else is deleted."""
+        if is_partial(name):
+            return True
+        return name[:2] == folder and self._names.fullmatch(name) is not None
+
+    def _verified(self, fd: int, name: str) -> memoryview | None:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size < TRAILER.size:
+            return None
+        stored = _read(fd, status.st_size)
+        if stored is None:
+            return None
+        value = stored[: -TRAILER.size]
+        checksum, magic = TRAILER.unpack(stored[-TRAILER.size :])
+        if magic != MAGIC or checksum != _checksum(name, [value]):
+            return None
+        now = self._clock()
+        if abs(now - status.st_mtime) > _TOUCH_SECONDS:
+            with suppress(OSError):
+                os.utime(fd, (now, now))
+        return value.toreadonly()
+
+    def _write(self, path: str, views: list[memoryview]) -> None:
+        folder = os.path.dirname(path)
+        partial = f"{folder}/{partial_name()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            fd = os.open(partial, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(folder, 0o700, exist_ok=True)
+            fd = os.open(partial, flags, 0o600)
+        try:
+            with os.fdopen(fd, "wb", buffering=0) as file:
+                for view in views:
+                    _write_all(file.write, view)
+            os.rename(partial, path)
+        except BaseException:
+            self._drop(partial)
+            raise
+
+    def _scan(self) -> Iterator[Stored]:
+        with suppress(OSError), os.scandir(self.root) as folders:
+            for folder in folders:
+                if len(folder.name) == 2 and folder.is_dir(follow_symlinks=False):
+                    yield from self._scan_folder(folder)
+
+    def _scan_folder(self, folder: os.DirEntry[str]) -> Iterator[Stored]:
+        with suppress(OSError), os.scandir(folder.path) as files:
+            for file in files:
+                with suppress(OSError):
+                    if self._is_own(folder.name, file.name):
+                        status = file.stat(follow_symlinks=False)
+                        yield Stored(status.st_mtime, status.st_size, file.path)
+
+    def _drop(self, path: str) -> None:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _read(fd: int, size_bytes: int) -> memoryview | None:
+    """So many bytes of a file; None where it was cut short meanwhile."""
+    data = os.pread(fd, size_bytes, 0)  # of bytes: no memory is set to zero first
+    if len(data) == size_bytes:
+        return memoryview(data)
+    parts, at = [data], len(data)  # one call reads no more than 2 GiB
+    while at < size_bytes:
+        part = os.pread(fd, size_bytes - at, at)
+        if not part:
+            return None
+        parts.append(part)
+        at += len(part)
+    return memoryview(b"".join(parts))
+
+
+def _checksum(name: str, views: Sequence[memoryview]) -> int:
+    hasher = xxhash.xxh3_64(name.encode())
+    for view in views:
+        hasher.update(view)
+    return hasher.intdigest()
+
+
+def _write_all(write: Callable[[memoryview], int | None], view: memoryview) -> None:
+    while view.nbytes:
+        view = view[write(view) or 0 :]
+
+
+# Chunk, payload bytes, and the tag that proved them. Pages kept before tags were in names have
+# none: nobody asks for those any more, and they go like others.
+_PAGE_NAME = re.compile(r"[0-9a-f]{64}\.\d{1,20}-\d{1,20}(\.[0-9a-f]{32})?")
+_SURE = 1.1  # times the limit is admitted, so that chance does not leave room; eviction cuts it
+_FORGOTTEN_SECONDS = 2 * 86400.0  # longer than nearly every epoch
+_CUT_SECONDS = 3600.0  # a threshold learned by evicting holds for so long
+_SPARE = 0.05  # of the disk is left to others
+
+
+class PageDiskCache(DiskCache):
+    """A `DiskCache` that keeps a fixed part of what is streamed.
+
+    Args:
+        root: a folder of its own.
+        limit_bytes: how much of the disk it may take.
+        wanted_bytes: what all readers of one stream read in an epoch; None: everything is taken
+            that may stay.
+        clock: seconds since the epoch.
+        chance: numbers in [0, 1).
+        spare: share of the disk that must stay free.
+    """
+
+    _kept = 0.95
+    _names = _PAGE_NAME
+
+    def __init__(
+        self,
+        root: Path,
+        limit_bytes: int,
+        *,
+        wanted_bytes: int | None = None,
+        clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+        spare: float = _SPARE,
+    ) -> None:
+        super().__init__(root, limit_bytes, clock=clock, chance=chance)
+        self._spare = spare
+        self._threshold = _SURE * limit_bytes / wanted_bytes if wanted_bytes else 1.0
+        self._cut, self._cut_until = 1.0, 0.0
+
+    def for_stream(self, wanted_bytes: int) -> PageDiskCache:
+        """The same folder, for a stream that reads so many bytes an epoch."""
+        return PageDiskCache(
+            self.root,
+            self.limit_bytes,
+            wanted_bytes=wanted_bytes,
+            clock=self._clock,
+            chance=self._chance,
+            spare=self._spare,
+        )
+
+    def admits(self, name: str) -> bool:
+        """Whether a page is one of those that are kept."""
+        cut = self._cut if self._clock() < self._cut_until else 1.0
+        return _number(name) < min(self._threshold, cut)
+
+    def put(self, name: str, parts: Sequence[Buffer]) -> None:
+        if self.admits(name) and not self._is_full():
+            super().put(name, parts)
+
+    def evict(self) -> list[Stored]:
+        gone = super().evict()
+        now = self._clock()
+        numbers = [_number(file.name) for file in gone if not self._is_forgotten(file, now)]
+        if numbers:
+            self._cut, self._cut_until = min(numbers), now + _CUT_SECONDS
+        return gone
+
+    def _worth(self, file: Stored, now: float) -> tuple[float, float]:
+        if self._is_forgotten(file, now):
+            return (0.0, file.used)
+        return (1.0, -_number(file.name))
+
+    def _is_forgotten(self, file: Stored, now: float) -> bool:
+        return now - file.used > _FORGOTTEN_SECONDS
+
+    def _is_full(self) -> bool:
+        """Whether others need the rest of the disk more."""
+        try:
+            disk = os.statvfs(self.root)
+        except OSError:
+            return False  # the folder is not there yet
+        return disk.f_bavail < self._spare * disk.f_blocks
+
+
+def _number(name: str) -> float:
+    """In [0, 1), evenly spread and the same everywhere."""
+    return xxh3_64_intdigest(name.encode()) / 2**64

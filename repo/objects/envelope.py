@@ -1,0 +1,361 @@
+"""Object envelope: kind, links and payload of every stored object, and its compression at rest.
+
+Every object is an envelope: `kind | links | payload`. Garbage collection, transfer and fsck walk
+links and never parse a payload, so this layer needs to know no tensor format.
+
+    0 magic "TRPO" | 4 version u8 | 5 kind u8 | 6 alignment u8 (log2) | 7 flags u8 = 0
+    8 link_count u32 | 12 reserved u32 = 0 | 16 payload_bytes u64 | 24 reserved u64 = 0
+    32 links, sorted by digest, unique, 40 bytes each
+       zeros to the alignment, payload
+
+Metadata is compressed where that pays; what is read by ranges is not. Names are taken over the
+envelope itself, so they never depend on a compressor's version.
+
+Source:
+    docs/spec/objects.md, section "Envelope".
+    docs/spec/objects.md, section "Compression at rest".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+import zstandard
+
+from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, object_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+MAGIC = b"TRPO"
+VERSION = 1
+HEADER = Struct("<4sBBBBIIQQ")
+assert HEADER.size == 32, "docs/spec/objects.md promises a 32-byte header"
+LINK = Struct("<32sIHBB")  # digest, low 32 and high 16 bits of `bytes`, kind, flags
+assert LINK.size == 40, "docs/spec/objects.md promises 40-byte links"
+LEAF_FLAG = 1
+
+
+class Kind(IntEnum):
+    """Every kind of object there is: the one registry that gc, fsck and transfer enumerate."""
+
+    BLOB = 1
+    TREE_PAGE = 2
+    COMMIT = 3
+    REF_UPDATES = 4
+    GC_LIST = 5
+    GRAVES = 6
+    DATASET = 16
+    LEAF = 17
+    PAGE_INDEX = 18
+    CHUNK = 19
+    DELETION_MAP = 20
+    PATCH = 21
+    VIEW = 22
+    ROW_RUNS = 23
+    FOREIGN = 24
+    MODEL = 32
+    PLACEMENT = 33
+    PACK = 34
+    RUN = 48
+    METRICS = 49
+
+    @property
+    def label(self) -> str:
+        """Name for people: ``page index``."""
+        return self.name.lower().replace("_", " ")
+
+    @property
+    def alignment(self) -> int:
+        """log2 of where the payload starts: mapped kinds begin on a memory page."""
+        return 12 if self in _MAPPED else 6
+
+    @property
+    def compressible(self) -> bool:
+        """Whether the stored envelope may be zstd-compressed as a whole (it is read whole)."""
+        return self not in _RANGED
+
+
+_MAPPED = frozenset({Kind.CHUNK, Kind.PACK})
+_RANGED = _MAPPED | {Kind.BLOB}
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Link:
+    """An object as its parents know it.
+
+    `bytes` counts the whole envelope before compression; `leaf` says that it links to nothing.
+    """
+
+    digest: Digest
+    bytes: int
+    kind: Kind
+    leaf: bool
+
+    @property
+    def payload_start(self) -> int | None:
+        """Where the payload lies in the envelope; None when only its own header can tell."""
+        return _aligned(HEADER.size, self.kind.alignment) if self.leaf else None
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One object, parsed: its payload is a view into the bytes that it was decoded from."""
+
+    kind: Kind
+    links: tuple[Link, ...]
+    payload: memoryview
+
+    def link(self, digest: Digest) -> Link:
+        """What a parent says of this object, whose name is `digest`."""
+        head = _aligned(HEADER.size + len(self.links) * LINK.size, self.kind.alignment)
+        return Link(digest, head + self.payload.nbytes, self.kind, not self.links)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedObject:
+    """One object, ready to be stored: `parts` are its bytes, `link` what its parents will say."""
+
+    link: Link
+    parts: tuple[Buffer, ...]
+
+
+class ObjectSource(Protocol):
+    """Whoever can read objects: what it returns is verified."""
+
+    def get(self, digest: Digest) -> Envelope:
+        """The whole object, its digest verified."""
+        ...
+
+    def describe(self, digest: Digest) -> Link:
+        """What a parent of the object would say of it, read from its header."""
+        ...
+
+    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+        """Payload bytes ``[start, stop)``, NOT verified: the caller holds the sums."""
+        ...
+
+    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+        """Payload bytes ``[start, stop)`` whose `content_tag` is `tag`, else CorruptError.
+
+        May come from a local disk cache, which only ever holds what was verified.
+        """
+        ...
+
+    def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
+        """Fill `buffer` with payload bytes from `start`, NOT verified."""
+        ...
+
+    def map(self, link: Link) -> memoryview | None:
+        """The payload mapped copy-on-write where it lies on a local disk, else None."""
+        ...
+
+
+@runtime_checkable
+class ReadsOnce(Protocol):
+    """A source that can leave it to the caller to repeat a read."""
+
+    def read_once(self, link: Link, start: int, stop: int) -> Buffer:
+        """As `ObjectSource.read_range`; what fails for a moment is raised, not repeated."""
+        ...
+
+
+class CheckedSpan(NamedTuple):
+    """Payload bytes ``[start, stop)``, whose `content_tag` is `tag`."""
+
+    start: int
+    stop: int
+    tag: bytes
+
+
+@runtime_checkable
+class ReadsSpans(Protocol):
+    """A source that joins ranges by itself."""
+
+    def read_spans(self, link: Link, spans: Sequence[CheckedSpan]) -> list[Buffer]:
+        """The bytes of each span, verified; raises CorruptError as `read_checked`."""
+        ...
+
+
+def read_spans(objects: ObjectSource, link: Link, spans: Sequence[CheckedSpan]) -> list[Buffer]:
+    """The bytes of each span of an object, verified, in few requests where the source can."""
+    if isinstance(objects, ReadsSpans):
+        return objects.read_spans(link, spans)
+    return [objects.read_checked(link, *span) for span in spans]
+
+
+class ObjectSink(ObjectSource, Protocol):
+    """Whoever can store objects, and read back what it stored."""
+
+    def put(
+        self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
+    ) -> Link:
+        """Store one object. The parts of `payload` must not change afterwards.
+
+        It is durable once the transaction (or `flush`) says so, not before.
+        """
+        ...
+
+
+def encode_object(
+    kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Link] = ()
+) -> EncodedObject:
+    """The bytes and the name of an object. No payload byte is copied.
+
+    Args:
+        kind: what it is.
+        payload: its content, in one part or several.
+        links: what it refers to, in any order; repeated ones are stored once.
+    """
+    parts = [payload] if isinstance(payload, (bytes, bytearray, memoryview)) else list(payload)
+    # Empty parts are left out: a view with a zero in its shape cannot be cast to bytes.
+    views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+    payload_bytes = sum(view.nbytes for view in views)
+    ordered = sorted({link.digest: link for link in links}.values())
+    head = bytearray(
+        HEADER.pack(MAGIC, VERSION, kind, kind.alignment, 0, len(ordered), 0, payload_bytes, 0)
+    )
+    for link in ordered:
+        low, high = link.bytes & 0xFFFFFFFF, link.bytes >> 32
+        head += LINK.pack(digest_bytes(link.digest), low, high, link.kind, int(link.leaf))
+    head += bytes(_aligned(len(head), kind.alignment) - len(head))
+    stored: tuple[Buffer, ...] = (bytes(head), *views)
+    digest = object_digest(stored)
+    total = len(head) + payload_bytes
+    return EncodedObject(Link(digest, total, kind, not ordered), stored)
+
+
+def decode_object(data: Buffer, digest: Digest | None = None) -> Envelope:
+    """Parse one whole object.
+
+    Args:
+        data: exactly the bytes of an envelope, not compressed.
+        digest: the name it must have; None when the caller verified already.
+
+    Raises:
+        CorruptError: the bytes are not that object, or no well-formed object.
+        UnsupportedError: an envelope version or kind that this version does not know.
+    """
+    view = memoryview(data).cast("B")
+    if digest is not None and (found := object_digest((view,))) != digest:
+        raise CorruptError(
+            f"object {digest:.12}: its {view.nbytes} bytes have digest {found:.12}. "
+            "Run `tensorrepo doctor`; restore the object from a copy of the repository."
+        )
+    kind, link_count, payload_start = _decode_whole_header(view, digest)
+    links = _decode_links(view[HEADER.size : payload_start], link_count, digest)
+    return Envelope(kind, links, view[payload_start:].toreadonly())
+
+
+def decode_payload(data: Buffer) -> tuple[Kind, memoryview]:
+    """What a whole object is and holds, without its links, which take most of the time.
+
+    For who does not ask what it refers to, and had its digest verified. Raises as `decode_object`.
+    """
+    view = memoryview(data).cast("B")
+    kind, _, payload_start = _decode_whole_header(view, None)
+    return kind, view[payload_start:].toreadonly()
+
+
+def _decode_whole_header(view: memoryview, digest: Digest | None) -> tuple[Kind, int, int]:
+    """Kind, number of links and where the payload starts, which must end where `view` does."""
+    kind, link_count, payload_start, payload_bytes = decode_header(view, digest)
+    if payload_start + payload_bytes != view.nbytes:
+        raise CorruptError(
+            f"object {digest or '?':.12}: header promises {payload_start + payload_bytes} bytes, "
+            f"found {view.nbytes}"
+        )
+    return kind, link_count, payload_start
+
+
+def decode_header(view: memoryview, digest: Digest | None) -> tuple[Kind, int, int, int]:
+    """Kind, number of links, where the payload starts, and its bytes, from the first 32 bytes."""
+    name = f"object {digest or '?':.12}"
+    if view.nbytes < HEADER.size:
+        raise CorruptError(f"{name}: {view.nbytes} bytes cannot hold a {HEADER.size}-byte header")
+    magic, version, kind, alignment, flags, link_count, zero, payload_bytes, zeros = (
+        HEADER.unpack_from(view)
+    )
+    if magic != MAGIC:
+        raise CorruptError(f"{name}: expected magic {MAGIC!r}, found {magic!r}")
+    if version != VERSION:
+        raise UnsupportedError(
+            f"{name}: envelope version {version}, this tensorrepo reads {VERSION}. Update it."
+        )
+    if kind not in _KINDS:
+        raise UnsupportedError(f"{name}: kind {kind} is unknown here. Update tensorrepo.")
+    known = _KINDS[kind]
+    if alignment != known.alignment or flags or zero or zeros:
+        raise CorruptError(f"{name}: reserved header fields are set or the alignment is wrong")
+    start = _aligned(HEADER.size + link_count * LINK.size, alignment)
+    return known, link_count, start, payload_bytes
+
+
+def _decode_links(view: memoryview, count: int, digest: Digest | None) -> tuple[Link, ...]:
+    name = f"object {digest or '?':.12}"
+    if any(view[count * LINK.size :]):
+        raise CorruptError(f"{name}: padding after the links is not zero")
+    links = []
+    previous = b""
+    for raw, low, high, kind, flags in LINK.iter_unpack(view[: count * LINK.size]):
+        if raw <= previous:
+            raise CorruptError(f"{name}: links are not sorted and unique")
+        if kind not in _KINDS:
+            raise UnsupportedError(
+                f"{name}: links to kind {kind}, which is unknown here. Update tensorrepo."
+            )
+        if flags & ~LEAF_FLAG:
+            raise CorruptError(f"{name}: a link has unknown flags {flags:#x}")
+        previous = raw
+        size = low | high << 32
+        links.append(Link(Digest(raw.hex()), size, _KINDS[kind], bool(flags & LEAF_FLAG)))
+    return tuple(links)
+
+
+def _aligned(offset: int, log2: int) -> int:
+    unit = 1 << log2
+    return (offset + unit - 1) // unit * unit
+
+
+assert DIGEST_BYTES == 32, "links hold 32-byte digests"
+
+
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_COMPRESS_FROM_BYTES = 512
+_COMPRESS_UPTO_BYTES = 64 << 20
+_SMALLEST_STORED_BYTES = 64  # so that reading the first 32 bytes of any object works
+
+
+def stored_form(encoded: EncodedObject) -> tuple[Buffer, ...]:
+    """The bytes to store: metadata is zstd-compressed where that pays. Names never depend on it."""
+    size = encoded.link.bytes
+    compressible = encoded.link.kind.compressible
+    if not compressible or not _COMPRESS_FROM_BYTES <= size <= _COMPRESS_UPTO_BYTES:
+        return encoded.parts
+    packed = zstandard.ZstdCompressor(level=3).compress(b"".join(encoded.parts))
+    worth = _SMALLEST_STORED_BYTES <= len(packed) <= size * 7 // 8
+    return (packed,) if worth else encoded.parts
+
+
+def expand(data: bytes, digest: Digest) -> bytes:
+    """The envelope's own bytes, of what was stored."""
+    if data[:4] != ZSTD_MAGIC:
+        return data
+    try:
+        size = zstandard.frame_content_size(data)
+        if not 0 <= size <= _COMPRESS_UPTO_BYTES:
+            raise CorruptError(
+                f"object {digest:.12}: its compressed form claims {size} bytes, at most "
+                f"{_COMPRESS_UPTO_BYTES} are ever stored so"
+            )
+        return zstandard.ZstdDecompressor().decompress(data)
+    except zstandard.ZstdError as error:
+        raise CorruptError(
+            f"object {digest:.12}: its compressed form is damaged: {error}"
+        ) from None

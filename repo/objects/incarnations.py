@@ -1,0 +1,91 @@
+"""Incarnations of an object: keys and labels that collections leave behind.
+
+A key is `objects/<2>/<62>` or, for digests that were condemned once, `objects/<2>/<62>.<label>`:
+the label is the generation of the newest condemnation that the writer knew of. A collector deletes
+exact keys only, so a deletion that comes late can never hit what was stored after it was decided.
+
+Source:
+    docs/spec/objects.md, section "Keys and labels".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import pairwise
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.ids import Digest, digest_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+GRAVE = Struct("<8sI")  # first 8 bytes of a condemned digest, label
+assert GRAVE.size == 12, "docs/spec/objects.md promises 12-byte graves"
+_PREFIX_BYTES = 8
+
+
+def object_key(digest: Digest, label: int = 0) -> str:
+    """Where one incarnation of an object lies."""
+    suffix = f".{label}" if label else ""
+    return f"objects/{digest[:2]}/{digest[2:]}{suffix}"
+
+
+def parse_object_key(key: str) -> tuple[Digest, int] | None:
+    """Digest and label of a key, None when it is none of ours."""
+    folder, _, rest = key.removeprefix("objects/").partition("/")
+    digits, dot, label = rest.partition(".")
+    if dot and not (label.isascii() and label.isdigit() and label[0] != "0"):
+        return None
+    name = folder + digits
+    well_formed = len(folder) == 2 and len(name) == 64 and not set(name) - set("0123456789abcdef")
+    return (Digest(name), int(label or 0)) if well_formed else None
+
+
+def encode_graves(condemned: Iterable[tuple[Digest, int]]) -> bytes:
+    """The table of a condemnation: sorted by digest prefix, the newest label where two meet."""
+    newest: dict[bytes, int] = {}
+    for digest, label in condemned:
+        prefix = digest_bytes(digest)[:_PREFIX_BYTES]
+        newest[prefix] = max(label, newest.get(prefix, 0))
+    return b"".join(GRAVE.pack(prefix, newest[prefix]) for prefix in sorted(newest))
+
+
+class GraveTable:
+    """Condemned digests with their labels. A false positive costs one needless copy."""
+
+    def __init__(self, payload: memoryview) -> None:
+        if payload.nbytes % GRAVE.size:
+            raise CorruptError(f"a grave table of {payload.nbytes} bytes is no multiple of 12")
+        self._payload = payload
+        self._count = payload.nbytes // GRAVE.size
+        prefixes = [prefix for prefix, _ in GRAVE.iter_unpack(payload)]
+        if any(a >= b for a, b in pairwise(prefixes)):
+            raise CorruptError("a grave table is not sorted and unique")
+
+    def label(self, digest: Digest) -> int:
+        """The label under which `digest` is buried here, 0 when it is not."""
+        prefix = digest_bytes(digest)[:_PREFIX_BYTES]
+        place = bisect_left(range(self._count), prefix, key=self._prefix)
+        if place == self._count or self._prefix(place) != prefix:
+            return 0
+        _, label = GRAVE.unpack_from(self._payload, place * GRAVE.size)
+        return int(label)
+
+    def _prefix(self, place: int) -> bytes:
+        start = place * GRAVE.size
+        return bytes(self._payload[start : start + _PREFIX_BYTES])
+
+
+def encode_gc_list(keys: Iterable[str]) -> bytes:
+    """The exact keys that a condemnation lets anyone delete, at any time, any number of times."""
+    return "".join(f"{key}\n" for key in sorted(set(keys))).encode("ascii")
+
+
+def decode_gc_list(payload: memoryview) -> Iterator[str]:
+    """Keys of a condemnation. Raises CorruptError for anything that is no object's key."""
+    for line in bytes(payload).decode("ascii", "replace").splitlines():
+        if parse_object_key(line) is None:
+            raise CorruptError(f"a list of condemned keys holds {line!r:.100}, which is no key")
+        yield line

@@ -1,0 +1,363 @@
+"""Object store for readers: lookup, verification and a cache of small objects.
+
+`ObjectStore` reads: it finds the incarnation of a digest (docs/spec/objects.md, "Keys and labels"),
+verifies it, and remembers small ones. `writer.ObjectWriter` stores.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
+
+from tensorrepo.repo.backends.base import BackendReadsOnce
+from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
+from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.objects.envelope import (
+    HEADER,
+    ZSTD_MAGIC,
+    Envelope,
+    Kind,
+    Link,
+    decode_header,
+    decode_object,
+    expand,
+)
+from tensorrepo.repo.objects.incarnations import GraveTable, object_key, parse_object_key
+from tensorrepo.repo.ranges import join_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.ids import Buffer, Digest
+    from tensorrepo.repo.log.state import Condemnation
+    from tensorrepo.repo.objects.cache import DiskCache
+    from tensorrepo.repo.objects.envelope import CheckedSpan
+
+T = TypeVar("T")
+_REMEMBERED_BYTES = 64 << 20
+REMEMBER_UPTO_BYTES = 1 << 20
+_REMEMBERED_LINKS = 1 << 17
+_MAPS = 4096
+
+
+class ObjectStore:
+    """The objects of one repository, read and verified. Thread-safe."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        condemned: Callable[[], tuple[Condemnation, ...]] = tuple,
+        refresh: Callable[[], tuple[Condemnation, ...]] = tuple,
+        cache: DiskCache | None = None,
+        past: Callable[[Digest], bytes | None] | None = None,
+    ) -> None:
+        """Open the objects of `backend`.
+
+        Args:
+            backend: where they lie.
+            condemned: graves of the newest state that this process has seen.
+            refresh: graves after reading the log anew.
+            cache: a disk cache for what comes from far away.
+            past: gives commits that are at hand without asking the store for each. Only asked
+                for commits that others name as their parents: for who walks back.
+        """
+        self.backend = backend
+        self.cache = cache if backend.local_root is None else None
+        # Asked for once: looking for the methods of a protocol costs half as much as a request.
+        self._read_once = (
+            backend.read_once if isinstance(backend, BackendReadsOnce) else backend.read_range
+        )
+        self._condemned = condemned
+        self._refresh = refresh
+        self._past = past
+        self._tables: dict[Digest, GraveTable] = {}
+        self._recent = _Recent(_REMEMBERED_BYTES)
+        self._links: dict[Digest, Link] = {}
+        self._maps: OrderedDict[Digest, memoryview] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, digest: Digest) -> Envelope:
+        """The whole object. Raises NotFoundError, or CorruptError when no copy is whole."""
+        known = self._recent.get(digest)
+        if known is not None:
+            return known
+        envelope = self._from_cache(digest) or self._from_past(digest) or self._from_store(digest)
+        self.remember(digest, envelope)
+        return envelope
+
+    def describe(self, digest: Digest) -> Link:
+        """What a parent says of the object, if one was read; else from its own header."""
+        linked = self._links.get(digest)
+        if linked is not None:
+            return linked
+        known = self._recent.get(digest)
+        if known is not None:
+            return known.link(digest)
+        link = self._first(digest, lambda key: self._header(key, digest))
+        # A header alone proves nothing, and parents keep what it says for ever: small objects are
+        # read whole, which verifies them.
+        if link is None or link.bytes <= REMEMBER_UPTO_BYTES:
+            return self.get(digest).link(digest)
+        return link
+
+    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+        """Payload bytes ``[start, stop)``, not verified."""
+        offset = self._payload_start(link)
+        return self._first(
+            link.digest, lambda key: self.backend.read_range(key, offset + start, offset + stop)
+        )
+
+    def read_once(self, link: Link, start: int, stop: int) -> Buffer:
+        """As `read_range` without repeating what fails for a moment: the caller does."""
+        offset = self._payload_start(link)
+        read = self._read_once
+        return self._first(link.digest, lambda key: read(key, offset + start, offset + stop))
+
+    def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
+        """Fill `buffer` with payload bytes from `start`, not verified."""
+        offset = self._payload_start(link)
+        self._first(link.digest, lambda key: self.backend.read_into(key, offset + start, buffer))
+
+    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+        """Payload bytes ``[start, stop)`` whose `content_tag` is `tag`.
+
+        They come from the disk cache when it has them. A damaged answer is asked for once more.
+
+        Raises:
+            CorruptError: the bytes differ from `tag`, twice.
+        """
+        name = _span_name(link, start, stop, tag)
+        if self.cache is not None and (cached := self.cache.get(name)) is not None:
+            return cached
+        for _ in range(2):
+            data = self.read_range(link, start, stop)
+            found = content_tag(data)
+            if found == tag:
+                if self.cache is not None:
+                    self.cache.put(name, (data,))
+                return data
+        raise CorruptError(
+            f"{link.kind.label} {link.digest:.12}, payload bytes {start} to {stop}: expected tag "
+            f"{tag.hex():.16}, found {found.hex():.16}. Run `tensorrepo doctor`; restore the "
+            "object from a copy of the repository."
+        )
+
+    def read_spans(self, link: Link, spans: Sequence[CheckedSpan]) -> list[Buffer]:
+        """As `read_checked` for each of `spans`, those that lie together in one request."""
+        found: dict[CheckedSpan, Buffer] = {span: b"" for span in spans if span.start == span.stop}
+        missing = []
+        for span in dict.fromkeys(span for span in spans if span not in found):
+            cached = self.cache.get(_span_name(link, *span)) if self.cache is not None else None
+            if cached is None:
+                missing.append(span)
+            else:
+                found[span] = cached
+        for start, stop, members in join_ranges([(span.start, span.stop) for span in missing]):
+            data = memoryview(self.read_range(link, start, stop))
+            for span in (missing[position] for position in members):
+                part = data[span.start - start : span.stop - start]
+                if content_tag(part) != span.tag:
+                    found[span] = self.read_checked(link, *span)  # asks once more, and complains
+                    continue
+                if self.cache is not None:
+                    self.cache.put(_span_name(link, *span), (part,))
+                found[span] = part
+        return [found[span] for span in spans]
+
+    def map(self, link: Link) -> memoryview | None:
+        """The payload as it lies on this machine's disk, private and copy-on-write, else None."""
+        if self.backend.local_root is None:
+            return None
+        with self._lock:
+            known = self._maps.get(link.digest)
+            if known is not None:
+                self._maps.move_to_end(link.digest)
+                return known
+        whole = self._first(link.digest, self._map_key)
+        if whole.nbytes != link.bytes:
+            raise CorruptError(
+                f"{link.kind.label} {link.digest:.12}: expected {link.bytes} bytes, "
+                f"found {whole.nbytes}. Restore it from a copy of the repository."
+            )
+        payload = whole[self._payload_start(link) :]
+        with self._lock:
+            self._maps[link.digest] = payload
+            if len(self._maps) > _MAPS:
+                self._maps.popitem(last=False)
+        return payload
+
+    def label(self, digest: Digest, graves: Sequence[Condemnation]) -> int:
+        """The label that `digest` must be stored under by who knows of `graves`; 0 is no label."""
+        return max((self.table(grave).label(digest) for grave in graves), default=0)
+
+    def table(self, grave: Condemnation) -> GraveTable:
+        """The table of one condemnation, verified."""
+        known = self._tables.get(grave.graves)
+        if known is None:
+            known = GraveTable(self._from_store(grave.graves, tables=False).payload)
+            self._tables[grave.graves] = known
+        return known
+
+    def stored_bytes(self, digest: Digest, label: int) -> int | None:
+        """Bytes on disk of one incarnation, None when it is absent."""
+        return self.backend.size(object_key(digest, label))
+
+    def find(self, digits: str) -> Iterator[Digest]:
+        """Digests that start with `digits` (2 or more), each once."""
+        seen: set[Digest] = set()
+        for stored in self.backend.list(f"objects/{digits[:2]}/"):
+            parsed = parse_object_key(stored.key)
+            if parsed and parsed[0].startswith(digits) and parsed[0] not in seen:
+                seen.add(parsed[0])
+                yield parsed[0]
+
+    def remember(self, digest: Digest, envelope: Envelope) -> None:
+        """Keep a verified object in memory, when it is small, and what it says of its children."""
+        if len(self._links) + len(envelope.links) > _REMEMBERED_LINKS:
+            self._links.clear()
+        self._links.update((link.digest, link) for link in envelope.links)
+        if envelope.payload.nbytes <= REMEMBER_UPTO_BYTES:
+            self._recent.put(digest, envelope)
+
+    def _from_cache(self, digest: Digest) -> Envelope | None:
+        data = self.cache.get(digest) if self.cache is not None else None
+        if data is None:
+            return None
+        try:
+            return decode_object(data, digest)
+        except CorruptError:
+            return None  # the store is the next source; a new copy replaces this one
+
+    def _from_past(self, digest: Digest) -> Envelope | None:
+        linked = self._links.get(digest)
+        if self._past is None or linked is None or linked.kind is not Kind.COMMIT:
+            return None
+        data = self._past(digest)
+        if data is None:
+            return None
+        try:
+            envelope = decode_object(data, digest)
+        except CorruptError:
+            return None  # the store is the next source
+        if self.cache is not None:
+            self.cache.put(digest, (data,))
+        return envelope
+
+    def _from_store(self, digest: Digest, *, tables: bool = True) -> Envelope:
+        damaged: CorruptError | None = None
+        for key in self._keys(digest, tables=tables):
+            for _ in range(2):
+                try:
+                    data = expand(self.backend.read(key), digest)
+                    envelope = decode_object(data, digest)
+                except NotFoundError:
+                    break
+                except CorruptError as error:
+                    damaged = error
+                else:
+                    if self.cache is not None and envelope.kind.compressible:
+                        self.cache.put(digest, (data,))
+                    return envelope
+        raise damaged or self._missing(digest)
+
+    def _first(self, digest: Digest, read: Callable[[str], T]) -> T:
+        for key in self._keys(digest):
+            try:
+                return read(key)
+            except NotFoundError:
+                continue
+        raise self._missing(digest)
+
+    def _keys(self, digest: Digest, *, tables: bool = True) -> Iterator[str]:
+        """Where to look, most likely first; each key once, the costly ways last."""
+        tried = {object_key(digest)}
+        yield object_key(digest)
+        for graves in (self._condemned, self._refresh) if tables else ():
+            for grave in sorted(graves(), key=lambda grave: -grave.generation):
+                label = self.table(grave).label(digest)
+                key = object_key(digest, label)
+                if key not in tried:
+                    tried.add(key)
+                    yield key
+        for stored in self.backend.list(f"objects/{digest[:2]}/"):
+            parsed = parse_object_key(stored.key)
+            if parsed and parsed[0] == digest and stored.key not in tried:
+                yield stored.key
+
+    def _header(self, key: str, digest: Digest) -> Link | None:
+        """What the header under `key` says; None when it is compressed."""
+        head = self.backend.read_range(key, 0, HEADER.size)
+        if bytes(head[:4]) == ZSTD_MAGIC:
+            return None
+        kind, links, start, payload_bytes = decode_header(memoryview(head), digest)
+        found = self.backend.size(key)
+        if found != start + payload_bytes:
+            raise CorruptError(
+                f"{key} in {self.backend.url}: its header promises {start + payload_bytes} bytes, "
+                f"found {found}. Restore it from a copy of the repository."
+            )
+        return Link(digest, found, kind, links == 0)
+
+    def _map_key(self, key: str) -> memoryview:
+        root = self.backend.local_root
+        assert root is not None, "only a local store is mapped"
+        try:
+            with (root / key).open("rb") as file:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        except FileNotFoundError as error:
+            raise NotFoundError(f"no {key} in {self.backend.url}") from error
+        except (OSError, ValueError) as error:
+            raise StorageError(f"cannot map {key} of {self.backend.url}: {error}") from error
+
+    def _payload_start(self, link: Link) -> int:
+        if link.payload_start is not None:
+            return link.payload_start
+        head = self._first(link.digest, lambda key: self.backend.read_range(key, 0, HEADER.size))
+        return decode_header(memoryview(head), link.digest)[2]
+
+    def _missing(self, digest: Digest) -> NotFoundError:
+        return NotFoundError(
+            f"no object {digest:.12} in {self.backend.url}. If a commit needs it, run "
+            "`tensorrepo doctor`; a shallow or interrupted copy may lack it."
+        )
+
+
+def _span_name(link: Link, start: int, stop: int, tag: bytes) -> str:
+    """What a range is called in the disk cache.
+
+    With the tag: whoever names this object along with other tags is given other bytes.
+    """
+    return f"{link.digest}.{start}-{stop}.{tag.hex()}"
+
+
+class _Recent:
+    """The objects used last, within a byte limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._items: OrderedDict[Digest, Envelope] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, digest: Digest) -> Envelope | None:
+        with self._lock:
+            found = self._items.get(digest)
+            if found is not None:
+                self._items.move_to_end(digest)
+            return found
+
+    def put(self, digest: Digest, envelope: Envelope) -> None:
+        with self._lock:
+            if digest in self._items:
+                return
+            self._items[digest] = envelope
+            self._bytes += _cost(envelope)
+            while self._bytes > self._limit_bytes:
+                self._bytes -= _cost(self._items.popitem(last=False)[1])
+
+
+def _cost(envelope: Envelope) -> int:
+    return envelope.payload.nbytes + 200 * len(envelope.links) + 500

@@ -1,0 +1,199 @@
+"""Object writer: objects of one transaction, stored and made durable together.
+
+`ObjectWriter` keeps to rules W1 and W2 of garbage collection (see `gc_fence`).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
+from tensorrepo.repo.objects.envelope import (
+    EncodedObject,
+    Envelope,
+    Kind,
+    Link,
+    decode_object,
+    encode_object,
+    expand,
+    stored_form,
+)
+from tensorrepo.repo.objects.incarnations import object_key
+from tensorrepo.repo.objects.store import REMEMBER_UPTO_BYTES, ObjectStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tensorrepo.repo.ids import Buffer, Digest
+    from tensorrepo.repo.log.state import Condemnation
+    from tensorrepo.repo.objects.envelope import CheckedSpan
+
+_PENDING_BYTES = 64 << 20
+
+
+class ObjectWriter:
+    """Stores objects of one transaction under the keys that its pin prescribes (rule W1).
+
+    Reads see what was put, also before it is durable. Thread-safe but for `flush`. Once storing
+    anything failed, nothing of this writer may be relied on: every later `put` and `flush` says so.
+    """
+
+    def __init__(self, store: ObjectStore, graves: tuple[Condemnation, ...]) -> None:
+        self.store = store
+        self.graves = graves
+        self.own: dict[Digest, Link] = {}
+        self._uploads = store.backend.uploads()
+        self._unchecked: dict[str, Link] = {}
+        # Small objects that are not durable yet, for reading and for repairs; within a limit.
+        self._pending: dict[Digest, EncodedObject] = {}
+        self._pending_bytes = 0
+        self._failure: BaseException | None = None
+        self._lock = Lock()
+
+    def put(
+        self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
+    ) -> Link:
+        """Store one object; durable after `flush`. Its parts must not change before that."""
+        return self.put_encoded(
+            encode_object(kind, payload, [self.describe(digest) for digest in links])
+        )
+
+    def put_encoded(self, encoded: EncodedObject) -> Link:
+        """Store an object whose links are known to be right."""
+        if encoded.link.digest not in self.own or self._failure is not None:
+            self._start(encoded)
+        return encoded.link
+
+    def put_again(self, envelope: Envelope) -> Link:
+        """Store what was read under the label that `graves` prescribe now."""
+        encoded = encode_object(envelope.kind, envelope.payload, envelope.links)
+        self._start(encoded)
+        return encoded.link
+
+    def _start(self, encoded: EncodedObject) -> None:
+        link = encoded.link
+        key = object_key(link.digest, self.store.label(link.digest, self.graves))
+        with self._storing():
+            with self._lock:
+                self.own[link.digest] = link
+                self._unchecked[key] = link
+                self._hold(encoded)
+            self._uploads.create(key, stored_form(encoded))
+
+    def _hold(self, encoded: EncodedObject) -> None:
+        """Keep a small object until `flush`; the oldest give way, they can be read back."""
+        digest, size = encoded.link.digest, encoded.link.bytes
+        if size > REMEMBER_UPTO_BYTES or digest in self._pending:
+            return
+        self._pending[digest] = encoded
+        self._pending_bytes += size
+        while self._pending_bytes > _PENDING_BYTES:
+            oldest = self._pending.pop(next(iter(self._pending)))
+            self._pending_bytes -= oldest.link.bytes
+
+    def flush(self) -> None:
+        """Make all that was put durable; adopt what was there before, when it is whole.
+
+        Raises:
+            StorageError: an object could not be stored, now or before. Begin anew.
+            CorruptError: what lies there is damaged, and its bytes are no longer here.
+            CommitExpired: what lay there was collected, and its bytes are no longer here.
+        """
+        with self._storing():
+            for key, created in self._uploads.finish().items():
+                if not created and key in self._unchecked:
+                    self._adopt(key, self._unchecked[key])
+        for digest, encoded in self._pending.items():
+            self.store.remember(digest, decode_object(b"".join(encoded.parts)))
+        self._forget()
+
+    def abort(self) -> None:
+        """Forget what is not durable. What was stored is garbage, and harmless."""
+        self._uploads.abort()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pending.clear()
+        self._pending_bytes = 0
+        self._unchecked.clear()
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        # The backend forgets an upload that failed. Without this, a commit that is tried again
+        # would find the object among `own` and refer to what was never stored.
+        if self._failure is not None:
+            raise StorageError(
+                f"{self.store.backend.url}: an object of this transaction could not be stored "
+                f"({self._failure}). Begin it again."
+            ) from self._failure
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def get(self, digest: Digest) -> Envelope:
+        pending = self._pending.get(digest)
+        if pending is not None:
+            return decode_object(b"".join(pending.parts))
+        return self._readable(digest).get(digest)
+
+    def describe(self, digest: Digest) -> Link:
+        own = self.own.get(digest)
+        return own if own is not None else self.store.describe(digest)
+
+    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+        return self._readable(link.digest).read_range(link, start, stop)
+
+    def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
+        self._readable(link.digest).read_into(link, start, buffer)
+
+    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+        return self._readable(link.digest).read_checked(link, start, stop, tag)
+
+    def read_spans(self, link: Link, spans: Sequence[CheckedSpan]) -> list[Buffer]:
+        return self._readable(link.digest).read_spans(link, spans)
+
+    def map(self, link: Link) -> memoryview | None:
+        return self._readable(link.digest).map(link)
+
+    def _readable(self, digest: Digest) -> ObjectStore:
+        """The store, with all that was put visible in it."""
+        if digest in self.own and self._unchecked:
+            self.flush()
+        return self.store
+
+    def _adopt(self, key: str, link: Link) -> None:
+        """Accept what lies under `key` when it is whole, else put the right bytes there."""
+        backend = self.store.backend
+        encoded = self._pending.get(link.digest)
+        try:
+            if encoded is None and not link.kind.compressible:
+                self._check_size(key, link)
+            else:
+                decode_object(expand(backend.read(key), link.digest), link.digest)
+        except CorruptError:
+            if encoded is None:
+                raise
+            backend.overwrite(key, stored_form(encoded))  # same name, same bytes: a repair
+        except NotFoundError:
+            # A collector took it since it was seen there; the fence will store it once more.
+            if encoded is None:
+                raise CommitExpired(
+                    f"{link.kind.label} {link.digest:.12} was collected while it was being put. "
+                    "Add it again."
+                ) from None
+            backend.create(key, stored_form(encoded))
+
+    def _check_size(self, key: str, link: Link) -> None:
+        backend = self.store.backend
+        found = backend.size(key)
+        if found is None:
+            raise NotFoundError(f"{backend.url} has no key {key!r}")
+        if found != link.bytes:
+            raise CorruptError(
+                f"{key} in {backend.url} has {found} bytes, expected {link.bytes}. It was "
+                "damaged after it was stored: delete that one file and repeat the command."
+            )

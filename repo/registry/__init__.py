@@ -1,0 +1,1 @@
+"""Numbered versions and aliases of entries of any kind."""

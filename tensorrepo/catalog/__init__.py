@@ -1,0 +1,1 @@
+"""Questions over all commits: catalog, lineage, registry, SQL."""

@@ -1,0 +1,415 @@
+"""Lineage handle of the SDK: ancestors, descendants, and what they mean for a model.
+
+Asked of the catalog, over all commits of the repository: `Repository.lineage` names what is asked
+about, its methods ask.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tensorrepo.catalog.catalog import catalog_of
+from tensorrepo.checks import check_instance, listed, text
+from tensorrepo.formats.common.arguments import flag, whole
+from tensorrepo.formats.common.provenance import (
+    CHECKPOINT_OF,
+    CONSTRUCTED_FROM,
+    DERIVED_FROM,
+    LOSSY_OF,
+    MADE_BY,
+    MERGED_FROM,
+    MERGED_ONTO,
+    QUANTISED_FROM,
+    RELATIONS,
+    SLICED_FROM,
+    TRAINED_ON,
+    public_place,
+    relation_of,
+)
+from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
+from tensorrepo.query import lineage as core
+from tensorrepo.query.catalog import database
+from tensorrepo.query.lineage import LineageNode, LineageStep
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.runs.record import RunRecord, Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from sqlalchemy import Connection
+
+    from tensorrepo.context import Context
+
+_SHOWN: Final = frozenset({"seed", "epoch", "position", "step", "weight", "sql", "function"})
+_UNTRAINED: Final = frozenset(
+    {
+        DERIVED_FROM,
+        MERGED_FROM,
+        MERGED_ONTO,
+        SLICED_FROM,
+        CONSTRUCTED_FROM,
+        QUANTISED_FROM,
+        LOSSY_OF,
+    }
+)  # a model that is one of these learned what its origins did
+_SPACES: Final = ("datasets/", "models/", "views/", "files/", "runs/")
+
+
+@dataclass(frozen=True, slots=True)
+class Kinship:
+    """What something came from, or what came from it: edges, the nearest first.
+
+    `versions` are the keys of all that was asked about, where that is more than `start`.
+    """
+
+    start: LineageNode
+    steps: tuple[LineageStep, ...]
+    up: bool
+    versions: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[LineageStep]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def nodes(self) -> tuple[LineageNode, ...]:
+        """What was found, each once, the nearest first; without the start."""
+        ends = (step.origin if self.up else step.subject for step in self.steps)
+        asked = {self.start.key, *self.versions}
+        found = {node.key: node for node in ends if node.key not in asked}
+        return tuple(found.values())
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of `nodes`, each once."""
+        return list(dict.fromkeys(node.path for node in self.nodes))
+
+    def joined(self, other: Kinship) -> Kinship:
+        """The edges of both, to be drawn."""
+        return replace(self, steps=(*self.steps, *other.steps))
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins({"start": self.start, "steps": self.steps})
+        return found
+
+    def dot(self) -> str:
+        """For Graphviz: an arrow from each thing to what it came from."""
+        ends = [node for step in self.steps for node in (step.subject, step.origin)]
+        nodes = {node.key: node for node in [*ends, self.start]}
+        names = {key: f"n{number}" for number, key in enumerate(nodes)}
+        lines = [f"{names[key]} [label={_quoted(_title(node))}]" for key, node in nodes.items()]
+        lines += [
+            f"{names[step.subject.key]} -> {names[step.origin.key]} "
+            f"[label={_quoted(step.relation)}]"
+            for step in self.steps
+        ]
+        return "\n".join(["digraph lineage {", *(f"  {line};" for line in lines), "}"])
+
+    def lines(self) -> Iterator[str]:
+        """A tree for people; what was shown before is not unfolded again."""
+        yield _title(self.start)
+        beyond: dict[str, list[LineageStep]] = {}
+        for step in self.steps:
+            near = (step.subject if self.up else step.origin).key
+            key = self.start.key if near in self.versions else near
+            beyond.setdefault(key, []).append(step)
+        yield from _tree(beyond, self.start.key, up=self.up)
+
+
+@dataclass(frozen=True, slots=True)
+class SawDeleted:
+    """A model that was trained on rows which the dataset has no more.
+
+    Attributes:
+        model: which.
+        dataset: the version that it was trained on.
+        deleted: rows of that version that are gone; None: that version is not stored any more, so
+            which rows it had is unknown.
+        seen: "all" of its rows, when it went through the whole of it at least once; else a "part",
+            or "unknown".
+        details: the place that the stream had reached.
+    """
+
+    model: LineageNode
+    dataset: LineageNode
+    deleted: int | None
+    seen: str
+    details: dict[str, Any]
+
+    @property
+    def summary(self) -> str:
+        """How many rows are gone, or why that is not known."""
+        if self.deleted is None:
+            return "unknown: that version is not stored any more"
+        return f"{self.deleted:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataChange:
+    """What differs in one dataset between the trainings of two models; None: it had none of it."""
+
+    path: str
+    old: str | None
+    new: str | None
+    diff: DatasetDiff | None
+
+    @property
+    def summary(self) -> str:
+        """In a few words."""
+        if self.old == self.new:
+            return "the same version"
+        if self.old is None or self.new is None:
+            return "only the new one" if self.old is None else "only the old one"
+        return "a version is not stored any more" if self.diff is None else self.diff.summary
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that making a model again needs: `ok`, and why, or why not."""
+
+    what: str
+    ok: bool
+    why: str
+
+
+class Lineage:
+    """Of one thing. See `Repository.lineage`."""
+
+    def __init__(self, context: Context, start: LineageNode, keys: tuple[str, ...]) -> None:
+        """Made by `Repository.lineage`."""
+        self.start = start
+        self._context = context
+        self._keys = keys
+
+    @classmethod
+    def of(
+        cls, context: Context, path: str, ref: str = "main", *, all_versions: bool = False
+    ) -> Lineage:
+        """See `Repository.lineage`."""
+        flag("all_versions", all_versions)
+        if "://" in text("path", path):
+            place = public_place(path)
+            return cls(context, LineageNode("url", place, place), (place,))
+        if path.startswith("runs/"):
+            run = Runs(context)[path.removeprefix("runs/")]
+            return cls(context, LineageNode("run", run.id, path, None, True), (run.id,))
+        if not path.startswith(_SPACES):
+            raise InvalidInputError(
+                f"lineage of {path!r:.200}: expected a whole path, such as models/{path:.80} or "
+                f"datasets/{path:.80}, runs/NAME, or a URL"
+            )
+        start = _stored(context, path, ref)
+        if not all_versions:
+            return cls(context, start, (start.key,))
+        with catalog_of(context).reading() as connection:
+            return cls(context, start, tuple(core.versions_of(connection, path)))
+
+    def ancestors(
+        self, *, depth: int | None = None, relations: Iterable[str] | str = ()
+    ) -> Kinship:
+        """What it came from.
+
+        Args:
+            depth: how many edges away at most; None: as far as it goes.
+            relations: only over these, such as ``["trained-on"]``; none: over all.
+
+        Raises:
+            NotFoundError: no such relation; names near ones.
+        """
+        return self._walk(core.ancestors, depth, relations, up=True)
+
+    def descendants(
+        self, *, depth: int | None = None, relations: Iterable[str] | str = ()
+    ) -> Kinship:
+        """What came from it; arguments are those of `ancestors`."""
+        return self._walk(core.descendants, depth, relations, up=False)
+
+    def saw_deleted(self) -> list[SawDeleted]:
+        """Of a dataset: models that were trained on rows which this version of it has no more.
+
+        Also those trained on versions that are not stored any more: they may have been.
+        """
+        self._need("dataset")
+        with catalog_of(self._context).reading() as connection:
+            steps = core.trained_on(connection, self.start.path)
+        found = [self._saw(step) for step in steps]
+        return sorted(
+            (one for one in found if one.deleted != 0),
+            key=lambda one: (one.model.path, one.model.key, one.dataset.key),
+        )
+
+    def data_changes(self, other: Lineage) -> list[DataChange]:
+        """Of a model: what `other` was trained on in place of its datasets."""
+        check_instance(
+            "other", other, Lineage, "the lineage of a model, as repo.lineage(...) gives it"
+        )
+        old, new = self._trained_on(), other._trained_on()
+        return [self._changed(path, old.get(path), new.get(path)) for path in sorted({*old, *new})]
+
+    def reproducible(self) -> list[Finding]:
+        """Of a model: what making it again from what is stored needs, and whether it is there."""
+        self._need("model")
+        steps = [step for step in self.ancestors() if step.origin.kind not in {"run", "url"}]
+        own = self.ancestors(depth=1)
+        found = [_stored_finding(step) for step in steps if step.subject.kind == "model"]
+        made_of = any(step.relation in _UNTRAINED for step in own)
+        if not any(step.relation == TRAINED_ON for step in (steps if made_of else own)):
+            found.append(Finding("data", False, "not known what it was trained on"))
+        found += [_order_finding(step) for step in own if step.relation == TRAINED_ON]
+        runs = [run for step in own if (run := self._run(step)) is not None]
+        found += [_code_finding(run) for run in runs]
+        if not runs:
+            found.append(Finding("run", False, "no run is known that made it, so no code is"))
+        return found
+
+    def __repr__(self) -> str:
+        return f"<lineage of {_title(self.start)}>"
+
+    def _walk(
+        self,
+        ask: Callable[..., list[LineageStep]],
+        depth: int | None,
+        relations: Iterable[str] | str,
+        *,
+        up: bool,
+    ) -> Kinship:
+        words = [relations] if isinstance(relations, str) else listed("relations", relations)
+        most = None if depth is None else whole("depth", depth, 1)
+        with catalog_of(self._context).reading() as connection:
+            _check_relations(connection, words)
+            steps = ask(connection, self._keys, depth=most, relations=words)
+        return Kinship(self.start, tuple(steps), up, self._keys)
+
+    def _need(self, kind: str) -> None:
+        if self.start.kind != kind:
+            raise InvalidInputError(f"{self.start.path} is a {self.start.kind}, not a {kind}")
+
+    def _trained_on(self) -> dict[str, str]:
+        """Versions of the datasets that a model was trained on, itself or what it was tuned from.
+
+        Of several versions of one path the nearest.
+        """
+        self._need("model")
+        steps = [step for step in self.ancestors() if step.relation == TRAINED_ON]
+        return {step.origin.path: step.origin.key for step in reversed(steps)}
+
+    def _saw(self, step: LineageStep) -> SawDeleted:
+        old = step.origin.key
+        diff = self._diff(old, self.start.key) if old != self.start.key else None
+        deleted = diff.rows_removed if diff is not None else None if old != self.start.key else 0
+        seen = _seen(step.details, None if diff is None else diff.old_rows)
+        return SawDeleted(step.subject, step.origin, deleted, seen, step.details)
+
+    def _run(self, step: LineageStep) -> RunRecord | None:
+        """The run that made it, where the edge says so and the repository has it."""
+        runs, name = Runs(self._context), step.origin.path.removeprefix("runs/")
+        if step.relation not in {MADE_BY, CHECKPOINT_OF} or name not in runs:
+            return None
+        return runs[name] if runs[name].id == step.origin.key else None
+
+    def _changed(self, path: str, old: str | None, new: str | None) -> DataChange:
+        both = old is not None and new is not None and old != new
+        return DataChange(path, old, new, self._diff(old, new) if both else None)
+
+    def _diff(self, old: Any, new: Any) -> DatasetDiff | None:
+        """None where one of the versions is not stored any more."""
+        try:
+            return diff_datasets(self._context.core.objects, old, new)
+        except NotFoundError:
+            return None
+
+
+def _seen(place: Mapping[str, Any], rows: int | None) -> str:
+    """How much of a dataset a stream had given; None: how many rows there were is not known."""
+    position, epoch = place.get("position"), place.get("epoch")
+    if not isinstance(position, int) or not isinstance(epoch, int):
+        return "unknown"
+    if "selection" in place:
+        return "part"
+    if epoch > 0:
+        return "all"
+    return "unknown" if rows is None else "all" if position >= rows else "part"
+
+
+def _check_relations(connection: Connection, words: Iterable[str]) -> None:
+    """Whether each is a relation of ours, or one that an edge has: others are carried along."""
+    unknown = [word for word in words if relation_of(text("a relation", word)) not in RELATIONS]
+    if not unknown:
+        return
+    known = sorted({*RELATIONS, *database.relations(connection)})
+    for word in unknown:
+        if word not in known:
+            near = " or ".join(get_close_matches(word, known, 3, 0.5))
+            there = f"Did you mean {near}?" if near else f"There are {', '.join(known)}."
+            raise NotFoundError(f"no relation {word!r:.80}. {there}")
+
+
+def _stored(context: Context, path: str, ref: str) -> LineageNode:
+    revision = context.resolve(ref)
+    entry = context.core.entry(revision.commit.tree, path)
+    if entry is None:
+        there = [at for at, _ in context.core.entries(revision.commit.tree)]
+        raise NotFoundError(
+            f"no {path} in commit {revision.digest:.12} ({ref})"
+            + (f"; there are {', '.join(there[:8])}" if there else "")
+        )
+    return LineageNode(entry.kind.label, entry.digest, path, revision.digest, True)
+
+
+def _stored_finding(step: LineageStep) -> Finding:
+    what = f"{step.relation} {step.origin.path}"
+    if step.origin.stored:
+        return Finding(what, True, f"version {step.origin.key:.12} is stored")
+    return Finding(what, False, f"version {step.origin.key:.12} is not stored any more")
+
+
+def _order_finding(step: LineageStep) -> Finding:
+    what = f"order of {step.origin.path}"
+    if {"seed", "epoch", "position"} <= step.details.keys():
+        place = ", ".join(f"{name} {step.details[name]}" for name in ("seed", "epoch", "position"))
+        return Finding(what, True, place)
+    return Finding(what, False, "seed and position of the stream were not noted")
+
+
+def _code_finding(run: RunRecord) -> Finding:
+    what, code = f"code of runs/{run.name}", run.document.attempts[-1].code
+    if code is None:
+        return Finding(what, False, "it did not lie in a git checkout")
+    if code.dirty:
+        return Finding(what, False, f"files differed from git commit {code.commit:.12}")
+    return Finding(what, True, f"git commit {code.commit:.12}")
+
+
+def _title(node: LineageNode) -> str:
+    if node.kind in {"url", "run"} or node.key == node.path:  # what has no digest is no version
+        return node.path
+    return f"{node.path or node.kind} ({node.key:.12}{'' if node.stored else ', not stored'})"
+
+
+def _tree(beyond: Mapping[str, list[LineageStep]], start: str, *, up: bool) -> Iterator[str]:
+    """Lines of a tree, from a stack: lineages may be deeper than Python's own reaches."""
+    shown = {start}
+    waiting = [("", step, step is beyond[start][-1]) for step in reversed(beyond.get(start, []))]
+    while waiting:
+        indent, step, last = waiting.pop()
+        node = step.origin if up else step.subject
+        told = [f"{name} {value}" for name, value in step.details.items() if name in _SHOWN]
+        below = beyond.get(node.key, [])
+        again = node.key in shown and bool(below)
+        title = ", ".join([f"{step.relation} {_title(node)}", *told])
+        yield f"{indent}{'└─' if last else '├─'} {title}{' (see above)' if again else ''}"
+        if not again:
+            shown.add(node.key)
+            deeper = f"{indent}{'   ' if last else '│  '}"
+            waiting += [(deeper, one, one is below[-1]) for one in reversed(below)]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,349 @@
+"""Changes of a dataset: `update`, `delete`, `column`, `set`, `compact`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Context, Option
+
+from tensorrepo.cli import output
+from tensorrepo.cli.options import JsonOption, complete_entry, pair, resolve_path, session_of
+from tensorrepo.connect import parse_size
+from tensorrepo.datasets.sql_edit import expression_updates, expression_values
+from tensorrepo.formats.dataset import evolve
+from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.formats.dataset.update import delete_rows, update_rows
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.workspace.change import (
+    Changed,
+    change_dataset,
+    parse_property,
+    parse_type,
+    parse_value,
+    values_of_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.selecting.select_rows import Where
+    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.writer import ObjectWriter
+    from tensorrepo.workspace.change import Progress, Verb
+
+    ColumnVerb = Callable[[ObjectWriter, StoredDataset, Progress], Link]
+
+DatasetArgument = Annotated[
+    str, Argument(metavar="DATASET", help="Its name.", autocompletion=complete_entry)
+]
+WhereOption = Annotated[
+    str | None, Option("--where", metavar="EXPR", help="Rows for which this holds.")
+]
+RowOption = Annotated[
+    list[str] | None, Option("--row", metavar="N|ID", help="This row; may be repeated.")
+]
+
+
+def update_command(
+    context: Context,
+    name: DatasetArgument,
+    settings: Annotated[
+        list[str], Option("--set", metavar="COLUMN=VALUE", help="A value; may be repeated.")
+    ],
+    where: WhereOption = None,
+    row: RowOption = None,
+    sql: Annotated[bool, Option("--sql", help="VALUE is SQL over the columns.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Give rows of a dataset other values, and stage it.
+
+    VALUE is what the column holds: a number, true, false, text, a moment, JSON; null where it may
+    be missing. EXPR is an SQL condition: ==, !=, <, <=, >, >=, in (...), between, like, is null,
+    and, or, not, functions; class names in quotes stand for their numbers.
+
+    Examples:
+        tensorrepo update photos --where "label == 'cat' and score < 0.5" --set label=dog
+        tensorrepo update photos --row 17 --row 25 --set checked=true
+        tensorrepo update users --where "city is null" --set city=unknown
+        tensorrepo update photos --sql --set "score=score * 2" --where "score < 0.5"
+    """
+    texts = dict(pair(each, "--set", "COLUMN=VALUE") for each in settings)
+    if sql:
+        if row:
+            raise InvalidInputError("--sql says which rows by --where, not by --row")
+        _change(context, name, _sql_verb(texts, where), "update", as_json=as_json)
+        return
+    chosen = _rows(where, row)
+
+    def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, progress: Progress) -> Link:
+        columns = {each: dataset.schema.column(each) for each in texts}
+        values = {each: parse_value(columns[each], text) for each, text in texts.items()}
+        return update_rows(
+            objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
+        )
+
+    _change(context, name, verb, "update", chosen, as_json=as_json)
+
+
+def delete_command(
+    context: Context,
+    name: DatasetArgument,
+    where: WhereOption = None,
+    row: RowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete rows of a dataset, and stage it. `tensorrepo rm` removes the whole dataset.
+
+    Examples:
+        tensorrepo delete photos --where "consent == false"
+        tensorrepo delete photos --row 17 --row 00c1d2e3f4a5b697:25
+    """
+    chosen = _rows(where, row)
+
+    def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, _: object) -> Link:
+        return delete_rows(objects, dataset, rows)
+
+    _change(context, name, verb, "delete", chosen, as_json=as_json)
+
+
+def column_command(
+    context: Context,
+    action: Annotated[
+        str, Argument(metavar="add|drop|rename|widen", help="What to do with a column.")
+    ],
+    name: DatasetArgument,
+    column: Annotated[str, Argument(metavar="COLUMN", help="Its name.")],
+    new: Annotated[
+        str | None, Argument(metavar="[TYPE|NAME]", help="Its type, or its new name.")
+    ] = None,
+    default: Annotated[
+        str | None, Option("--default", metavar="VALUE", help="Of rows without a value.")
+    ] = None,
+    nullable: Annotated[bool, Option("--nullable", help="Rows may have none.")] = False,
+    values: Annotated[
+        str | None, Option("--values", metavar="PATH", help="A file with a value for each row.")
+    ] = None,
+    sql: Annotated[
+        str | None, Option("--sql", metavar="EXPR", help="Values by SQL over the columns.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add, drop, rename or widen a column of a dataset, and stage it.
+
+    TYPE is a dtype, text, json, bytes, image, link or timestamp; float32[768] and uint8[?,?,3] are
+    tensors; or the JSON form of any type. Nothing but the values of a new column is written.
+
+    Examples:
+        tensorrepo column add photos checked bool --default false
+        tensorrepo column add photos embedding --values embeddings.npy
+        tensorrepo column add photos double --sql "score * 2"
+        tensorrepo column rename photos label class
+        tensorrepo column widen photos width int64
+        tensorrepo column drop photos embedding
+    """
+    options = {
+        "--default": default is not None, "--nullable": nullable, "--values": bool(values),
+        "--sql": bool(sql),
+    }  # fmt: skip
+    allowed = {"add": set(options), "widen": {"--nullable"}, "drop": set(), "rename": set()}
+    if action not in allowed:
+        raise InvalidInputError(f"no action {action!r}: there are {', '.join(allowed)}")
+    extra = [name for name, used in options.items() if used and name not in allowed[action]]
+    if extra:
+        raise InvalidInputError(f"`column {action}` takes no {extra[0]}")
+    source = resolve_path(context, values) if values else None
+    if sql:
+        if source is not None:
+            raise InvalidInputError("values come from --sql or from --values, not from both")
+        column_verb = _sql_column(column, new, sql)
+    else:
+        column_verb = _column_verb(action, column, new, default, source, nullable=nullable)
+    _change(
+        context,
+        name,
+        lambda objects, dataset, _, progress: column_verb(objects, dataset, progress),
+        f"column {action} {column}",
+        as_json=as_json,
+    )
+
+
+def set_command(
+    context: Context,
+    name: DatasetArgument,
+    properties: Annotated[list[str], Argument(metavar="KEY=VALUE...", help="What to note.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Note properties of a dataset, and stage it: a licence, a source, which column is its key.
+
+    VALUE is JSON where it is some, else text; null takes a property away. Others stay as they are.
+    `tensorrepo show HEAD:NAME` shows them.
+
+    Examples:
+        tensorrepo set photos licence=CC0 source="the shelter"
+        tensorrepo set photos key='["name", "split"]'
+        tensorrepo set photos source=null
+    """
+    texts = dict(pair(each, "property", "KEY=VALUE") for each in properties)
+    values = {key: parse_property(text) for key, text in texts.items()}
+    _change(
+        context,
+        name,
+        lambda objects, dataset, *_: evolve.set_properties(objects, dataset, values),
+        f"set {', '.join(values)}",
+        as_json=as_json,
+    )
+
+
+def compact_command(
+    context: Context,
+    name: DatasetArgument,
+    target: Annotated[str, Option("--target", help="Bytes of a fragment.")] = "64MiB",
+    budget: Annotated[str, Option("--budget", help="Bytes of memory.")] = "256MiB",
+    everything: Annotated[
+        bool, Option("--everything", help="Write all rows anew, not only what is worn.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the worn parts of a dataset anew, and stage it.
+
+    Worn are small fragments, deleted and patched rows, and files adopted in place. Rows keep their
+    ids and their order.
+
+    Examples:
+        tensorrepo compact photos
+        tensorrepo compact photos --target 128MiB --budget 1GiB
+    """
+
+    def verb(objects: ObjectWriter, dataset: StoredDataset, _: object, progress: Progress) -> Link:
+        return compact_dataset(
+            objects,
+            dataset,
+            target_bytes=parse_size(target),
+            budget_bytes=parse_size(budget),
+            everything=everything,
+            progress=lambda done, _: progress(done, len(dataset)),
+        )
+
+    _change(context, name, verb, "compact", as_json=as_json)
+
+
+# ------------------------------------------------------------------------------ what is meant
+
+
+def _sql_verb(texts: Mapping[str, str], where: str | None) -> Any:
+    def verb(objects: ObjectWriter, dataset: StoredDataset, _: object, progress: Progress) -> Link:
+        rows, values = expression_updates(dataset, texts, where)
+        return update_rows(
+            objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
+        )
+
+    return verb
+
+
+def _rows(where: str | None, row: Sequence[str] | None) -> Where:
+    if (where is None) == (not row):
+        raise InvalidInputError("say which rows are meant: --where EXPR, or --row N")
+    if where is not None:
+        return where
+    names = list(row or ())
+    numbers = [each.removeprefix("-").isdigit() for each in names]
+    if all(numbers):
+        return [int(each) for each in names]
+    if any(numbers):
+        raise InvalidInputError("--row takes either numbers or ids in one command")
+    return names
+
+
+def _column_verb(
+    action: str,
+    column: str,
+    new: str | None,
+    default: str | None,
+    source: Path | None,
+    *,
+    nullable: bool,
+) -> ColumnVerb:
+    if action == "drop":
+        if new is not None:
+            raise InvalidInputError(f"`column drop` takes one column, got {new!r} too")
+        return lambda objects, dataset, _: evolve.drop_column(objects, dataset, column)
+    if action == "rename":
+        wanted = _needed(new, "`column rename` needs the new name")
+        return lambda objects, dataset, _: evolve.rename_column(objects, dataset, column, wanted)
+    if action == "widen":
+        kind = None if new is None else parse_type(new)
+        maybe = True if nullable else None
+        return lambda objects, dataset, _: evolve.widen_column(
+            objects, dataset, column, kind, nullable=maybe
+        )
+    return _add_verb(column, new, default, source, nullable=nullable)
+
+
+def _sql_column(column: str, new: str | None, sql: str) -> ColumnVerb:
+    def verb(objects: ObjectWriter, dataset: StoredDataset, progress: Progress) -> Link:
+        declared = None if new is None else parse_type(new)
+        kind, values = expression_values(dataset, sql, declared)
+        wanted = Column(column, kind, nullable=True)
+        return evolve.add_column(
+            objects, dataset, wanted, values, progress=lambda done, _: progress(done, len(dataset))
+        )
+
+    return verb
+
+
+def _add_verb(
+    column: str, new: str | None, default: str | None, source: Path | None, *, nullable: bool
+) -> ColumnVerb:
+    values = None
+    if source is not None:
+        kind, has_nulls, values = values_of_file(source, column)
+        nullable = nullable or has_nulls
+        kind = kind if new is None else parse_type(new)
+    else:
+        kind = parse_type(_needed(new, "`column add` needs a type, or --values"))
+        nullable = nullable or default is None
+    wanted = Column(column, kind, nullable)
+    if default is not None:
+        wanted = replace(wanted, default=parse_value(wanted, default))
+    return lambda objects, dataset, progress: evolve.add_column(
+        objects,
+        dataset,
+        wanted,
+        values,
+        progress=lambda done, _: progress(done, len(dataset)),
+    )
+
+
+def _needed(text: str | None, message: str) -> str:
+    if text is None:
+        raise InvalidInputError(message)
+    return text
+
+
+def _change(
+    context: Context,
+    name: str,
+    verb: Verb,
+    what: str,
+    where: Where | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    session = session_of(context)
+    with session.here.locked(), output.row_progress(f"changing {name}") as progress:
+        changed = change_dataset(session, name, verb, what, where, progress)
+    output.answer(asdict(changed), _change_text(changed), as_json=as_json)
+
+
+def _change_text(changed: Changed) -> str:
+    if not changed.changed:
+        why = ": no row is meant" if changed.chosen == 0 else ""
+        return f"{changed.path} is unchanged{why}"
+    if changed.chosen is not None and changed.rows == changed.rows_before:
+        return f"staged {changed.path} ({changed.chosen:,} of {changed.rows:,} rows)"
+    before = "" if changed.rows == changed.rows_before else f", {changed.rows_before:,} before"
+    return f"staged {changed.path} ({changed.rows:,} rows{before})"

@@ -1,0 +1,194 @@
+"""Workspace status and entries of a commit: `status`, `ls`, `cat`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Context, Exit, Option
+
+from tensorrepo.cli import output
+from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.options import JsonOption, RepoOption, complete_place, session_of
+from tensorrepo.describe import describe_entry, file_json, preview
+from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.workspace.session import find_staged
+from tensorrepo.workspace.status import WorkspaceStatus
+from tensorrepo.workspace.status import status as read_status
+
+if TYPE_CHECKING:
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.workspace.session import WorkspaceSession
+    from tensorrepo.workspace.status import StagedChange
+
+
+def status_command(
+    context: Context,
+    exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when not clean.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is staged, what changed on disk, and where you are.
+
+    Examples:
+        tensorrepo status
+        tensorrepo status --exit-code && echo clean
+    """
+    state = read_status(session_of(context))
+    if as_json:
+        output.json_value(
+            _STATUS(state)
+            | {
+                "detached": state.head.branch is None,
+                "staged": [_STAGED(change) for change in state.staged],
+                "changed": [_CHANGED(change) for change in state.tracked],
+                "pending": [_PENDING(append) for append in state.pending],
+            }
+        )
+    else:
+        _show_status(state)
+    if exit_code and not state.clean:
+        raise Exit(NOTHING_TO_DO)
+
+
+def ls_command(
+    context: Context,
+    where: Annotated[
+        str,
+        Argument(
+            metavar="REF[:PATH]", help="A commit, or a folder of it.", autocompletion=complete_place
+        ),
+    ] = "",
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the entries of a commit.
+
+    Examples:
+        tensorrepo ls
+        tensorrepo ls v1
+        tensorrepo ls main:models
+    """
+    session = session_of(context, repo)
+    objects = session.repository.objects
+    entries = [describe_entry(objects, path, entry) for path, entry in _below(session, where)]
+    columns = {
+        "path": "path",
+        "kind": "kind",
+        "content": "shape",
+        ">bytes": lambda entry: output.bytes_text(entry.bytes),
+        "digest": lambda entry: entry.digest[:12],
+    }
+    output.show(entries, columns, as_json=as_json, empty="")
+
+
+def cat_command(
+    context: Context,
+    entry: Annotated[
+        str, Argument(metavar="[REF:]PATH", help="The entry.", autocompletion=complete_place)
+    ],
+    rows: Annotated[int, Option("-n", "--rows", min=0, help="How many rows of a dataset.")] = 10,
+    start: Annotated[int, Option("--start", min=0, help="The first of them.")] = 0,
+    staged: Annotated[bool, Option("--staged", help="As it is staged, PATH alone.")] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print an entry: rows of a dataset, tensors of a model, the bytes of a file.
+
+    Examples:
+        tensorrepo cat photos -n 3
+        tensorrepo cat photos --staged
+        tensorrepo cat v1:models/classifier
+        tensorrepo cat files/README.md
+    """
+    session = session_of(context, repo)
+    path, stored = find_staged(session, entry) if staged else session.find(entry)[1:]
+    objects = session.repository.objects
+    if stored.kind is Kind.BLOB:
+        data = objects.get(stored.digest).payload
+        output.json_value(file_json(path, data)) if as_json else output.raw(data)
+        return
+    shown = preview(objects, path, stored, session.outside, start=start, rows=rows)
+    if as_json:
+        output.json_lines(shown.records)
+    else:
+        output.table(shown.columns, shown.rows)
+
+
+def _below(session: WorkspaceSession, where: str) -> list[tuple[str, Entry]]:
+    """The entries that ``[REF[:PATH]]`` names: all, those of a folder, or one."""
+    ref, path = split_path(where) if where else (session.default_ref, None)
+    tree = session.resolve(ref).commit.tree
+    wanted = (path or "").strip("/")
+    entries = list(session.repository.entries(tree, f"{wanted}/" if wanted else ""))
+    if entries or not wanted:
+        return entries
+    _, full, entry = session.find(f"{ref}:{wanted}")
+    return [(full, entry)]
+
+
+def _show_status(status: WorkspaceStatus) -> None:
+    where = (
+        f"On branch {status.head.branch}" if status.head.branch
+        else f"HEAD is detached at {status.head.commit:.12}"
+    )  # fmt: skip
+    output.line(f"{where}, {f'at {status.tip:.12}' if status.tip else 'no commit yet'}")
+    output.line(f"Repository {status.url}")
+    if status.moved:
+        output.line(f"The branch moved by {status.moved} since you staged; `commit` will merge.")
+    for one in status.pending:
+        output.line(
+            f"What became of log record {one.generation} is unknown: run `tensorrepo resolve`."
+        )
+    if status.committed:
+        output.line(
+            f"What is staged is in commit {status.committed:.12} already: a command was cut off "
+            "before it could say so. `tensorrepo commit` or `add` tidies up."
+        )
+    if status.staged:
+        output.line("\nStaged for the next commit:")
+        for change in status.staged:
+            output.line(f"  {change.what:9} {change.path}{_amount(change)}")
+        _show_lease(status)
+    if status.tracked:
+        output.line("\nChanged on disk (`tensorrepo add PATH` stages it):")
+        for tracked in status.tracked:
+            count = len(tracked.files)
+            output.line(f"  {tracked.path} ({output.counted(count, 'file')})")
+    if status.outdated:
+        output.line("\nWritten out from another version:")
+        for path in status.outdated:
+            output.line(f"  {path}")
+    if status.clean:
+        output.line("\nNothing is staged, and nothing changed on disk.")
+
+
+def _show_lease(status: WorkspaceStatus) -> None:
+    if status.lease_age_seconds is None:
+        return
+    age = output.age_text(status.lease_age_seconds)
+    if status.lease_expired:
+        output.line(
+            f"  The lease that keeps these has expired, it was renewed {age} ago. `commit` stores "
+            "again what was collected, or says what to add again."
+        )
+    else:
+        output.line(f"  (kept by a lease, renewed {age} ago)")
+
+
+def _amount(change: StagedChange) -> str:
+    staged = change.staged
+    parts = [f"{staged.rows:,} rows"] if staged.rows else []
+    parts += [output.bytes_text(staged.bytes)] if staged.bytes else []
+    parts += [staged.source] if staged.source and not staged.rows and not staged.bytes else []
+    return f"  ({', '.join(parts)})" if parts else ""
+
+
+_STATUS = output.fields(
+    "url", "branch=head.branch", "commit=tip", "detached=head", "moved", "staged",
+    "changed=tracked", "outdated", "lease_age_seconds", "committed", "pending", "clean",
+)  # fmt: skip
+_STAGED = output.fields(
+    "path", "change=what", "digest=staged.digest", "rows=staged.rows", "bytes=staged.bytes"
+)
+_CHANGED = output.fields("path", "files")
+_PENDING = output.fields("txn", "generation")

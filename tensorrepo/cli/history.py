@@ -1,0 +1,224 @@
+"""History: `log`, its graph, and how a commit is shown in a line, whole, and as JSON."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Context, Option
+
+from tensorrepo.cli import output
+from tensorrepo.cli.options import (
+    JsonOption,
+    RepoOption,
+    complete_ref_or_entry,
+    session_of,
+    sides,
+    split_words,
+)
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.history.commits import walk
+from tensorrepo.workspace.session import SPACES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tensorrepo.repo.history.commits import Commit
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.workspace.session import WorkspaceSession
+
+
+RefNames = dict["Digest", list[str]]
+
+
+def names_of(session: WorkspaceSession) -> RefNames:
+    """Branches and tags, and HEAD, by the commit that they stand at."""
+    names: RefNames = {}
+    head = session.head
+    for ref, at in sorted(session.repository.log.refresh().state.refs.items()):
+        space, _, name = ref.partition("/")
+        shown = {"heads": name, "tags": f"tag: {name}"}.get(space, ref)
+        if head is not None and space == "heads" and name == head.branch:
+            shown = f"HEAD -> {name}"
+        names.setdefault(at, []).append(shown)
+    if head is not None and head.commit is not None:
+        names.setdefault(head.commit, []).insert(0, "HEAD")
+    return names
+
+
+def _time(commit: Commit) -> str:
+    return datetime.fromtimestamp(commit.time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def headline(digest: Digest, commit: Commit, names: RefNames) -> str:
+    """One line, with markup."""
+    refs = f" [green]({output.escape(', '.join(names[digest]))})[/green]" if digest in names else ""
+    subject = output.escape(commit.message.partition("\n")[0])
+    return f"[yellow]{digest:.12}[/yellow]{refs} {subject}"
+
+
+def whole(digest: Digest, commit: Commit, names: RefNames) -> str:
+    """Everything but what it changed, with markup."""
+    refs = f" [green]({output.escape(', '.join(names[digest]))})[/green]" if digest in names else ""
+    lines = [f"[yellow]commit {digest}[/yellow]{refs}"]
+    if len(commit.parents) > 1:
+        lines.append(f"Merge:  {' '.join(f'{parent:.12}' for parent in commit.parents)}")
+    lines += [f"Author: {output.escape(commit.author)}", f"Date:   {_time(commit)}", ""]
+    lines += [f"    {output.escape(line)}" for line in commit.message.splitlines()]
+    return "\n".join([*lines, ""])
+
+
+def commit_json(digest: Digest, commit: Commit, names: RefNames) -> dict[str, object]:
+    """For programs."""
+    return {
+        "commit": digest,
+        "parents": list(commit.parents),
+        "author": commit.author,
+        "time": datetime.fromtimestamp(commit.time_ns / 1e9, UTC).isoformat(),
+        "message": commit.message,
+        "refs": names.get(digest, []),
+        "changed": list(commit.changed) if commit.changed is not None else None,
+        "metadata": dict(commit.metadata),
+    }
+
+
+def graph_lines(history: Iterable[tuple[str, Sequence[str]]]) -> Iterator[tuple[str | None, str]]:
+    """Lines of the graph: (commit, or None for a line between commits; its drawing).
+
+    Args:
+        history: (commit, parents), every commit before its parents.
+
+    A column is a line of descent: it waits for the commit at its foot. A commit takes the leftmost
+    column that waits for it; its first parent inherits that, further parents get new ones.
+    """
+    waiting: list[str] = []
+    for commit, parents in history:
+        if commit not in waiting:
+            waiting.append(commit)
+        column = waiting.index(commit)
+        yield commit, " ".join("*" if at == column else "|" for at in range(len(waiting)))
+        joining = [at for at, wanted in enumerate(waiting) if wanted == commit and at != column]
+        waiting[column] = parents[0] if parents else ""
+        if parents and parents[0] in waiting[:column]:
+            joining.append(column)
+        if joining:
+            yield None, _joining(len(waiting), joining)
+        gone = set(joining) if parents else {*joining, column}
+        waiting = [wanted for at, wanted in enumerate(waiting) if at not in gone]
+        fresh = [parent for parent in parents[1:] if parent not in waiting]
+        if fresh:
+            yield None, " ".join("|" for _ in waiting) + "\\" + " \\" * (len(fresh) - 1)
+            waiting += fresh
+
+
+def _joining(columns: int, joining: Sequence[int]) -> str:
+    """Every column as a bar; those that end lean to the left, into their neighbour."""
+    drawing = list(" ".join("|" for _ in range(columns)))
+    for column in joining:
+        drawing[2 * column] = " "
+        drawing[2 * column - 1] = "/"
+    return "".join(drawing).rstrip()
+
+
+def log_command(
+    context: Context,
+    words: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="REF|A..B -- PATH",
+            help="From where; only commits that changed these.",
+            autocompletion=complete_ref_or_entry,
+        ),
+    ] = None,
+    graph: Annotated[bool, Option("--graph", help="Draw how commits join.")] = False,
+    oneline: Annotated[bool, Option("--oneline", help="A line for each commit.")] = False,
+    limit: Annotated[int | None, Option("-n", "--limit", min=0, help="At most so many.")] = None,
+    everything: Annotated[bool, Option("--all", help="From every branch and tag.")] = False,
+    void: Annotated[
+        bool, Option("--void", help="Show entries of the log that had no effect, and why.")
+    ] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show commits, the newest first.
+
+    Examples:
+        tensorrepo log --graph --all
+        tensorrepo log v1..main
+        tensorrepo log main -- datasets/photos
+        tensorrepo log -n 5 --json
+    """
+    session = session_of(context, repo)
+    if void:
+        _show_void(session, as_json=as_json)
+        return
+    revisions, paths = split_words(context, session, words)
+    history = islice(_history(session, revisions, paths, everything=everything), limit)
+    names = names_of(session)
+    if as_json:
+        output.json_lines(commit_json(digest, commit, names) for digest, commit in history)
+    elif graph:
+        _show_graph(history, names)
+    else:
+        for digest, commit in history:
+            shown = headline if oneline else whole
+            output.styled(shown(digest, commit, names))
+
+
+def _history(
+    session: WorkspaceSession, revisions: list[str], paths: tuple[str, ...], *, everything: bool
+) -> Iterator[tuple[Digest, Commit]]:
+    repository = session.repository
+    tips, hidden = _tips(session, revisions, everything=everything)
+    # `photos` may mean `datasets/photos`: whichever of them a commit changed.
+    wanted = [full for path in paths for full in (path, *(f"{space}/{path}" for space in SPACES))]
+    for digest, commit in walk(repository.objects, tips, hidden=hidden):
+        touched = (repository.touches(digest, commit, path.strip("/")) for path in wanted)
+        if not wanted or any(touched):
+            yield digest, commit
+
+
+def _tips(
+    session: WorkspaceSession, revisions: list[str], *, everything: bool
+) -> tuple[list[Digest], list[Digest]]:
+    """Where to begin, and the commits whose history is left out."""
+    if everything:
+        if revisions:
+            raise InvalidInputError("--all is every branch and tag: give no revision beside it")
+        return sorted(set(session.repository.log.refresh().state.refs.values())), []
+    if (both := sides(revisions)) is not None:
+        return [session.resolve(both[1]).digest], [session.resolve(both[0]).digest]
+    if len(revisions) > 1:
+        raise InvalidInputError(
+            f"one revision or A..B, got {' '.join(revisions)}. Paths come after --"
+        )
+    return [session.resolve(revisions[0] if revisions else None).digest], []
+
+
+def _show_graph(history: Iterator[tuple[Digest, Commit]], names: RefNames) -> None:
+    drawn: dict[str, Commit] = {}
+
+    def remembered() -> Iterator[tuple[str, tuple[str, ...]]]:
+        for digest, commit in history:
+            drawn[digest] = commit
+            yield digest, commit.parents
+
+    for digest, drawing in graph_lines(remembered()):
+        if digest is None:
+            output.line(drawing)
+        else:
+            commit = drawn.pop(digest)
+            output.styled(f"{drawing} {headline(digest, commit, names)}")  # type: ignore[arg-type]
+
+
+def _show_void(session: WorkspaceSession, *, as_json: bool) -> None:
+    log = session.repository.log
+    void = [
+        {"record": record.gen, "txn": each.txn, "kind": each.kind, "reason": each.reason}
+        for record, verdicts in log.judged(1, log.refresh().generation + 1)
+        for each in verdicts
+        if not each.applied
+    ]
+    texts = ("record {record}: {kind} {txn:.12} {reason}".format_map(each) for each in void)
+    output.answer(void, *texts, as_json=as_json)

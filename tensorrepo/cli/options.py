@@ -1,0 +1,188 @@
+"""Options that commands share, the session they open, and completion of names by the shell.
+
+Completion is called by the shell at every press of the tab key: it never prints, never raises, and
+looks only at a repository that answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Context, Option
+
+from tensorrepo.cli import output
+from tensorrepo.cli.main import AFTER_DASHES, OUTSIDE
+from tensorrepo.connect import Machine
+from tensorrepo.repo.changes.refs import BRANCHES, TAGS
+from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError
+from tensorrepo.repo.history.trees import iterate
+from tensorrepo.repo.registry.versions import registered
+from tensorrepo.workspace.session import SPACES, WorkspaceSession, open_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+RepoOption = Annotated[
+    str | None, Option("--repo", metavar="URL", help="Look at this repository; needs no workspace.")
+]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
+
+
+def started_in(context: Context) -> Machine:
+    """This machine, as if the command had been started in the folder that -C names."""
+    here = Machine(os.environ, Path.home(), Path.cwd(), context.meta.get(OUTSIDE, ()))
+    directory = context.find_root().obj
+    if directory is None:
+        return here
+    folder = (here.cwd / directory).resolve()
+    if not folder.is_dir():
+        raise NotFoundError(f"-C {directory}: there is no such folder")
+    # -C is nearer than the environment: it says where the workspace is, too.
+    environment = {key: at for key, at in here.environment.items() if key != "TENSORREPO_DIR"}
+    return replace(here, cwd=folder, environment=environment)
+
+
+def session_of(context: Context, url: str | None = None) -> WorkspaceSession:
+    """The session of a command: of a URL given, or of the workspace around."""
+    return open_session(started_in(context), url, warn=output.warning)
+
+
+def resolve_path(context: Context, path: str) -> Path:
+    """A path that the user typed, relative to where the command works."""
+    return started_in(context).cwd / path
+
+
+def model_path(name: str) -> str:
+    """Path of a model that may be named without its space: ``net`` is ``models/net``."""
+    return name if name.startswith("models/") else f"models/{name}"
+
+
+def pair(text: str, option: str, form: str = "NAME=VALUE") -> tuple[str, str]:
+    """Name and value of an option such as ``--param lr=0.1``."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise InvalidInputError(f"{option} {text!r:.80}: expected {form}")
+    return name.strip(), value
+
+
+def json_pair(text: str, option: str, form: str = "NAME=VALUE") -> tuple[str, Any]:
+    """A pair whose value is JSON, or else text."""
+    name, value = pair(text, option, form)
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def split_words(
+    context: Context, session: WorkspaceSession, words: list[str] | None
+) -> tuple[list[str], tuple[str, ...]]:
+    """Arguments of `log` and `diff` as (revisions, paths): paths come after ``--``.
+
+    Without ``--`` a word with a slash that names no ref is a path, as git guesses, too.
+    """
+    refs = session.repository.log.refresh().state.refs
+    revisions: list[str] = []
+    paths: list[str] = []
+    for word in words or ():
+        named = any(f"{space}/{word}" in refs for space in ("heads", "tags"))
+        is_path = "/" in word and ".." not in word and not named
+        (paths if is_path or paths else revisions).append(word)
+    return revisions, (*paths, *context.meta.get(AFTER_DASHES, ()))
+
+
+def sides(words: list[str]) -> tuple[str, str] | None:
+    """The two revisions of ``A..B``; a missing one is HEAD. None for anything else."""
+    if len(words) != 1 or ".." not in words[0]:
+        return None
+    old, _, new = words[0].partition("..")
+    if new.startswith("."):
+        raise InvalidInputError(f"{words[0]!r}: three dots mean nothing here, write A..B")
+    return old or "HEAD", new or "HEAD"
+
+
+MANY = 1000
+
+
+def complete_branch(context: Context, incomplete: str) -> list[str]:
+    """Names of branches."""
+    return _starting(_refs(context, (BRANCHES,)), incomplete)
+
+
+def complete_tag(context: Context, incomplete: str) -> list[str]:
+    """Names of tags."""
+    return _starting(_refs(context, (TAGS,)), incomplete)
+
+
+def complete_ref(context: Context, incomplete: str) -> list[str]:
+    """Branches, tags and HEAD; after ``A..`` the other side."""
+    before, dots, last = incomplete.rpartition("..")
+    return [f"{before}{dots}{name}" for name in _starting(_all_refs(context), last)]
+
+
+def complete_registered(context: Context, incomplete: str) -> list[str]:
+    """Names of registered models."""
+    try:
+        names = list(registered(_session(context).repository.log.refresh()))
+    except (Error, OSError):
+        names = []
+    return _starting(names, incomplete)
+
+
+def complete_entry(context: Context, incomplete: str) -> list[str]:
+    """Entries of HEAD, and what is staged."""
+    return _starting(_entries(context, None), incomplete)
+
+
+def complete_place(context: Context, incomplete: str) -> list[str]:
+    """``[REF:]PATH``: entries of HEAD, refs with a colon, and after it entries of that commit."""
+    ref, path = split_path(incomplete)
+    if path is not None:
+        return [f"{ref}:{name}" for name in _starting(_entries(context, ref), path)]
+    refs = [f"{name}:" for name in _all_refs(context)]
+    return _starting([*_entries(context, None), *refs], incomplete)
+
+
+def complete_ref_or_entry(context: Context, incomplete: str) -> list[str]:
+    """Refs first, entries after them."""
+    return complete_ref(context, incomplete) + complete_entry(context, incomplete)
+
+
+def _all_refs(context: Context) -> list[str]:
+    return ["HEAD", *_refs(context, (BRANCHES, TAGS))]
+
+
+def _refs(context: Context, spaces: tuple[str, ...]) -> list[str]:
+    try:
+        refs = _session(context).repository.log.refresh().state.refs
+    except (Error, OSError):
+        return []
+    return [ref.split("/", 1)[1] for ref in sorted(refs) if ref.startswith(spaces)]
+
+
+def _entries(context: Context, ref: str | None) -> list[str]:
+    try:
+        session = _session(context)
+        tree = session.resolve(ref).commit.tree
+        paths = [path for path, _ in islice(iterate(session.repository.objects, tree), MANY)]
+        staged = list(session.workspace.staging().entries) if session.workspace and not ref else []
+    except (Error, OSError):
+        return []
+    names = list(dict.fromkeys([*paths, *staged]))
+    short = [path.partition("/")[2] for path in names if path.partition("/")[0] in SPACES]
+    return [*names, *short]
+
+
+def _session(context: Context) -> WorkspaceSession:
+    return open_session(started_in(context), context.params.get("repo"))
+
+
+def _starting(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

@@ -1,0 +1,235 @@
+"""Commands on repository and machine: `init`, `config`, `doctor`, `resolve`, `version`."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Context, Exit, Option
+
+from tensorrepo._version import VERSION
+from tensorrepo.cli import output
+from tensorrepo.cli.options import JsonOption, RepoOption, session_of, started_in
+from tensorrepo.connect import CONFIG_KEYS, parse_prefixes, parse_size, read_config, write_config
+from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
+from tensorrepo.repo.log import append
+from tensorrepo.repo.log.repair import void_slot
+from tensorrepo.workspace.doctor import examine, repair
+from tensorrepo.workspace.session import start_workspace
+from tensorrepo.workspace.state import find_workspace
+
+if TYPE_CHECKING:
+    from tensorrepo.workspace.session import WorkspaceSession
+
+
+def init_command(
+    context: Context,
+    url: Annotated[
+        str | None, Argument(metavar="URL", help="Where the repository is to lie.")
+    ] = None,
+    force: Annotated[
+        bool, Option("--force", help="Make a workspace inside of another one, or anew.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a repository at URL and a workspace here, on branch main.
+
+    Without URL the repository lies in .tensorrepo/store. Where there is a repository at URL
+    already, only the workspace is made: that is how a second person joins.
+
+    Examples:
+        tensorrepo init
+        tensorrepo init s3://bucket/team
+        tensorrepo init /mnt/data/repository
+    """
+    made = start_workspace(started_in(context), url, force=force)
+    url, root = made.repository.url, str(made.workspace.root)
+    output.answer(
+        {"url": url, "workspace": root, "created": made.created, "branch": "main"},
+        f"{'Made a' if made.created else 'Joined the'} repository at {url}",
+        f"Workspace {root} is on branch main.",
+        as_json=as_json,
+    )
+
+
+def config_command(
+    context: Context,
+    key: Annotated[str | None, Argument(help="Such as user.name.")] = None,
+    value: Annotated[str | None, Argument(help="What to set it to.")] = None,
+    local: Annotated[
+        bool, Option("--local", help="Of this workspace alone, not of your user.")
+    ] = False,
+    unset: Annotated[bool, Option("--unset", help="Forget the setting.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show or set your name, address and other settings.
+
+    Without a value the setting is printed, without a key all of them.
+
+    Examples:
+        tensorrepo config user.name "Ada Lovelace"
+        tensorrepo config user.email ada@example.org
+        tensorrepo config --local cache.limit 50GB
+    """
+    here = started_in(context)
+    file = here.config_file
+    if local:
+        workspace = find_workspace(here.cwd)
+        if workspace is None:
+            raise NotFoundError("--local needs a workspace: run `tensorrepo init` first")
+        file = workspace.folder / "config.json"
+    settings = read_config(file)
+    if key is None:
+        output.json_value(settings) if as_json else _show(settings)
+        return
+    if key not in CONFIG_KEYS:
+        keys = "; ".join(f"{name} ({what})" for name, what in CONFIG_KEYS.items())
+        raise InvalidInputError(f"no setting {key!r}. There are: {keys}")
+    if unset:
+        write_config(file, {name: held for name, held in settings.items() if name != key})
+    elif value is not None:
+        if key == "cache.limit":
+            parse_size(value)  # refuses what is no size
+        if key == "outside.allow":
+            if local:
+                raise InvalidInputError("outside.allow is a setting of yours: leave out --local")
+            parse_prefixes(value)  # refuses what is no place
+        write_config(file, {**settings, key: value})
+    elif key in settings:
+        output.json_value(settings[key]) if as_json else output.line(settings[key])
+    else:
+        raise Exit(1)
+
+
+def _show(settings: dict[str, str]) -> None:
+    for key, value in sorted(settings.items()):
+        output.line(f"{key} = {value}")
+
+
+PACKAGES = (
+    "blake3", "fsspec", "msgspec", "numpy", "obstore", "opencv-python-headless", "pillow",
+    "pyarrow", "simplejpeg", "torch", "typer", "xxhash", "zstandard",
+)  # fmt: skip
+CORRUPT = 5
+
+
+def doctor_command(
+    context: Context,
+    repo: RepoOption = None,
+    void: Annotated[
+        int | None,
+        Option(
+            "--void", metavar="GEN", help="Mark slot GEN of the log, which is no record, as empty."
+        ),
+    ] = None,
+    repair_caches: Annotated[
+        bool, Option("--repair", help="Write the log's hint and newest checkpoint anew.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the repository, this machine and the workspace: what works, what does not, what to do.
+
+    Reads the log and every object of the newest commits, and verifies them; probes what the store
+    can promise; looks for commits whose outcome is unknown.
+
+    Examples:
+        tensorrepo doctor
+        tensorrepo doctor --repo s3://bucket/team
+        tensorrepo doctor --repair
+    """
+    session = session_of(context, repo)
+    if repair_caches and void is not None:
+        raise InvalidInputError("give --void or --repair: a slot is marked first, then repaired")
+    if repair_caches:
+        _repair(session, as_json=as_json)
+        return
+    if void is not None:
+        log = session.repository.log
+        void_slot(log, void, actor=session.author(), time_ns=time.time_ns())
+        output.answer({"void": void}, f"slot {void} of the log counts as empty", as_json=as_json)
+        return
+    findings = list(examine(session))
+    lines = []
+    for finding in findings:
+        mark = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}[finding.level]
+        lines.append(f"{mark} {finding.what}: {finding.found}")
+        lines += [f"        {finding.advice}"] if finding.advice else []
+    output.answer([asdict(finding) for finding in findings], *lines, as_json=as_json)
+    if any(finding.level == "error" for finding in findings):
+        raise Exit(CORRUPT)
+
+
+def _repair(session: WorkspaceSession, *, as_json: bool) -> None:
+    hint, checkpoint = repair(session)
+    lines = [f"The hint names record {hint}." if hint else "The log is empty: nothing to repair."]
+    lines += [f"Checkpoint {checkpoint} is as the records say."] if checkpoint else []
+    output.answer({"hint": hint, "checkpoint": checkpoint}, *lines, as_json=as_json)
+
+
+def resolve_command(
+    context: Context,
+    txn: Annotated[str | None, Argument(metavar="TXN", help="Only this transaction.")] = None,
+    settle: Annotated[
+        bool, Option("--settle", help="Fill an empty slot, so that the answer is a definite one.")
+    ] = False,
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find out what became of a commit whose outcome was unknown.
+
+    A commit ends so when the store did not answer. It may be in the log, or may land later;
+    --settle makes sure of one of the two.
+
+    Examples:
+        tensorrepo resolve
+        tensorrepo resolve --settle
+        tensorrepo resolve --repo s3://bucket/team
+    """
+    log = session_of(context, repo).repository.log
+    unresolved = [
+        one
+        for one in (log.pending.unresolved() if log.pending else ())
+        if txn is None or one.txn.startswith(txn)
+    ]
+    if txn is not None and not unresolved:
+        raise NotFoundError(f"no transaction {txn!r} is unresolved here")
+    answers = []
+    for one in unresolved:
+        answer = append.resolve(log, one.txn, one.generation, settle=settle)
+        answers.append({"txn": one.txn, "generation": one.generation, "outcome": answer})
+    texts = ["record {generation} ({txn:.12}): {outcome}".format_map(each) for each in answers]
+    output.answer(answers, *(texts or ["nothing is unresolved"]), as_json=as_json)
+    unknown = [each for each in answers if each["outcome"] == "unknown"]
+    if unknown:
+        raise CommitOutcomeUnknown(
+            f"{len(unknown)} outcomes are still unknown; --settle makes them definite",
+            txn=str(unknown[0]["txn"]),
+            generation=int(str(unknown[0]["generation"])),
+        )
+
+
+def version_command(as_json: JsonOption = False) -> None:
+    """Show versions of tensorrepo and what it stands on.
+
+    Examples:
+        tensorrepo version
+        tensorrepo version --json
+    """
+    versions = {
+        "tensorrepo": VERSION,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        **{name: _version_of(name) for name in PACKAGES},
+    }
+    texts = [f"  {name} {text or 'not installed'}" for name, text in list(versions.items())[1:]]
+    output.answer(versions, f"tensorrepo {VERSION}", *texts, as_json=as_json)
+
+
+def _version_of(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

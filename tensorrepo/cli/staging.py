@@ -1,0 +1,299 @@
+"""Commands on staged entries: `add`, `adopt`, `rm`, `mv`, `restore`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from dataclasses import replace as replaced
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Context, Option
+
+from tensorrepo.cli import output
+from tensorrepo.cli.options import (
+    JsonOption,
+    complete_entry,
+    complete_place,
+    complete_ref,
+    resolve_path,
+    session_of,
+)
+from tensorrepo.formats.common.buffer_codecs import parse_codec
+from tensorrepo.formats.dataset.schema.lenient import parse_on_error
+from tensorrepo.formats.exchange.base import parse_names
+from tensorrepo.formats.exchange.registry import parse_options
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.verbs.exchange import AdoptionRequest
+from tensorrepo.workspace.add import (
+    Added,
+    AddMode,
+    AddRequest,
+    add,
+    adopt_and_stage,
+    tracked_request,
+)
+from tensorrepo.workspace.staging import move, remove, restore, unstage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tensorrepo.workspace.session import WorkspaceSession
+
+
+def add_command(
+    context: Context,
+    path: Annotated[str, Argument(metavar="PATH", help="A file or folder.")],
+    dataset: Annotated[
+        str | None, Option(metavar="NAME", help="Add as a dataset.", autocompletion=complete_entry)
+    ] = None,
+    model: Annotated[
+        str | None, Option(metavar="NAME", help="Add as a model.", autocompletion=complete_entry)
+    ] = None,
+    file: Annotated[
+        str | None, Option(metavar="NAME", help="Add as it is.", autocompletion=complete_entry)
+    ] = None,
+    append: Annotated[bool, Option("--append", help="Add its rows to NAME.")] = False,
+    upsert: Annotated[
+        str | None,
+        Option(metavar="KEY[,KEY]", help="Update rows whose key NAME has, append others."),
+    ] = None,
+    sync: Annotated[bool, Option("--sync", help="Make NAME what PATH is now.")] = False,
+    replace: Annotated[bool, Option("--replace", help="Start NAME anew.")] = False,
+    format_name: Annotated[
+        str | None, Option("--format", help="Its format; else told by suffix and content.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
+    ] = None,
+    on_error: Annotated[
+        str, Option("--on-error", help="For rows that do not fit: raise, skip or null.")
+    ] = "raise",
+    codec: Annotated[
+        str, Option(help="Of its pages: none, zstd, shuffle, bitpack, or auto.")
+    ] = "none",
+    base: Annotated[
+        str | None,
+        Option(
+            metavar="[REF:]NAME",
+            help="Of a model: the stored one that it came from. Else similar ones are found.",
+            autocompletion=complete_entry,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a file or folder, store it, and stage it for the next commit.
+
+    Datasets: a folder of images (a folder for each class, or with a table of labels), COCO, YOLO,
+    Parquet, Arrow, CSV, JSON lines, npy, npz, IDX (as MNIST), HDF5, Lance, Hugging Face datasets,
+    WebDataset, TFRecord, MDS, LMDB, beton, MindRecord. Models: safetensors, PyTorch checkpoints,
+    npz. The format is told by content, or by --format. A name that exists needs
+    --append, --sync or --replace. What `checkout` wrote knows its name, and means --sync. A long
+    one that was cut off goes on where it was: give the same command again.
+
+    Examples:
+        tensorrepo add photos/ --dataset photos
+        tensorrepo add more.parquet --dataset users --append
+        tensorrepo add corrected.csv --dataset users --upsert id
+        tensorrepo add model.safetensors --model classifier
+        tensorrepo add tuned.safetensors --model tuned --base classifier
+        tensorrepo add README.md --file README.md
+        tensorrepo add data.csv --dataset table -o delimiter=";"
+    """
+    session = session_of(context)
+    modes = {
+        AddMode.APPEND: append,
+        AddMode.UPSERT: upsert is not None,
+        AddMode.SYNC: sync,
+        AddMode.REPLACE: replace,
+    }
+    request = _request(
+        session,
+        resolve_path(context, path),
+        {"datasets": dataset, "models": model, "files": file},
+        [mode for mode, wanted in modes.items() if wanted],
+        format_name,
+        parse_options(option or []),
+    )
+    key = tuple(name.strip() for name in (upsert or "").split(","))
+    parse_codec(codec)
+    if base is not None and request.space != "models":
+        raise InvalidInputError("--base is for models: it goes with --model NAME")
+    request = replaced(request, on_error=parse_on_error(on_error), codec=codec, key=key, base=base)
+    with session.here.locked(), output.progress(f"adding {request.path}", None) as advance:
+        try:
+            added = add(session, request, advance)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_how_to_go_on(session, request)) from None
+    for each in added:
+        for note in () if as_json else each.notes:
+            output.note(f"note: {note}")
+    output.answer([asdict(each) for each in added], *map(_added_text, added), as_json=as_json)
+
+
+def rm_command(
+    context: Context,
+    names: Annotated[
+        list[str],
+        Argument(metavar="NAME", help="Entries to remove.", autocompletion=complete_entry),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Stage the removal of an entry. Files that `checkout` wrote stay on disk.
+
+    Examples:
+        tensorrepo rm datasets/photos
+        tensorrepo rm old-model
+    """
+    session = session_of(context)
+    with session.here.locked():
+        removed = remove(session, names)
+    output.answer(removed, *(f"removes {path}" for path in removed), as_json=as_json)
+
+
+def mv_command(
+    context: Context,
+    old: Annotated[str, Argument(help="The entry.", autocompletion=complete_entry)],
+    new: Annotated[str, Argument(help="Its new name.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Stage another name for an entry. No bytes move.
+
+    Examples:
+        tensorrepo mv photos pictures
+        tensorrepo mv models/best models/champion
+    """
+    session = session_of(context)
+    with session.here.locked():
+        source, target = move(session, old, new)
+    value = {"from": source, "to": target}
+    output.answer(value, f"renames {source} to {target}", as_json=as_json)
+
+
+def restore_command(
+    context: Context,
+    name: Annotated[
+        str | None,
+        Argument(
+            help="An entry, or REF:ENTRY; with --staged none means all.",
+            autocompletion=complete_place,
+        ),
+    ] = None,
+    staged: Annotated[bool, Option("--staged", help="Unstage it.")] = False,
+    source: Annotated[
+        str | None,
+        Option(
+            "--source",
+            metavar="REF",
+            help="Stage it as it was at REF.",
+            autocompletion=complete_ref,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Unstage changes, or stage an entry as it was at another commit.
+
+    Examples:
+        tensorrepo restore --staged
+        tensorrepo restore --staged photos
+        tensorrepo restore photos --source HEAD~2
+        tensorrepo restore v1:models/classifier
+    """
+    session = session_of(context)
+    if (staged and source is not None) or not (staged or name):
+        raise InvalidInputError("give either --staged (unstage), or NAME --source REF")
+    with session.here.locked():
+        if staged:
+            gone = unstage(session, name)
+            output.answer(gone, *(f"unstaged {path}" for path in gone), as_json=as_json)
+        else:
+            assert name is not None, "checked above"
+            path, ref, changed = restore(session, name, source)
+            value = {"path": path, "source": ref, "changed": changed}
+            line = f"staged {path} as of {ref}" if changed else f"{path} is as of {ref} already"
+            output.answer(value, line, as_json=as_json)
+
+
+def _request(
+    session: WorkspaceSession,
+    source: Path,
+    names: dict[str, str | None],
+    modes: list[AddMode],
+    format_name: str | None,
+    options: dict[str, object],
+) -> AddRequest:
+    targets = [(space, name) for space, name in names.items() if name is not None]
+    if len(targets) > 1 or len(modes) > 1:
+        raise InvalidInputError(
+            "give one of --dataset, --model, --file, and one of --append, --upsert, --sync, "
+            "--replace"
+        )
+    if not targets:
+        if modes and modes[0] is not AddMode.SYNC:
+            raise InvalidInputError(f"say what {source} is: --dataset, --model or --file NAME")
+        return tracked_request(session, source)
+    space, name = targets[0]
+    mode = modes[0] if modes else AddMode.NEW
+    return AddRequest(source, space, name.removeprefix(f"{space}/"), mode, format_name, options)
+
+
+def _how_to_go_on(session: WorkspaceSession, request: AddRequest) -> str:
+    """What to tell somebody who interrupted an `add`."""
+    stored = session.here.unfinished().get(request.path)
+    if stored is None:
+        return "Repeat the command to begin anew; `tensorrepo status` shows what is staged"
+    return f"Repeat the command to go on behind the {stored.rows:,} rows that are stored"
+
+
+def _added_text(added: Added) -> str:
+    if not added.changed:
+        return f"{added.path} is unchanged"
+    rows = f"{added.rows:,} rows, " if added.rows else ""
+    return f"staged {added.path} ({rows}{output.bytes_text(added.bytes)} read)"
+
+
+def adopt_command(
+    context: Context,
+    paths: Annotated[
+        list[str], Argument(metavar="PATH_OR_URL...", help="Files, or folders of them.")
+    ],
+    dataset: Annotated[
+        str, Option(metavar="NAME", help="The dataset.", autocompletion=complete_entry)
+    ],
+    append: Annotated[bool, Option("--append", help="Put the rows behind NAME's.")] = False,
+    replace: Annotated[bool, Option("--replace", help="Start NAME anew.")] = False,
+    format_name: Annotated[
+        str | None,
+        Option("--format", help="parquet, tar, npy or safetensors; else told by content."),
+    ] = None,
+    columns: Annotated[str | None, Option(metavar="A,B", help="Only these, in this order.")] = None,
+    hashed: Annotated[
+        bool | None,
+        Option(
+            "--hash/--no-hash",
+            help="Read the files once, so that copies of them are known; else only those here.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stage a dataset whose rows stay in the files that they are in.
+
+    Nothing is copied: Parquet files, WebDataset's tar archives, npy and safetensors files are
+    described, and read where they lie. Whoever reads the dataset needs them, and must allow it:
+    --allow-outside, or `tensorrepo config outside.allow`.
+
+    Examples:
+        tensorrepo adopt /data/train.parquet --dataset train
+        tensorrepo adopt shards/ --dataset photos --no-hash
+        tensorrepo adopt s3://bucket/000.tar s3://bucket/001.tar --dataset photos --append
+    """
+    session = session_of(context)
+    if append and replace:
+        raise InvalidInputError("give one of --append and --replace")
+    mode = AddMode.APPEND if append else AddMode.REPLACE if replace else AddMode.NEW
+    names = parse_names(columns) if columns is not None else None
+    request = AdoptionRequest(tuple(paths), format_name, names, hashed)
+    name = dataset.removeprefix("datasets/")
+    with session.here.locked(), output.progress(f"adopting {name}", None) as advance:
+        added = adopt_and_stage(session, name, mode, request, advance)
+    size = output.bytes_text(added.bytes)
+    text = f"staged {added.path} ({added.rows:,} rows, {size} stay where they are)"
+    output.answer(asdict(added), text, as_json=as_json)

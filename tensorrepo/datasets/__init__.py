@@ -1,0 +1,1 @@
+"""Dataset handles of the SDK: reading, streaming, changing."""

@@ -1,0 +1,240 @@
+"""Blame of rows: which commits added a row, and set its values.
+
+The row's history is looked for in the commits that changed its dataset under its present path;
+where the dataset had another name, the commit that renamed it is the first one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.describe import value_json, value_text
+from tensorrepo.formats.dataset.blame import DatasetVersion, blame_row
+from tensorrepo.formats.dataset.metadata.row_ids import format_row_id, row_ids
+from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
+from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.history.commits import read_commit
+from tensorrepo.repo.history.trees import lookup
+from tensorrepo.repo.objects.envelope import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from tensorrepo.formats.dataset.external.outside import Outside
+    from tensorrepo.repo.history.commits import Commit
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.objects.envelope import ObjectSource
+
+OPEN_VERSIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CellOrigin:
+    """A commit that is blamed for something."""
+
+    digest: Digest
+    commit: Commit = field(repr=False)
+
+    @property
+    def time(self) -> str:
+        """When it was made, ISO 8601, UTC."""
+        return datetime.fromtimestamp(self.commit.time_ns / 1e9, UTC).isoformat()
+
+    @property
+    def subject(self) -> str:
+        """The first line of its message."""
+        return self.commit.message.partition("\n")[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "commit": self.digest,
+            "author": self.commit.author,
+            "time": self.time,
+            "message": self.commit.message,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One value, and the commit that brought it."""
+
+    column: str
+    value: Any
+    origin: CellOrigin
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Where a row of a dataset came from.
+
+    Attributes:
+        path: of the dataset.
+        row: its number, None when it was deleted.
+        row_id: its lasting id.
+        added: the commit that added it, or brought it back.
+        deleted: the commit that deleted it; `cells` are those it had before.
+        cells: its values, in the order of the columns.
+    """
+
+    path: str
+    row: int | None
+    row_id: str
+    added: CellOrigin
+    deleted: CellOrigin | None
+    cells: tuple[Cell, ...]
+
+    def __getitem__(self, column: str) -> Cell:
+        for cell in self.cells:
+            if cell.column == column:
+                return cell
+        raise NotFoundError(
+            f"no column {column!r}; there are {', '.join(cell.column for cell in self.cells)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "path": self.path,
+            "row": self.row,
+            "row_id": self.row_id,
+            "added": self.added.to_json(),
+            "deleted": None if self.deleted is None else self.deleted.to_json(),
+            "cells": [
+                {
+                    "column": cell.column,
+                    "value": value_json(cell.value),
+                    **cell.origin.to_json(),
+                }
+                for cell in self.cells
+            ],
+        }
+
+    def rows(self) -> list[tuple[str, str, str, str, str, str]]:
+        """For people, a line for each cell: column, value, commit, author, date, message."""
+        return [(cell.column, value_text(cell.value), *_told(cell.origin)) for cell in self.cells]
+
+
+def _told(origin: CellOrigin) -> tuple[str, str, str, str]:
+    author = origin.commit.author.partition(" <")[0]
+    return f"{origin.digest:.12}", author, origin.time[:10], origin.subject
+
+
+def blame(
+    objects: ObjectSource,
+    path: str,
+    tip: Digest,
+    *,
+    row: int | None = None,
+    row_id: str | None = None,
+    key: Mapping[str, Any] | None = None,
+    columns: Iterable[str] | None = None,
+    outside: Outside | None = None,
+) -> Blame:
+    """Where a row of a dataset came from, and each of its values.
+
+    Args:
+        objects: where commits and datasets are.
+        path: of the dataset.
+        tip: the commit to look back from.
+        row: its number; or
+        row_id: its lasting id, which may be that of a deleted row; or
+        key: columns, and the values by which they name this one row.
+        columns: only these.
+        outside: who reads files in place.
+
+    Raises:
+        InvalidInputError: not exactly one of `row`, `row_id` and `key`.
+        NotFoundError: no such row.
+    """
+    history = _EntryHistory(objects, path, outside)
+    wanted = _row_id(history.dataset(tip), row, row_id, key)
+    shown = None if columns is None else set(columns)
+    found = blame_row(history, tip, wanted)
+    dataset = history.dataset(found.last)
+    number = int(_number(dataset, wanted))
+    values = dataset[number]
+    cells = tuple(
+        Cell(column.name, values[column.name], history.origin(found.columns[column.id]))
+        for column in dataset.schema.columns
+        if (column.derived is None if shown is None else column.name in shown)
+    )
+    return Blame(
+        path,
+        number if found.deleted is None else None,
+        format_row_id(wanted[0]),
+        history.origin(found.added),
+        None if found.deleted is None else history.origin(found.deleted),
+        cells,
+    )
+
+
+def _row_id(
+    dataset: StoredDataset, row: int | None, row_id: str | None, key: Mapping[str, Any] | None
+) -> NDArray[Any]:
+    """The id that is meant: ROW_ID ``(1,)``."""
+    if sum(each is not None for each in (row, row_id, key)) != 1:
+        raise InvalidInputError("blame takes a row number, a row id or a key: exactly one of them")
+    if row_id is not None:
+        return row_ids([row_id])
+    if key is not None:
+        chosen = choose_rows(dataset, {name: [value] for name, value in key.items()})
+        if len(chosen.rows) != 1:
+            raise InvalidInputError(
+                f"{len(chosen.rows)} rows have that key: name one of them by number or id"
+            )
+        return row_id_table(dataset).of(chosen.rows)
+    return row_id_table(dataset).of(choose_rows(dataset, [row]).rows)
+
+
+def _number(dataset: StoredDataset, row_id: NDArray[Any]) -> int:
+    rows = row_id_table(dataset).find(row_id)
+    live = live_rows(dataset)
+    return int(rows[0] if live is None else live.live(rows)[0])
+
+
+class _EntryHistory:
+    """One path at every commit. Few versions are held open at a time."""
+
+    def __init__(self, objects: ObjectSource, path: str, outside: Outside | None) -> None:
+        self._objects = objects
+        self._path = path
+        self._outside = outside
+        self._digests: dict[Digest, Digest | None] = {}
+        self._open: OrderedDict[Digest, StoredDataset] = OrderedDict()
+
+    def step(self, commit: Digest) -> DatasetVersion:
+        found = read_commit(self._objects, commit)
+        digest = self._digest(commit, found)
+        dataset = None if digest is None else self._opened(digest)
+        return DatasetVersion(commit, found.generation, dataset, found.parents)
+
+    def origin(self, commit: Digest) -> CellOrigin:
+        return CellOrigin(commit, read_commit(self._objects, commit))
+
+    def dataset(self, commit: Digest) -> StoredDataset:
+        found = self.step(commit).dataset
+        if found is None:
+            raise NotFoundError(f"no dataset {self._path} in commit {commit:.12}")
+        return found
+
+    def _digest(self, commit: Digest, found: Commit) -> Digest | None:
+        if commit not in self._digests:
+            entry = lookup(self._objects, found.tree, self._path)
+            is_dataset = entry is not None and entry.kind is Kind.DATASET
+            self._digests[commit] = entry.digest if entry is not None and is_dataset else None
+        return self._digests[commit]
+
+    def _opened(self, digest: Digest) -> StoredDataset:
+        if digest not in self._open:
+            self._open[digest] = open_dataset(self._objects, digest, self._outside)
+        self._open.move_to_end(digest)
+        if len(self._open) > OPEN_VERSIONS:
+            self._open.popitem(last=False)
+        return self._open[digest]

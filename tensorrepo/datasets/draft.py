@@ -1,0 +1,390 @@
+"""Dataset draft: the verbs that change rows and columns of a dataset in a transaction.
+
+Every verb stores what changes at once, in bounded memory, and stages the new version; nothing is
+seen by others before the transaction commits.
+
+`append` takes one batch, many batches or single rows. A batch maps columns to many values, a row
+maps columns to one value each. Which of them a mapping is, the types of the columns tell: the value
+of a scalar column is a number in a row, and a list or array of numbers in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from tensorrepo import connect
+from tensorrepo.datasets.sql_edit import expression_updates, expression_values, row_selection
+from tensorrepo.formats.common.arguments import encodable, flag
+from tensorrepo.formats.common.buffer_codecs import parse_codec
+from tensorrepo.formats.dataset import evolve
+from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema.lenient import Misfits
+from tensorrepo.formats.dataset.schema.schema import Column, as_type
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.update import delete_rows, update_rows
+from tensorrepo.formats.dataset.upsert import upsert
+from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.exchange import registry
+from tensorrepo.formats.exchange.base import BATCH_BYTES, OpenedSource
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.verbs.provenance import edges_from, origin_of_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Self
+
+    from tensorrepo.formats.dataset.evolve import NewValues
+    from tensorrepo.formats.dataset.external.outside import Outside
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.schema.lenient import OnMisfit
+    from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
+    from tensorrepo.formats.dataset.schema.types import TypeLike
+    from tensorrepo.formats.dataset.selecting.select_rows import Where
+    from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
+    from tensorrepo.repo.objects.envelope import Link
+
+
+_ROW_BYTES = 64  # what a row costs beside its values
+
+
+def batches_of(schema: Schema, given: object) -> Iterable[InputBatch]:
+    """What a user appends, as batches of bounded bytes.
+
+    Args:
+        schema: of the dataset.
+        given: a mapping of columns, a list of row mappings, Arrow, a `OpenedSource`, a dataset of
+            torch or of Hugging Face, or an iterable of batches or of row mappings.
+
+    Raises:
+        InvalidInputError: none of these.
+    """
+    if isinstance(given, OpenedSource):
+        return given.batches
+    if registry.reads_object(given):
+        return registry.read_object(given, schema=schema).batches
+    if isinstance(given, Mapping):
+        return (
+            [{name: [value] for name, value in given.items()}] if is_row(schema, given) else [given]
+        )
+    if hasattr(given, "schema"):  # an Arrow table or batch
+        return [cast("InputBatch", given)]
+    if not hasattr(given, "__iter__") or isinstance(given, (str, bytes)):
+        raise _refused(given)
+    return _from_iterable(schema, cast("Iterable[Any]", given))
+
+
+def is_row(schema: Schema, given: Mapping[str, Any]) -> bool:
+    """Whether a mapping is one row, and not a batch of columns."""
+    for column in schema.columns:
+        value = given.get(column.name)
+        if value is not None and (told := _is_one(column, value)) is not None:
+            return told
+    return False
+
+
+def _is_one(column: Column, value: Any) -> bool | None:
+    """Whether `value` is one value of the column; None where it cannot be told."""
+    storage = column.storage
+    if storage.layout is ColumnLayout.BINARY:
+        return isinstance(value, (str, bytes, bytearray, memoryview, np.ndarray, Mapping))
+    if storage.layout is ColumnLayout.FIXED:
+        return bool(np.ndim(value) == len(storage.shape))
+    shapes = {np.ndim(item) for item in value} if isinstance(value, (list, tuple)) else set()
+    return isinstance(value, np.ndarray) if not shapes else shapes != {len(storage.shape)}
+
+
+def _from_iterable(schema: Schema, given: Iterable[Any]) -> Iterator[InputBatch]:
+    items = iter(given)
+    first = next(items, None)
+    if first is None:
+        return
+    everything = chain([first], items)
+    if isinstance(first, Mapping) and is_row(schema, first):
+        yield from _grouped(everything)
+        return
+    for item in everything:
+        if not isinstance(item, (Mapping, list, tuple)) and not hasattr(item, "schema"):
+            raise _refused(item)
+        yield item
+
+
+def _refused(given: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"cannot append {type(given).__name__}: expected a mapping of columns, an iterable of "
+        "rows, Arrow, or what tensorrepo.read opened"
+    )
+
+
+def _grouped(rows: Iterable[Mapping[str, Any]]) -> Iterator[InputBatch]:
+    """Rows in lists of about `BATCH_BYTES`."""
+    group: list[Mapping[str, Any]] = []
+    size = 0
+    for row in rows:
+        group.append(row)
+        size += _ROW_BYTES + sum(map(_bytes_of, row.values())) if isinstance(row, Mapping) else 0
+        if size >= BATCH_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, (str, bytes, bytearray)):
+        return len(value)
+    return int(getattr(value, "nbytes", 8 * len(value) if hasattr(value, "__len__") else 8))
+
+
+@dataclass(slots=True, repr=False)
+class DatasetDraft:
+    """A dataset in a transaction. Verbs can be chained: ``draft.delete(...).append(...)``.
+
+    `where` says which rows are meant: an SQL condition (``"label == 'cat' and note is null"``) or
+    an expression (``tr.col("label") == 3``); row numbers as in ``ds[...]``; row ids; or key columns
+    with their values (``{"name": ["a.png", "b.png"]}``). `misfits` reports what the last `append`
+    passed over.
+    """
+
+    core: CoreTransaction
+    path: str
+    outside: Outside
+    misfits: Misfits = field(default_factory=Misfits)
+
+    @property
+    def stored(self) -> StoredDataset:
+        """The dataset as it is now, to read from."""
+        entry = self.core.entry(self.path)
+        assert entry is not None, "a draft is made of an entry"
+        return open_dataset(self.core.objects, entry.digest, self.outside)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns as they are now."""
+        return self.stored.schema.without_ids()
+
+    @property
+    def rows(self) -> int:
+        return len(self.stored)
+
+    def append(
+        self,
+        rows: OpenedSource | InputBatch | Iterable[InputBatch],
+        *,
+        on_error: OnMisfit = "raise",
+        codec: str = "none",
+        page_bytes: int | str | None = None,
+        derived_from: Any = (),
+        how: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Add rows behind those that are there. They are stored at once, in bounded memory.
+
+        Args:
+            rows: a dict of columns, an iterable of row dicts or of batches, an Arrow table or
+                batch, a dataset of torch or of Hugging Face, or what `tensorrepo.read` opened.
+                Pass many small batches as one iterable: each call makes a fragment of its own.
+            on_error: of rows that do not fit: "raise", "skip" the row, or set the value "null";
+                `misfits` then tells of them.
+            codec: "none", "zstd", "shuffle", "bitpack", or "auto", which tries a sample of every
+                page; kept where it saves a quarter.
+            page_bytes: of a full page, such as "64KiB": the least that is read at once. None: 1
+                MiB, or 256 KiB where rows are under 4 KiB.
+            derived_from: a dataset, a model, a stream, or several: what the rows were made of. What
+                `tensorrepo.read` opened is noted by itself.
+            how: JSON that says how, such as ``{"function": "crop"}``.
+
+        Raises:
+            InvalidInputError: a row does not fit; names row, column, expected and found. Rows of
+                earlier calls stay.
+        """
+        self.misfits = Misfits(on_error)
+        stored = self.stored
+        schema = stored.schema.without_ids()
+        link = write_dataset(
+            self.core.objects,
+            schema,
+            batches_of(schema, rows),
+            base=stored,
+            edges=[*origin_of_rows(rows), *edges_from(derived_from, how)],
+            misfits=self.misfits,
+            codec=parse_codec(codec),
+            page_bytes=None if page_bytes is None else connect.parse_size(page_bytes),
+        )
+        return self._stage(link)
+
+    def delete(self, where: Where) -> Self:
+        """Delete rows; those that are gone already are passed over. `compact` frees their bytes.
+
+        Example:
+            ``tx.dataset("photos").delete("consent == false")``
+        """
+        stored = self.stored
+        return self._stage(delete_rows(self.core.objects, stored, row_selection(stored, where)))
+
+    def update(
+        self, where: Where, values: Mapping[str, Any], *, columns: Iterable[str] | None = None
+    ) -> Self:
+        """Give rows other values; only what differs is written.
+
+        Args:
+            where: which rows.
+            values: by column: one value for all rows (None is null), a value for each row in the
+                order of `where`, or a function of a `pyarrow.RecordBatch` of some of them.
+            columns: what functions are given; None: all.
+
+        Raises:
+            InvalidInputError: a value does not fit; nothing changed.
+            NotFoundError: a row id, number or key that is not there.
+
+        Example:
+            ``tx.dataset("photos").update({"name": ["a.png", "b.png"]}, {"label": ["cat", "dog"]})``
+        """
+        stored = self.stored
+        rows = row_selection(stored, where)
+        return self._stage(update_rows(self.core.objects, stored, rows, values, columns=columns))
+
+    def update_sql(self, values: Mapping[str, str], where: Where | None = None) -> Self:
+        """Give rows what SQL expressions over their columns say.
+
+        Args:
+            values: an expression for each column that is set. They see the values before.
+            where: which rows; None: all.
+
+        Raises:
+            InvalidInputError: an expression that is wrong, or gives what does not fit.
+
+        Example:
+            ``tx.dataset("fashion").update_sql({"label": "label + 1"}, "label >= 3")``
+        """
+        stored = self.stored
+        rows, columns = expression_updates(stored, values, where)
+        return self._stage(update_rows(self.core.objects, stored, rows, columns))
+
+    def upsert(
+        self, rows: OpenedSource | InputBatch | Iterable[InputBatch], key: str | Sequence[str]
+    ) -> Self:
+        """Update the rows whose key is there, and append the others.
+
+        Args:
+            rows: as for `append`. Columns that they lack stay as they are, and take their default,
+                or null, in new rows.
+            key: the column, or columns, that tell one row from every other.
+
+        Raises:
+            InvalidInputError: a row that does not fit, or a key that is null or given twice.
+        """
+        batches = batches_of(self.schema, rows)
+        return self._stage(upsert(self.core.objects, self.stored, key, batches))
+
+    def add_column(
+        self,
+        name: str,
+        type: TypeLike | None = None,  # noqa: A002 - what users call it
+        values: NewValues | None = None,
+        *,
+        sql: str | None = None,
+        default: Any = None,
+        nullable: bool | None = None,
+        columns: Iterable[str] | None = None,
+    ) -> Self:
+        """Put a column behind those there are.
+
+        Args:
+            name: of the column.
+            type: such as ``"float32"`` or ``Embedding("float32", 768)``; with `sql` it
+                may be left out: large tensors then have the shape of the first rows.
+            values: one for each row: an array, an iterable of arrays, or a function that is given
+                some of the rows as a `pyarrow.RecordBatch`. None: all rows have the default, or
+                null, and no row is written.
+            sql: an expression over the columns that gives the values, such as ``"label * 2"``.
+            default: what rows have that are given no value, these and later ones.
+            nullable: None: only when there are neither values nor a default.
+            columns: what a function is given; None: all.
+
+        Raises:
+            InvalidInputError: a value does not fit, or there are more or fewer than rows.
+            ConflictError: there is a column of that name.
+
+        Example:
+            ``draft.add_column("embedding", Embedding("float32", 768), embed, columns=["image"])``
+        """
+        if nullable is not None:
+            flag("nullable", nullable)
+        if isinstance(type, str):
+            encodable("type", type)
+        if sql is not None:
+            given = None if type is None else as_type(type)
+            type, values = expression_values(self.stored, sql, given)  # noqa: A001
+        if type is None:
+            raise InvalidInputError(f"column {name!r} needs a type, or sql to take it from")
+        if nullable is None:
+            nullable = sql is not None or (values is None and default is None)
+        column = Column(name, as_type(type), nullable, default=default)
+        return self._stage(
+            evolve.add_column(self.core.objects, self.stored, column, values, columns=columns)
+        )
+
+    def drop_column(self, name: str) -> Self:
+        """Leave a column out. Versions that have it keep it."""
+        return self._stage(evolve.drop_column(self.core.objects, self.stored, name))
+
+    def rename_column(self, name: str, new_name: str) -> Self:
+        """Call a column something else; no row is written."""
+        return self._stage(evolve.rename_column(self.core.objects, self.stored, name, new_name))
+
+    def widen_column(
+        self,
+        name: str,
+        type: TypeLike | None = None,  # noqa: A002 - what users call it
+        *,
+        nullable: bool | None = None,
+    ) -> Self:
+        """Let a column hold more: a wider dtype, open dimensions, more classes, nulls.
+
+        No row is written: values are converted when they are read.
+
+        Raises:
+            InvalidInputError: the new type does not hold every value of the old one.
+        """
+        return self._stage(
+            evolve.widen_column(self.core.objects, self.stored, name, type, nullable=nullable)
+        )
+
+    def set_properties(self, **properties: Any) -> Self:
+        """Set notes of the dataset, JSON values by name; None takes one away."""
+        return self._stage(evolve.set_properties(self.core.objects, self.stored, properties))
+
+    def compact(
+        self, target_bytes: int | str = "64MiB", *, budget_bytes: int | str = "256MiB"
+    ) -> Self:
+        """Write worn fragments anew: small ones, and those with deleted or patched rows.
+
+        Args:
+            target_bytes: of a fragment.
+            budget_bytes: bound of the memory used.
+        """
+        return self._stage(
+            compact_dataset(
+                self.core.objects,
+                self.stored,
+                target_bytes=connect.parse_size(target_bytes),
+                budget_bytes=connect.parse_size(budget_bytes),
+            )
+        )
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        return f"<dataset {self.path} in a transaction: {self.rows:,} rows>"
+
+    def _stage(self, link: Link) -> Self:
+        self.core.stage(self.path, Entry(Kind.DATASET, link.digest))
+        return self

@@ -1,0 +1,177 @@
+"""SQL over one dataset: conditions that choose its rows, expressions that give them values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tensorrepo.catalog.sql import SELF
+from tensorrepo.checks import mapping, text
+from tensorrepo.formats.dataset.schema.arrow_types import infer_type
+from tensorrepo.formats.dataset.schema.types import Scalar, Tensor
+from tensorrepo.formats.dataset.selecting.select_rows import (
+    RowBitmap,
+    Where,
+    find_rows,
+    is_condition,
+)
+from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
+from tensorrepo.query.sql.columns import is_nested, row_shape
+from tensorrepo.query.sql.duck import DuckSession
+from tensorrepo.query.sql.names import quoted
+from tensorrepo.query.sql.pushdown import NUMBER, DatasetTable
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.schema.types import ColumnType
+    from tensorrepo.query.sql.pushdown import Scanned, ScannedTable
+    from tensorrepo.query.sql.results import Result
+
+
+@dataclass(frozen=True, slots=True)
+class _Self:
+    """The one table that an expression sees."""
+
+    dataset: StoredDataset
+
+    def find(self, path: tuple[str, ...], scanned: Scanned) -> ScannedTable | None:
+        return DatasetTable(self.dataset, scanned) if path == (SELF,) else None
+
+    def begin(self) -> None:
+        """Its one table does not change."""
+
+    def known(self) -> Iterable[str]:
+        return (SELF,)
+
+
+def expression_values(
+    dataset: StoredDataset, sql: str, given: ColumnType | None = None
+) -> tuple[ColumnType, Iterator[pa.Array]]:
+    """What an expression gives for every row: the type of it, and the values in order.
+
+    The type is the `given` one, else that of SQL. Large tensors are lists in lists to SQL, which
+    does not say their shapes: the first rows do, and one of another shape is refused later.
+
+    Raises:
+        InvalidInputError: what DuckDB says about it.
+        UnsupportedError: no column holds such values.
+    """
+    found = _one(dataset, f"SELECT (\n{text('sql', sql)}\n) AS value FROM {SELF}")  # noqa: S608
+    values = (_floats(batch.column(0)) for batch in found.batches())
+    kind = _kept(found.schema.field(0).type)
+    if given is not None:
+        return given, values
+    if not is_nested(kind):
+        return infer_type(kind, sql), values
+    first = list(_until_one_is_told(values))
+    rows = pa.chunked_array(first, kind).combine_chunks() if first else pa.array([], kind)
+    inferred = Tensor(_element(kind, sql), row_shape(rows))
+    return inferred, _as_inferred(chain(first, values), inferred)
+
+
+def _until_one_is_told(values: Iterator[pa.Array]) -> Iterator[pa.Array]:
+    """Rows up to and with the first that are not all null."""
+    for some in values:
+        yield some
+        if some.null_count < len(some):
+            return
+
+
+def _element(kind: pa.DataType, sql: str) -> str:
+    while pa.types.is_nested(kind) and kind.num_fields == 1:
+        kind = kind.field(0).type
+    found = infer_type(_kept(kind), sql)
+    if not isinstance(found, Scalar):
+        raise UnsupportedError(
+            f"the expression {sql!r:.200} gives lists in lists of {kind}, which no column holds: "
+            "those of numbers are tensors"
+        )
+    return found.dtype
+
+
+def _as_inferred(values: Iterable[pa.Array], inferred: Tensor) -> Iterator[pa.Array]:
+    """The values, while their shape is the one that was inferred."""
+    for some in values:
+        shape = inferred.shape if some.null_count == len(some) else row_shape(some)
+        if any(one not in (None, other) for one, other in zip(inferred.shape, shape, strict=True)):
+            raise InvalidInputError(
+                f"the first rows have the shape {_shown(inferred.shape)}, and others "
+                f"{_shown(shape)}: give the column a type, with None for what differs, such as "
+                f"Tensor({inferred.dtype!r}, {(None, *inferred.shape[1:])})"
+            )
+        yield some
+
+
+def _shown(shape: tuple[int | None, ...]) -> str:
+    return f"({', '.join('any' if each is None else str(each) for each in shape)})"
+
+
+def row_selection(dataset: StoredDataset, where: Where) -> Where:
+    """`where`, with SQL that no expression says answered by DuckDB: as a bitmap.
+
+    Raises:
+        InvalidInputError: SQL that is wrong.
+    """
+    if not is_condition(where):
+        return where
+    condition = read_condition(str(where), dataset.schema)
+    if condition.expression is not None:
+        return where
+    rows = _one(dataset, _numbered(dataset, "", condition.sql))
+    numbers = (batch.column(0).to_numpy() for batch in rows.batches())
+    return RowBitmap.of(dataset.rows, numbers, str(where))
+
+
+def expression_updates(
+    dataset: StoredDataset, values: Mapping[str, str], where: Where | None
+) -> tuple[np.ndarray[Any, Any], dict[str, pa.ChunkedArray]]:
+    """Numbers of the rows that `where` names, ascending, and what expressions give for each."""
+    columns = "".join(
+        f", (\n{text('an expression', sql)}\n) AS {quoted(text('the name of a column', name))}"
+        for name, sql in mapping("values", values, "expressions").items()
+    )
+    is_text = where is None or is_condition(where)
+    condition = None
+    if is_text and where is not None:
+        condition = read_condition(str(where), dataset.schema).sql
+    answer = _one(dataset, _numbered(dataset, columns, condition)).arrow()
+    if not is_text:
+        named = np.isin(answer.column(0).to_numpy(), find_rows(dataset, where))
+        answer = answer.filter(pa.array(named))
+    return answer.column(0).to_numpy(), dict(
+        zip(values, map(_floats, answer.columns[1:]), strict=True)
+    )
+
+
+def _numbered(dataset: StoredDataset, columns: str, condition: str | None) -> str:
+    """A query for row numbers, and columns, of the rows for which a condition holds."""
+    if NUMBER in {name.lower() for name in dataset.schema.names}:
+        raise UnsupportedError(
+            f"this condition is answered by SQL over {NUMBER!r}, which a column of the dataset is "
+            "called: rename the column"
+        )
+    ends = "" if condition is None else f" WHERE (\n{condition}\n)"
+    return f"SELECT {NUMBER}{columns} FROM {SELF}{ends}"  # noqa: S608
+
+
+def _kept(arrow_type: pa.DataType) -> pa.DataType:
+    """Numbers such as 1.5 are decimals to SQL, and floats to us."""
+    return pa.float64() if pa.types.is_decimal(arrow_type) else arrow_type
+
+
+def _floats(values: Any) -> Any:
+    kept = _kept(values.type)
+    return values if kept == values.type else values.cast(kept)
+
+
+def _one(dataset: StoredDataset, query: str) -> Result:
+    """The rows of one statement: an expression must not end it and begin another."""
+    session = DuckSession(_Self(dataset))
+    return session.query(query, single=True)

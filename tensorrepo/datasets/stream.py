@@ -1,0 +1,596 @@
+"""Stream and mix handles of the SDK, and their adapter for torch's `DataLoader`.
+
+The loader takes batches from its workers in turns. So worker w of n makes the whole steps w, w + n
+and so on: the order is that of the stream, whatever n is. Each worker reads and opens the pages of
+its own steps, which are most pages of a shuffled window; the cache keeps the network at once.
+
+torch is imported when an adapter is made, and not before.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+
+from tensorrepo.formats.common import arguments
+from tensorrepo.formats.dataset.streaming import checks
+from tensorrepo.formats.dataset.streaming.mix.feed import mix
+from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.runs.run_context import note_streamed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.formats.dataset.streaming.mix.blend import Batching
+    from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
+    from tensorrepo.repo.ids import Digest
+
+
+# What all workers of a loader and its process share: `_CLAIM_WORKERS` of the loop `_CLAIM` use the
+# place that was loaded.
+_EPOCH, _CLAIM, _WORKERS, _LOADS, _CLAIM_WORKERS = range(5)
+_OF_A_WORKER = ("turns", "batch_size")  # in the state of a worker only
+
+
+class Loading:
+    """What a stream, the loaders that read it, and their workers know together.
+
+    Attributes:
+        shared: int64 tensor in shared memory; None until there is something for a loader.
+        turns: how many workers shared the steps where the stream is to go on; 0: any number.
+        loads: how many states this process knows to have been loaded.
+        evaluates: what is read is for measuring models, not for training them.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is shared yet."""
+        self.shared: Any = None
+        self.turns = self.loads = 0
+        self.evaluates = False
+
+    def begin(self, epoch: int) -> None:
+        """Share what the workers of loaders have to know.
+
+        Raises:
+            UnsupportedError: torch is not installed.
+        """
+        if self.shared is None:
+            torch = _torch()
+            self.shared = torch.zeros(5, dtype=torch.int64).share_memory_()
+            self.shared[_EPOCH] = epoch
+
+    def notice(self, stored: StoredStream) -> None:
+        """Outside of workers: the place that was loaded is used up once some began there."""
+        if stored.start and self.shared is not None and self.shared[_CLAIM] and _worker() is None:
+            stored.rewind()
+            self.turns = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let workers begin `epoch` with their next loop."""
+        if self.shared is not None:
+            self.shared[_EPOCH] = epoch
+
+    def load(self, epoch: int, turns: int = 0) -> None:
+        """A state of `epoch` was loaded, for one loop."""
+        self.turns = turns
+        if self.shared is None:
+            return
+        self.shared[_EPOCH] = epoch
+        self.shared[_CLAIM] = 0
+        if _worker() is None:
+            self.shared[_WORKERS] = 0
+            self.shared[_LOADS] += 1
+            self.loads = int(self.shared[_LOADS])
+
+    def missed(self) -> bool:
+        """In a worker: whether a state was loaded since it began, which it has not got."""
+        return bool(self.loads != self.shared[_LOADS])
+
+    def read_here(self) -> None:
+        """Outside of workers: whoever reads next knows what was used."""
+        if self.shared is not None and _worker() is None:
+            self.shared[_WORKERS] = 0
+
+    def check_place(self) -> None:
+        """See that it is known in this process what was used.
+
+        Raises:
+            InvalidInputError: workers read.
+        """
+        if self.shared is not None and self.shared[_WORKERS]:
+            raise InvalidInputError(
+                "the workers of a DataLoader read this stream ahead, so it does not know what was "
+                "used: state_dict(position=batch.position) of the last batch"
+            )
+
+
+def torch_stream(stream: Stream) -> TorchStream:
+    """An `IterableDataset` of torch over the batches of a stream.
+
+    Raises:
+        UnsupportedError: torch is not installed.
+    """
+    stream.loading.begin(stream.epoch)
+    return _class()(stream)
+
+
+class TorchStream:
+    """Batches of a stream for torch's `DataLoader`, which must be told ``batch_size=None``.
+
+    `set_epoch` and `load_state_dict` are those of the stream: it does not matter on which of both
+    they are called. An epoch counts for the next iteration, also of workers that persist. A state
+    has to be loaded before the loader starts its workers.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        """Made by `torch_stream`, which gives the steps of `stream`."""
+        self.stream = stream
+        self._next: int | None = None  # where the next step of this worker begins
+
+    def __len__(self) -> int:
+        """Steps that are left of this epoch, of all workers together."""
+        return len(self.stream)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin another pass over the data, in another order."""
+        self.stream.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        info, loading, stored = _worker(), self.stream.loading, self.stream.stored
+        stored.set_epoch(int(loading.shared[_EPOCH]))
+        if info is None:
+            loading.notice(stored)
+            loading.read_here()
+            _check_turns(loading.turns, 0)
+            return self._steps(0, 1)
+        if stored.options.workers == "process":
+            raise InvalidInputError(
+                "workers='process' was asked for, and a DataLoader with num_workers="
+                f"{info.num_workers}: use one of them"
+            )
+        if loading.missed():
+            # Of a worker that persists, torch hands over what its steps raise, not what this does.
+            return map(_missed, [None])
+        loading.shared[_WORKERS] = info.num_workers
+        if not self._claimed(_process_number() - info.id, info.num_workers):
+            stored.rewind()
+        if not loading.turns:
+            return self._steps(info.id, info.num_workers)
+        _check_turns(loading.turns, info.num_workers)
+        return self._steps(0, info.num_workers)  # its place is that of its own next step
+
+    def state_dict(self, position: int | None = None) -> dict[str, Any]:
+        """Where reading stands: one state for all ranks and any number of workers.
+
+        Args:
+            position: `batch.position` of the batch used last; needed where the loader has workers,
+                which read ahead. Inside of a worker (`StatefulDataLoader` asks there) None gives
+                the worker's own place, for a loader with as many workers.
+
+        Raises:
+            InvalidInputError: workers read, and no position was given.
+        """
+        if position is None and self._next is not None and _worker() is not None:
+            loading, options = self.stream.loading, self.stream.stored.options
+            own = {"turns": int(loading.shared[_WORKERS]), "batch_size": options.batch_size}
+            return self.stream.state_dict(self._next) | own
+        return self.stream.state_dict(position)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another stream of the same data stood.
+
+        Raises:
+            InvalidInputError: the state is of other data or another order, or of a worker that
+                made steps of another size.
+        """
+        if isinstance(state, dict) and state.get("turns"):
+            self._check_worker(state)
+            plain = {name: value for name, value in state.items() if name not in _OF_A_WORKER}
+            self.stream.load_state_dict(plain)
+            self.stream.loading.load(self.stream.epoch, int(state["turns"]))
+        else:
+            self.stream.load_state_dict(state)
+        self._next = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        loading = self.stream.loading
+        return _restored, (self.stream, loading.shared, loading.turns, loading.loads)
+
+    def __repr__(self) -> str:
+        return f"<torch dataset: {self.stream!r}>"
+
+    def _check_worker(self, state: dict[str, Any]) -> None:
+        """See that the steps of a worker's own place are those of this stream."""
+        found, own = state.get("batch_size"), self.stream.stored.options.batch_size
+        if found != own:
+            raise InvalidInputError(
+                f"this state was taken inside of a loader's worker, amid steps of {found} rows, "
+                f"and this stream has batch_size={own}: rows would be missing, and others come "
+                f"twice. Resume with batch_size={found}. For any batch size and number of workers, "
+                "save `stream.state_dict(position=batch.position)` of the last batch that was used."
+            )
+
+    def _claimed(self, loop: int, workers: int) -> bool:
+        """Whether the place that was loaded is for the workers of this `loop` over a loader.
+
+        New workers begin every loop as copies of one object, but a state is for one loop only.
+        Loops are told apart by the number of the process that is the first worker: `workers`
+        processes follow each other, up to a few that somebody else begins in between. Seeds say
+        nothing, since people set them anew before every loop.
+        """
+        shared = self.stream.loading.shared
+        if not shared[_CLAIM]:
+            shared[_CLAIM_WORKERS] = workers
+            shared[_CLAIM] = loop
+        return bool(loop - shared[_CLAIM] < shared[_CLAIM_WORKERS])
+
+    def _steps(self, turn: int, turns: int) -> Iterator[Any]:
+        stored = self.stream.stored
+        start, batch_size, rows = stored.start, stored.options.batch_size, stored.rows
+        self.stream.loading.turns = 0
+        self._next = min(start + turn * batch_size, rows)
+        return self._counted(iter(stored.in_turn(turn, turns)), turns * batch_size, rows)
+
+    def _counted(self, steps: Iterator[Any], stride: int, rows: int) -> Iterator[Any]:
+        for step in steps:
+            assert self._next is not None, "set before"
+            self._next = min(self._next + stride, rows)
+            yield step
+
+
+def _restored(stream: Stream, shared: Any, turns: int, loads: int) -> TorchStream:
+    loading = stream.loading
+    loading.shared, loading.turns, loading.loads = shared, turns, loads
+    return _class()(stream)
+
+
+def _missed(_first_step: object) -> NoReturn:
+    raise InvalidInputError(
+        "a state was loaded while the workers of this DataLoader persist, and they do not learn of "
+        "it: load it before the loader's first loop, or make another loader"
+    )
+
+
+def _check_turns(taken: int, workers: int) -> None:
+    """See that a place of one of `taken` workers is for a loader with as many."""
+    if taken not in (0, workers):
+        raise InvalidInputError(
+            f"this state was taken inside of a loader with {taken} workers, this one has "
+            f"{workers}. For any number of workers, save "
+            "`stream.state_dict(position=batch.position)` of the last batch that was used."
+        )
+
+
+def _worker() -> Any:
+    """What torch says of the worker that this is; None outside of workers."""
+    return _torch().utils.data.get_worker_info()
+
+
+def _process_number() -> int:
+    """How many processes the parent of this one had begun with it."""
+    number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001  its name says it
+    return number
+
+
+@lru_cache(maxsize=1)
+def _class() -> type[TorchStream]:
+    """`TorchStream` as the `IterableDataset` that a `DataLoader` looks for."""
+    return type("TorchStream", (TorchStream, _torch().utils.data.IterableDataset), {})
+
+
+def _torch() -> Any:
+    try:
+        import torch.utils.data
+    except ImportError as error:
+        raise UnsupportedError(
+            "a DataLoader needs torch, which is not installed: `pip install 'tensorrepo[torch]'`"
+        ) from error
+    return torch
+
+
+class StreamedDataset(Protocol):
+    """A dataset of a commit, as far as a stream of it is concerned."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def commit(self) -> Digest: ...
+    @property
+    def digest(self) -> Digest: ...
+    @property
+    def stored(self) -> StoredDataset: ...
+
+
+class Stream:
+    """Batches of one dataset, for training. See `StoredDataset.stream`.
+
+    A batch maps columns to arrays; `batch.position` counts the rows handed out with it, and
+    `batch.row_ids` says which rows they are.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamedDataset,
+        stored: StoredStream,
+        again: Callable[[], Stream],
+        of_equal: Callable[[StoredDataset], StoredStream] | None = None,
+    ) -> None:
+        """Made by `StoredDataset.stream`.
+
+        Args:
+            dataset: dataset that is read.
+            stored: the format's stream.
+            again: makes an equal stream, in any process.
+            of_equal: streams an equal dataset likewise, to profile it; None: there are several.
+        """
+        self.dataset, self.stored = dataset, stored
+        self._again, self._of_equal = again, of_equal
+        self.loading = Loading()
+
+    def torch(self) -> TorchStream:
+        """For torch's own `DataLoader`, which is to make no batches of them:
+        ``DataLoader(stream.torch(), batch_size=None, num_workers=4)``. Epochs and states that are
+        set here reach it.
+        """
+        self._note()
+        return torch_stream(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The steps that are left of this epoch. Leaving the loop early leaves nothing behind."""
+        self._note()
+        self.loading.notice(self.stored)
+        self.loading.read_here()
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        """Steps that are left of this epoch."""
+        self.loading.notice(self.stored)
+        return len(self.stored)
+
+    @property
+    def epoch(self) -> int:
+        """Which pass over the data is read next."""
+        return self.stored.epoch
+
+    @property
+    def rows(self) -> int:
+        """Rows of this epoch, or packed items: what `batch_size` and positions count."""
+        return self.stored.rows
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin another pass over the data, in another order: with the next iteration, here or in
+        a loader that `torch` was given to, also of workers that persist.
+        """
+        self.loading.notice(self.stored)
+        self.stored.set_epoch(epoch)
+        self.loading.set_epoch(epoch)
+
+    def state_dict(self, position: int | None = None) -> dict[str, Any]:
+        """Where the stream stands, as JSON: one state for all ranks.
+
+        Args:
+            position: `batch.position` of the batch used last, where a loader reads ahead.
+
+        Raises:
+            InvalidInputError: the workers of a loader read, and no position was given.
+        """
+        if position is None:
+            self.loading.check_place()
+        return self.stored.state_dict(position) | self._commits()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another stream of the same data stood, here or in a loader.
+
+        Raises:
+            InvalidInputError: the state is of other data or another order.
+        """
+        if not isinstance(state, dict):
+            raise InvalidInputError(f"not a 'tensorrepo stream state': {state!r:.120}")
+        self.stored.load_state_dict(self._plain(dict(state)))
+        self.loading.load(self.epoch)
+
+    def sources(self) -> list[tuple[StreamedDataset, Callable[[], dict[str, Any]]]]:
+        """What is read, and what tells how far: the details of a ``trained-on`` edge."""
+        return [(self.dataset, self._place)]
+
+    def explain(self) -> Any:
+        """How it will read: order, resident bytes, requests. Reads nothing."""
+        return self.stored.explain()
+
+    def stats(self) -> Any:
+        """What happened so far: rows, bytes, and what the consumer waited for."""
+        return self.stored.stats()
+
+    def profile(
+        self, step: Callable[[Any], object] | None = None, *, seconds: float = SECONDS
+    ) -> Profile:
+        """What a training loop waits for: its step, preparing batches, or storage.
+
+        The first steps of the epoch run three times: from storage, with every stored byte in
+        memory, and with one batch over and over. What was read before by this machine, such as
+        files that the system still holds in memory, makes storage look faster than it is.
+
+        Args:
+            step: what the loop does with a batch; None: nothing.
+            seconds: time after which the first pass ends; the others run the same steps.
+
+        Raises:
+            UnsupportedError: a mix, whose streams read datasets of their own.
+        """
+        checks.function("step", step)
+        if self._of_equal is None:
+            raise UnsupportedError(
+                "a mix reads several datasets, whose storage may differ: profile each of its "
+                "streams, mix.streams[0].profile(step=...) and so on"
+            )
+        return profile(self.dataset.stored, self._of_equal, step=step, seconds=seconds)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self.stored.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getitem__(self, index: object) -> NoReturn:
+        # A DataLoader that is given the stream itself asks for items by number.
+        raise TypeError(
+            "a stream gives its batches in order and none by number: iterate over it, or give "
+            "torch's DataLoader stream.torch(), as in "
+            "DataLoader(stream.torch(), batch_size=None)"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What another process needs to begin where this one would."""
+        return _with_state, (self._again, self.state_dict(self.stored.start))
+
+    def _note(self) -> None:
+        for origin, place in self.sources():
+            note_streamed(origin, place, evaluated=self.loading.evaluates)
+
+    def _place(self) -> dict[str, Any]:
+        """Where the stream stands, as far as this process knows: loaders read ahead of it."""
+        state = self.stored.state_dict()
+        known = {key: state[key] for key in ("seed", "epoch", "position")}
+        selection = state.get("items", {}).get("selection")
+        try:
+            self.loading.check_place()
+        except InvalidInputError:
+            del known["position"]
+        return known | ({"selection": selection} if selection else {})
+
+    def _commits(self) -> dict[str, Any]:
+        """What a state says of commits."""
+        return {"commit": self.dataset.commit, "name": self.dataset.name}
+
+    def _plain(self, state: dict[str, Any]) -> dict[str, Any]:
+        """`state` without what it says of commits, which have to have the same data."""
+        commit, name = state.pop("commit", None), state.pop("name", None)
+        check_data(self, state.get("dataset"), commit, name)
+        return state
+
+    def __repr__(self) -> str:
+        return f"<stream of {self.dataset.name}: {self.stored!r}>"
+
+
+def check_data(stream: Stream, digest: Any, commit: Any, name: Any) -> None:
+    """Refuse the state of other data, by what it tells of them.
+
+    Raises:
+        InvalidInputError: it is of another dataset, or of another version of this one.
+    """
+    here = stream.dataset
+    if digest in (None, here.stored.digest) or not isinstance(commit, str):
+        return  # what else may be wrong, the format's stream says
+    if commit == here.commit or name not in (None, here.name):
+        other = "another dataset" if name in (None, here.name) else f"dataset {name!r}"
+        raise InvalidInputError(
+            f"this is the state of {other} at commit {commit:.12}, and {here.name!r} at commit "
+            f"{here.commit:.12} is streamed. Load it into a stream of what it was saved for."
+        )
+    raise InvalidInputError(
+        f"the state was saved at commit {commit:.12}, whose data differ from those of {here.name} "
+        f"at commit {here.commit:.12}. Stream the commit that it was saved at, or start a new "
+        "epoch without the state."
+    )
+
+
+def _with_state(again: Callable[[], Stream], state: dict[str, Any]) -> Stream:
+    stream = again()
+    stream.load_state_dict(state)
+    return stream
+
+
+class Mix(Stream):
+    """Batches of several streams, each as often as it should come.
+
+    ``tr.Mix([a.stream(batch_size=256), b.stream(batch_size=256)], weights=[3, 1])`` is used like a
+    stream. `batch.source` says which of the streams each row is of.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        *,
+        weights: Sequence[float] | None = None,
+        repeat: Sequence[float] | None = None,
+        choose: Sequence[int] | None = None,
+        rows: int | None = None,
+        steps: int | None = None,
+        batching: Batching = "random",
+        seed: int = 0,
+        epoch: int = 0,
+    ) -> None:
+        """Mix `streams`, whose options and columns agree. The largest window is divided among them.
+
+        Without `weights`, `repeat`, `choose`, `rows` and `steps` an epoch has every row of every
+        source once.
+
+        Args:
+            streams: streams of any datasets; their positions mean nothing.
+            weights: how often each comes. An epoch has `rows`, or as many as all sources together.
+            repeat: how often an epoch goes through each; 0.5 is half of it.
+            choose: rows of each in an epoch.
+            rows: rows of an epoch, with `weights` or alone: then each comes as often as it is
+                large.
+            steps: length of an epoch in whole batches, instead of `rows`.
+            batching: "random" shuffles sources, "stratified" gives every step as much of each,
+                "per_source" makes steps of one, and the last ones of what is left of all.
+            seed: seed of the mix; every stream has its own.
+            epoch: first pass over the mix; `set_epoch` goes on.
+        """
+        keywords: dict[str, Any] = {
+            "weights": weights,
+            "repeat": repeat,
+            "choose": choose,
+            "rows": rows,
+            "steps": steps,
+            "batching": batching,
+            "seed": seed,
+            "epoch": epoch,
+        }
+        _check_streams(streams)
+        stored = mix([stream.stored for stream in streams], **keywords)
+        super().__init__(streams[0].dataset, stored, partial(Mix, tuple(streams), **keywords))
+        self.streams = tuple(streams)
+
+    def sources(self) -> list[tuple[StreamedDataset, Callable[[], dict[str, Any]]]]:
+        """What is read; how far is told of the mix."""
+        return [(stream.dataset, partial(self._part, stream)) for stream in self.streams]
+
+    def _part(self, stream: Stream) -> dict[str, Any]:
+        return {"seed": stream.stored.seed, "mix": self._place()}
+
+    def _commits(self) -> dict[str, Any]:
+        sources = [stream.dataset for stream in self.streams]
+        return {"commits": [ds.commit for ds in sources], "names": [ds.name for ds in sources]}
+
+    def _plain(self, state: dict[str, Any]) -> dict[str, Any]:
+        commits, names = state.pop("commits", None), state.pop("names", None)
+        lists: list[Any] = [state.get("sources"), commits, names]
+        if all(isinstance(each, list | tuple) for each in lists):
+            for stream, source, commit, name in zip(self.streams, *lists, strict=False):
+                digest = source.get("dataset") if isinstance(source, dict) else None
+                check_data(stream, digest, commit, name)
+        return state
+
+    def __repr__(self) -> str:
+        names = ", ".join(stream.dataset.name for stream in self.streams)
+        return f"<mix of {names}: {self.stored!r}>"
+
+
+def _check_streams(streams: Sequence[Stream]) -> None:
+    if not isinstance(streams, list | tuple):
+        raise arguments.wrong("a mix", "made of a list of streams", streams)
+    for number, stream in enumerate(streams):
+        if not isinstance(stream, Stream):
+            name = f"source {number} of the mix"
+            raise arguments.wrong(name, "a stream, as ds.stream(...) gives it", stream)

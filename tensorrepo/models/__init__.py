@@ -1,0 +1,1 @@
+"""Model handles of the SDK: reading, checkpoints."""

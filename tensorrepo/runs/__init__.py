@@ -1,0 +1,1 @@
+"""Runs of the SDK: what a training read, made and logged."""

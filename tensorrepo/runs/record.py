@@ -1,0 +1,612 @@
+"""Stored records of runs: reading them, and the thread that writes one during a training.
+
+    log: append to arrays -> one thread, now and then: points, document, one record of the log
+
+Points that were not stored stay, and are tried again. A write finds the run as this process left
+it, or gives it up: so a run that another process went on with is not overwritten.
+
+The environment of a process (code, packages, machine) is found out without failing: what cannot be
+found out is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tensorrepo.checks import chosen, text
+from tensorrepo.formats.runs.metrics import (
+    CHUNK_POINTS,
+    Logbook,
+    MetricPoints,
+    cut,
+    decode_points,
+    encode_points,
+    join_points,
+    joined,
+)
+from tensorrepo.formats.runs.run_record import (
+    RUNNING,
+    Code,
+    Metric,
+    RunAttempt,
+    RunDocument,
+    check_run_name,
+    chunk_names,
+    decode_run,
+    encode_run,
+)
+from tensorrepo.models.checkpointer import before_pools_end
+from tensorrepo.repo.changes.transaction import begin_beside, commit_beside
+from tensorrepo.repo.errors import ConflictError, Error, NotFoundError, StorageError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind, encode_object
+from tensorrepo.repo.threads import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tensorrepo.context import Context
+    from tensorrepo.formats.common.provenance import ProvenanceEdge
+    from tensorrepo.formats.runs.run_record import RunOutput
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.log.reader import LogView
+    from tensorrepo.repo.objects.envelope import Link
+
+
+_GIT_SECONDS: Final = 5.0
+_MOST_PACKAGES: Final = 500
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_PROC = Path("/proc")
+_START_FIELD: Final = 19  # of /proc/<pid>/stat, counted behind the name: when the process began
+
+
+def code_version(cwd: Path, *, timeout_seconds: float = _GIT_SECONDS) -> Code | None:
+    """The git commit of the script that runs, or of the folder where there is none.
+
+    `dirty` says that tracked files differ from it. None outside of a checkout, and without git.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folder = cwd if script is None else (cwd / script).parent
+    commit = _git(folder, timeout_seconds, "rev-parse", "--verify", "HEAD")
+    if commit is None or not _COMMIT.fullmatch(commit):
+        return None
+    changed = _git(folder, timeout_seconds, "status", "--porcelain", "--untracked-files=no")
+    # No answer is no proof that the files are those of the commit.
+    return Code(commit, changed != "", None if script is None else _stored_text(Path(script).name))
+
+
+def environment() -> dict[str, Any]:
+    """Python, packages that are imported, and machine, as JSON."""
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": imported_packages(),
+        "machine": _machine(),
+    }
+    process = this_process()
+    return found if process is None else found | {"process": process}
+
+
+def imported_packages() -> dict[str, str]:
+    """Versions by name of what is imported and is not Python's own."""
+    names = {name for name in tuple(sys.modules) if "." not in name}
+    names -= set(sys.stdlib_module_names) | set(sys.builtin_module_names)
+    found = {name: _version(name) for name in sorted(names) if not name.startswith("_")}
+    told = [(name, version) for name, version in found.items() if version is not None]
+    return dict(told[:_MOST_PACKAGES])
+
+
+def this_process() -> str | None:
+    """A text that no other process has, neither here nor elsewhere, before or after."""
+    with suppress(OSError):
+        return f"{_place()}:{os.getpid()}:{_started(os.getpid())}"
+    return None
+
+
+def is_alive(process: str) -> bool | None:
+    """Whether the process of `this_process` still runs; None when it is not of this machine."""
+    place, _, rest = process.partition(":")
+    pid, _, started = rest.partition(":")
+    try:
+        if place != _place() or not pid.isdecimal():
+            return None
+    except OSError:
+        return None
+    try:
+        return _started(int(pid)) == started
+    except OSError:
+        return False
+
+
+def _git(folder: Path, timeout_seconds: float, *arguments: str) -> str | None:
+    # A checkout may say in its own configuration which program watches files: none is started.
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
+    try:
+        told = subprocess.run(  # noqa: S603 - of words of ours
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_seconds,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return told.stdout.decode(errors="replace").strip()
+
+
+def _version(name: str) -> str | None:
+    # Not getattr: some packages import more of themselves when an attribute is asked for.
+    # A module may be None, which says that it must not be imported, or any object.
+    version = getattr(sys.modules.get(name), "__dict__", {}).get("__version__")
+    if isinstance(version, str):
+        return _stored_text(version)
+    with suppress(metadata.PackageNotFoundError, ValueError, OSError):
+        return metadata.version(name)
+    return None
+
+
+def _stored_text(text: str) -> str:
+    """`text` as UTF-8 can say it, and no text of a class of its own, as torch's version is one."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
+
+
+def _machine() -> dict[str, Any]:
+    found: dict[str, Any] = {"host": platform.node(), "cores": os.cpu_count()}
+    processor = _line(_PROC / "cpuinfo", "model name") or platform.processor()
+    if processor:
+        found["processor"] = processor
+    memory = re.match(r"\d+", _line(_PROC / "meminfo", "MemTotal") or "")
+    if memory:
+        found["memory_bytes"] = int(memory.group()) << 10
+    # The driver's own files: asking torch would start the device in this process.
+    gpus = sorted((_PROC / "driver" / "nvidia" / "gpus").glob("*/information"))
+    models = [model for gpu in gpus if (model := _line(gpu, "Model"))]
+    return found | {"gpus": models} if models else found
+
+
+def _line(file: Path, key: str) -> str | None:
+    """What follows ``key :`` in a file."""
+    with suppress(OSError), file.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if colon and name.strip() == key:
+                return value.strip()
+    return None
+
+
+def _place() -> str:
+    """The kernel that was booted, and the processes that see each other."""
+    boot = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+    space = (_PROC / "self" / "ns" / "pid").readlink().name  # pid:[4026531836]
+    return f"{boot}/{''.join(filter(str.isdecimal, space))}"
+
+
+def _started(pid: int) -> str:
+    told = (_PROC / str(pid) / "stat").read_text()
+    state, *fields = told.rpartition(")")[2].split()
+    return "" if state == "Z" else fields[_START_FIELD - 1]
+
+
+RUNS: Final = "runs/"
+STALE: Final = "stale"
+_RECORD: Final = "/record"
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class RunRecord:
+    """A run as it was last written. Points of metrics are read when they are asked for."""
+
+    context: Context
+    commit: Digest
+    document: RunDocument
+
+    @property
+    def name(self) -> str:
+        return self.document.name
+
+    @property
+    def id(self) -> str:
+        """What lineage names it by."""
+        return self.document.id
+
+    @property
+    def status(self) -> str:
+        """As it was written: "running", "finished", "failed" or "interrupted"."""
+        return self.document.status
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return self.document.params
+
+    @property
+    def inputs(self) -> tuple[ProvenanceEdge, ...]:
+        """What it read."""
+        return self.document.inputs
+
+    @property
+    def outputs(self) -> tuple[RunOutput, ...]:
+        """What it wrote."""
+        return self.document.outputs
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last value of each metric."""
+        return {one.name: one.last.value for one in self.document.metrics}
+
+    @property
+    def seconds(self) -> float:
+        """From its start to its end, or to when it was last written."""
+        ended = self.document.ended_ns or self.document.written_ns
+        return (ended - self.document.started_ns) / 1e9
+
+    def state(self, now_ns: int | None = None) -> str:
+        """`status`, or "stale" where it says "running" and nobody writes it any more: its time to
+        be written anew is over, or it ran on this machine and its process is gone.
+        """
+        process = self.document.attempts[-1].environment.get("process", "")
+        return state_of(self.status, self.document.due_ns, process, now_ns)
+
+    def summary(self, metric: str) -> Metric:
+        """How many points it has, the last, the smallest and the largest.
+
+        Raises:
+            NotFoundError: it was never logged; says which were.
+        """
+        found = self.document.metric(text("metric", metric))
+        if found is None:
+            there = ", ".join(one.name for one in self.document.metrics[:8])
+            raise NotFoundError(
+                f"run {self.name!r} has no metric {metric!r}"
+                + (f"; there are {there}" if there else ": none was logged")
+            )
+        return found
+
+    def best(self, metric: str, mode: str = "min") -> float | None:
+        """The smallest finite value of a metric, or the largest with mode "max"; None: no value is
+        finite, or it was never logged.
+        """
+        chosen("mode", mode, ("min", "max"))
+        found = self.document.metric(text("metric", metric))
+        at = None if found is None else (found.min if mode == "min" else found.max)
+        return None if at is None else at.value
+
+    def points(self, metric: str) -> MetricPoints:
+        """All points of a metric, in the order in which they were logged.
+
+        Raises:
+            NotFoundError: it was never logged; says which were.
+        """
+        self.summary(metric)
+        return join_points(part[metric] for part in self._parts(metric) if metric in part)
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {value:.4g}" for name, value in [*self.metrics.items()][:4])
+        return f"<run {self.name}: {self.state()}{f', {told}' if told else ''}>"
+
+    def _parts(self, metric: str) -> Iterator[dict[str, MetricPoints]]:
+        objects = self.context.core.objects
+        for digest in self.document.points_in():
+            yield decode_points(objects.get(digest).payload, digest, metric)
+
+
+def state_of(status: str, due_ns: int, process: Any, now_ns: int | None = None) -> str:
+    """See `RunRecord.state`. `process` is what the environment of the run says of it."""
+    if status != RUNNING:
+        return status
+    if isinstance(process, str) and is_alive(process) is False:
+        return STALE
+    late = (time.time_ns() if now_ns is None else now_ns) > due_ns
+    return STALE if late else RUNNING
+
+
+def ref_of_record(run: str) -> str:
+    """Where a run's document is to be found."""
+    return f"{RUNS}{check_run_name(run)}{_RECORD}"
+
+
+def read_record(context: Context, commit: Digest, name: str) -> RunRecord:
+    """The run whose document `commit` holds."""
+    core = context.core
+    entry = core.entry(context.resolve(commit).commit.tree, f"{RUNS}{name}")
+    if entry is None or entry.kind is not Kind.RUN:
+        raise NotFoundError(f"commit {commit:.12} has no document of run {name!r}")
+    document = decode_run(core.objects.get(entry.digest).payload, entry.digest)
+    return RunRecord(context, commit, document)
+
+
+def find_record(context: Context, name: str, view: LogView | None = None) -> RunRecord | None:
+    """The run of that name, None where there is none."""
+    held = view or context.core.log.refresh()
+    commit = held.state.refs.get(ref_of_record(name))
+    return None if commit is None else read_record(context, commit, name)
+
+
+class Runs(Mapping[str, RunRecord]):
+    """The runs that a repository has now, by name. Each is read when it is asked for."""
+
+    def __init__(self, context: Context) -> None:
+        """Made by `Repository.runs`."""
+        self._context = context
+        self._read: dict[str, RunRecord] = {}
+        self._commits = {
+            ref.removeprefix(RUNS).removesuffix(_RECORD): commit
+            for ref, commit in sorted(context.core.log.refresh().state.refs.items())
+            if ref.startswith(RUNS) and ref.endswith(_RECORD)
+        }
+
+    def __getitem__(self, name: str) -> RunRecord:
+        if text("the name of a run", name) not in self._commits:
+            near = ", ".join(get_close_matches(name, self._commits, 4) or [*self._commits][:4])
+            raise NotFoundError(
+                f"no run {name!r}" + (f"; there are {near}, ..." if near else ": there is none")
+            )
+        if name not in self._read:
+            self._read[name] = read_record(self._context, self._commits[name], name)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._commits)
+
+    def __len__(self) -> int:
+        return len(self._commits)
+
+    def best(self, metric: str, mode: str = "min") -> RunRecord | None:
+        """The run with the smallest finite value of a metric, or the largest with mode "max"."""
+        values = [(run.best(metric, mode), run) for run in self.values()]
+        sign = 1 if mode == "min" else -1
+        found = [(sign * value, run.name) for value, run in values if value is not None]
+        return self[min(found)[1]] if found else None
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} runs: {', '.join([*self][:8])}>"
+
+
+FIRST_SECONDS: Final = 10.0  # between writes at first; later they come less often,
+MOST_SECONDS: Final = 300.0  # so that a run of days leaves hundreds of records, and not many more
+_AGE_SHARE: Final = 1 / 20
+_GRACE_NS: Final = 60 * 10**9
+MOST_WAITING: Final = 1 << 20  # points in memory, of 24 bytes
+_NS: Final = 10**9
+_MOST_ATTEMPTS: Final = 50
+
+
+class RunWriter:
+    """Writes one run. `log` may be called by any thread."""
+
+    def __init__(
+        self,
+        context: Context,
+        document: RunDocument,
+        before: Digest | None,
+        told: Callable[[], dict[str, Any]],
+        *,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Go on with `document`.
+
+        Args:
+            context: repository that it is written to.
+            document: what to begin with; its last attempt is this one.
+            before: the commit that holds the run now; None: it is a new one.
+            told: gives the members of the document that have changed: inputs, outputs, params.
+            clock: UTC in ns.
+        """
+        self.document = document
+        self.logbook = Logbook(document.metrics)
+        self._context = context
+        self._before = before
+        self._told = told
+        self._clock = clock
+        self._writing = threading.Lock()
+        self._full, self._held = _kept(context, document)
+        self._held_points = 0
+        self._lock = threading.Lock()
+        self._drained = Waiting()
+        self._wake, self._ended = threading.Event(), False
+        self._failure: Exception | None = None
+        self._process = os.getpid()
+        self._outcome: tuple[str, str | None] = (RUNNING, None)
+        self._is_over = False
+        self._thread = threading.Thread(target=self._flush, name="tensorrepo-run", daemon=True)
+
+    def start(self) -> None:
+        """Write the run for the first time, and then now and then; and when the program ends."""
+        self.write()
+        self._thread.start()
+        before_pools_end(self._finish)
+
+    def log(self, values: dict[str, float], step: int | None) -> None:
+        """Log values of one step. Waits only where a million points wait to be stored.
+
+        Raises:
+            Error: so many wait, and storing fails.
+        """
+        waiting = self.logbook.add(values, step, self._clock() // 1_000_000)
+        if waiting >= CHUNK_POINTS:
+            self._wake.set()
+            if waiting + self._held_points >= MOST_WAITING:
+                self._wait_for_room()
+
+    def write(self, status: str = RUNNING, error: str | None = None) -> None:
+        """Store what was logged and told.
+
+        Raises:
+            ConflictError: another process has the run now. Nothing was written.
+            Error: it could not be stored; the next write tries again.
+        """
+        with self._writing:
+            taken, metrics = self.logbook.take()
+            self._held = joined(self._held, taken)
+            try:
+                self._store(status, error, metrics)
+            except ConflictError:
+                self._is_over = True
+                raise
+            finally:
+                self._held_points = sum(map(len, self._held.values()))
+        self._say(None)
+
+    def end(self, status: str, error: str | None) -> None:
+        """Write the run for the last time."""
+        self._ended = True
+        self._wake.set()
+        self._thread.join()
+        self._outcome = (status, error)
+        self.write(status, error)
+        self._is_over = True
+
+    def _finish(self) -> None:
+        """The program ends: write what was logged since, of a run that is still going on as such.
+
+        Nothing in a fork, and of a run that has ended or is another's.
+        """
+        if os.getpid() == self._process and not self._is_over:
+            self.write(*self._outcome)
+
+    def _store(self, status: str, error: str | None, metrics: tuple[Metric, ...]) -> None:
+        ref, name = ref_of_record(self.document.name), self.document.name
+        parts = list(cut(self._held))
+        with begin_beside(self._context.core, ref) as transaction:
+            objects = transaction.objects
+            stored = [objects.put(Kind.METRICS, encode_points(part)) for part in parts]
+            document = self._document(status, error, metrics, [*self._full, *stored])
+            # Not `put` with digests: it would ask the store for each of them, at every write.
+            links = {one.digest: one for one in (*self._full, *stored)}
+            encoded = encode_object(Kind.RUN, encode_run(document), list(links.values()))
+            link = objects.put_encoded(encoded)
+            transaction.stage(f"{RUNS}{name}", Entry(Kind.RUN, link.digest))
+            made = commit_beside(
+                transaction,
+                None,
+                f"Run {name}: {status}",
+                author=self._context.author,
+                metadata={"run": name},
+                drops=self._refuse_others,
+            )
+        self._before, self.document = made.digest, document
+        last = sum(map(len, parts[-1].values())) if parts else 0
+        whole = len(parts) if last in {0, CHUNK_POINTS} else len(parts) - 1
+        self._full += stored[:whole]
+        self._held = parts[whole] if whole < len(parts) else {}
+
+    def _document(
+        self, status: str, error: str | None, metrics: tuple[Metric, ...], chunks: list[Link]
+    ) -> RunDocument:
+        now = self._clock()
+        running = status == RUNNING
+        return msgspec.structs.replace(
+            self.document,
+            **self._told(),
+            status=status,
+            written_ns=now,
+            due_ns=now + 2 * self._interval_ns(now) + _GRACE_NS if running else now,
+            ended_ns=None if running else now,
+            error=error,
+            metrics=metrics,
+            chunks=chunk_names(chunk.digest for chunk in chunks),
+        )
+
+    def _refuse_others(self, view: LogView) -> tuple[str, ...]:
+        """No ref goes with the record; but it is made only where the run is as this left it."""
+        ref = ref_of_record(self.document.name)
+        found = view.state.refs.get(ref)
+        if found != self._before and not (found is not None and self._is_own(found)):
+            raise ConflictError(
+                f"run {self.document.name!r} was {'deleted' if found is None else 'taken over'} "
+                "by another process: this one writes it no more. Give runs that go on at the same "
+                "time different names."
+            )
+        return ()
+
+    def _is_own(self, commit: Digest) -> bool:
+        """Whether this attempt wrote it: a commit whose outcome was unknown had landed."""
+        attempts = read_record(self._context, commit, self.document.name).document.attempts
+        return attempts[-1] == self.document.attempts[-1]
+
+    def _interval_ns(self, now: int) -> int:
+        age = (now - self.document.attempts[-1].started_ns) / _NS
+        return int(min(max(age * _AGE_SHARE, FIRST_SECONDS), MOST_SECONDS) * _NS)
+
+    def _flush(self) -> None:
+        """On a thread of its own: write now and then, until the run ends or is another's."""
+        while not self._ended:
+            self._wake.wait(self._interval_ns(self._clock()) / _NS)
+            self._wake.clear()
+            if self._ended or not self._tried():
+                return
+
+    def _tried(self) -> bool:
+        """Write once; False when it makes no sense to try again."""
+        try:
+            self.write()
+        except Exception as error:  # noqa: BLE001 - the thread lives on, and `log` tells of it
+            if self._failure is None:
+                warnings.warn(f"run {self.document.name!r} was not stored: {error}", stacklevel=2)
+            self._say(error)
+            return not isinstance(error, ConflictError)
+        return True
+
+    def _say(self, failure: Exception | None) -> None:
+        """To who waits for room: there is some, or why there is none."""
+        with self._lock:
+            self._failure = failure
+            self._drained.wake()
+
+    def _wait_for_room(self) -> None:
+        while True:
+            with self._lock:
+                if self.logbook.waiting + self._held_points < MOST_WAITING:
+                    return
+                if self._failure is not None or not self._thread.is_alive():
+                    raise self._told_failure()
+                wait = self._drained.add()
+            self._wake.set()
+            wait(timeout=1)
+
+    def _told_failure(self) -> Error:
+        if isinstance(self._failure, Error):
+            return self._failure
+        why = "its thread has ended" if self._failure is None else repr(self._failure)
+        made = StorageError(
+            f"run {self.document.name!r} is not stored, {why}, and {MOST_WAITING:,} points wait"
+        )
+        made.__cause__ = self._failure
+        return made
+
+
+def new_attempt(
+    started_ns: int, code: Any, environment: dict[str, Any], earlier: tuple[RunAttempt, ...] = ()
+) -> tuple[RunAttempt, ...]:
+    """The attempts of a run that starts now; of many earlier ones the first and the newest."""
+    if len(earlier) >= _MOST_ATTEMPTS:
+        earlier = (earlier[0], *earlier[2 - _MOST_ATTEMPTS :])
+    return (*earlier, RunAttempt(started_ns, code, environment))
+
+
+def _kept(context: Context, document: RunDocument) -> tuple[list[Link], dict[str, MetricPoints]]:
+    """Objects of points that stay as they are, and the points of the last, if it has room."""
+    objects = context.core.objects
+    chunks = [objects.describe(digest) for digest in document.points_in()]
+    if not chunks:
+        return [], {}
+    last = decode_points(objects.get(chunks[-1].digest).payload, chunks[-1].digest)
+    if sum(map(len, last.values())) >= CHUNK_POINTS:
+        return chunks, {}
+    return chunks[:-1], last

@@ -1,0 +1,538 @@
+"""Run handle of the SDK: parameters, metrics, inputs and outputs of a training.
+
+Handles of the SDK report what they read and write (see `run_context`), on whatever thread. Of
+streams the newest of each dataset and seed is kept, and asked how far it is when the run is stored.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import threading
+import time
+from contextlib import contextmanager, suppress
+from operator import index
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from tensorrepo.checks import check_instance, mapping, several, text
+from tensorrepo.datasets.dataset import Dataset
+from tensorrepo.datasets.stream import Stream
+from tensorrepo.formats.common.arguments import wrong
+from tensorrepo.formats.common.json import as_plain, check_json
+from tensorrepo.formats.common.provenance import (
+    CHECKPOINT_OF,
+    EVALUATED_ON,
+    MADE_BY,
+    TRAINED_ON,
+    USED,
+    ProvenanceEdge,
+    check_edge,
+    public_place,
+)
+from tensorrepo.formats.runs.run_record import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    MAX_EDGES,
+    RUNNING,
+    STATUSES,
+    RunDocument,
+    RunOutput,
+    check_metric_name,
+    check_run_name,
+)
+from tensorrepo.models.checkpointer import checkpointer_of, number
+from tensorrepo.models.model import Model, model_at
+from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
+from tensorrepo.runs.record import (
+    RUNS,
+    Runs,
+    RunWriter,
+    code_version,
+    environment,
+    find_record,
+    new_attempt,
+)
+from tensorrepo.runs.run_context import CURRENT
+from tensorrepo.transaction import begin_transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from contextvars import Token
+    from types import TracebackType
+    from typing import Self
+
+    from tensorrepo.context import Context
+    from tensorrepo.models.checkpointer import Checkpointer
+    from tensorrepo.repo.history.trees import Entry
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.runs.record import RunRecord
+    from tensorrepo.runs.run_context import CommittedEntry, RunObserver
+
+
+_LEARNED: Final = frozenset({TRAINED_ON, EVALUATED_ON})
+_Key = tuple[str, str, str, str]
+
+
+class RunNotes:
+    """The notes of one run, in this process: what a forked worker tells is passed over."""
+
+    def __init__(
+        self,
+        name: str,
+        run_id: str,
+        log: Callable[[Mapping[str, float], int], None],
+        inputs: Iterable[ProvenanceEdge] = (),
+        outputs: Iterable[RunOutput] = (),
+    ) -> None:
+        """Go on from what an earlier attempt noted. `log` is told the metrics of checkpoints."""
+        self.id, self.ended = run_id, False
+        self._run, self._log = name, log
+        self._edges: dict[_Key, ProvenanceEdge] = {}
+        self._places: dict[_Key, Callable[[], dict[str, Any]]] = {}
+        self._outputs = [*outputs]
+        self._made = {made.digest for made in self._outputs}
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._reading = TRAINED_ON
+        for edge in inputs:
+            self.add(edge)
+
+    def opened(self, origin: CommittedEntry) -> None:
+        """Something was opened for reading; what the run made itself is no input."""
+        if origin.digest not in self._made:
+            self.add(ProvenanceEdge(USED, origin.path, origin.digest, origin.commit))
+
+    def streamed(
+        self,
+        origin: CommittedEntry,
+        place: Callable[[], dict[str, Any]] | None,
+        *,
+        evaluated: bool = False,
+    ) -> None:
+        """Rows are read for training, or to measure models, as inside of `evaluating`."""
+        details = {} if place is None else place()
+        relation = EVALUATED_ON if evaluated else self._reading
+        edge = ProvenanceEdge(relation, origin.path, origin.digest, origin.commit, details)
+        key = self.add(edge)
+        if place is not None and key is not None:
+            with self._lock:
+                self._places[key] = place
+
+    def committed(self, commit: Digest, staged: Mapping[str, Entry | None]) -> None:
+        """A transaction made a commit."""
+        if os.getpid() != self._process:
+            return
+        made = [RunOutput(path, entry.digest, commit) for path, entry in staged.items() if entry]
+        with self._lock:
+            self._outputs = [*self._outputs, *made][-MAX_EDGES:]
+            self._made |= {one.digest for one in made}
+
+    def checkpoint(self, run: str, step: int, metrics: Mapping[str, float]) -> list[ProvenanceEdge]:
+        """A checkpoint is saved: its metrics are the run's, too."""
+        if run != self._run or os.getpid() != self._process:
+            return []
+        if metrics:
+            self._log(metrics, step)
+        of_run = ProvenanceEdge(CHECKPOINT_OF, f"{RUNS}{run}", self.id, None, {"step": step})
+        return [of_run, *self._learned()]
+
+    def edges(self) -> list[ProvenanceEdge]:
+        """What a model that is saved now came from."""
+        return [*self._learned(), ProvenanceEdge(MADE_BY, f"{RUNS}{self._run}", self.id)]
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """What is streamed in here is evaluated on, not trained on."""
+        before, self._reading = self._reading, EVALUATED_ON
+        try:
+            yield
+        finally:
+            self._reading = before
+
+    def add(self, edge: ProvenanceEdge) -> _Key | None:
+        """Note what the run read; None where it is passed over."""
+        if os.getpid() != self._process:
+            return None
+        check_edge(edge)
+        told = edge.details if edge.relation in _LEARNED else {}
+        order = f"{told.get('seed')} {told.get('selection')}"
+        key = (edge.relation, edge.path, edge.digest, order)
+        with self._lock:
+            if key not in self._edges and len(self._edges) >= MAX_EDGES:
+                return None
+            self._edges[key] = edge
+            self._places.pop(key, None)
+        return key
+
+    def inputs(self) -> tuple[ProvenanceEdge, ...]:
+        """All that was read. What was learned from is not told again as being used."""
+        with self._lock:
+            edges, places = dict(self._edges), dict(self._places)
+        found = [_here(edge, places.get(key)) for key, edge in edges.items()]
+        learned = {(edge.path, edge.digest) for edge in found if edge.relation in _LEARNED}
+        return tuple(
+            edge
+            for edge in found
+            if edge.relation != USED or (edge.path, edge.digest) not in learned
+        )
+
+    def outputs(self) -> tuple[RunOutput, ...]:
+        """All that was written, the newest of very much."""
+        with self._lock:
+            return tuple(self._outputs)
+
+    def _learned(self) -> list[ProvenanceEdge]:
+        return [edge for edge in self.inputs() if edge.relation in _LEARNED]
+
+
+def _here(edge: ProvenanceEdge, place: Callable[[], dict[str, Any]] | None) -> ProvenanceEdge:
+    if place is None:
+        return edge
+    return ProvenanceEdge(edge.relation, edge.path, edge.digest, edge.commit, place())
+
+
+_MOST_ERROR: Final = 1000  # characters
+_URL = re.compile(r"[\w+.-]{1,32}://\S+")
+_QUERY = re.compile(r"(?<=\S)\?[\w.%~-]+=\S*")  # of a URL whose host is told apart from it
+
+
+class Run:
+    """A training that goes on. See `Repository.run`.
+
+    Its methods may be called by any thread of the process that began it. In a job of several ranks
+    rank 0 records; on the others the same calls do nothing. A program that ends without `end` has
+    what was logged stored, and the run is stale then.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        inputs: Any = (),
+        resume: bool = False,
+    ) -> None:
+        """Made by `Repository.run`."""
+        self.name = check_run_name(name)
+        self.context = context
+        self._given = _checked_params({} if params is None else params)
+        self._inputs = several(inputs, Dataset, Model, Stream)
+        self._resume = resume
+        self._process = os.getpid()
+        self._params: dict[str, Any] = {}
+        self._params_lock = threading.Lock()
+        self._ended = False
+        self._notes: RunNotes | None = None
+        self._writer: RunWriter | None = None
+        self._token: Token[RunObserver | None] | None = None
+
+    @property
+    def id(self) -> str:
+        """What lineage names the run by."""
+        return self._begun().id
+
+    def start(self) -> Self:
+        """Begin, as entering its ``with`` does. Then `end` ends it."""
+        if self._notes is not None:
+            raise InvalidInputError(f"run {self.name!r} has begun already")
+        before = find_record(self.context, self.name)
+        if before is not None and not self._resume:
+            raise ConflictError(_taken(before))
+        document = self._document(before)
+        self._params = {**document.params, **self._given}
+        self._notes = RunNotes(
+            self.name, document.id, self._log_checkpoint, document.inputs, document.outputs
+        )
+        try:
+            for one in self._inputs:
+                self.use(one)
+            if self.context.world()[0] == 0:
+                held = None if before is None else before.commit
+                writer = RunWriter(self.context, document, held, self._told)
+                writer.start()
+                self._writer = writer
+        except BaseException:
+            self._notes = None  # it has not begun
+            raise
+        self._token = CURRENT.set(self._notes)
+        return self
+
+    def end(self, status: str = FINISHED, error: str | None = None) -> None:
+        """Store all, and say how it ended: "finished", "failed" or "interrupted".
+
+        Any thread may call it. It does nothing in a fork of the process that began the run, which
+        goes on there; and nothing where the run has ended.
+
+        Raises:
+            Error: it could not be stored; says why. Another call tries again.
+        """
+        if status not in STATUSES or status == RUNNING:
+            raise InvalidInputError(f"status {status!r}: expected one of {', '.join(STATUSES[1:])}")
+        notes = self._begun()
+        if self._is_fork():
+            return
+        notes.ended = True
+        if self._token is not None:
+            with suppress(ValueError):  # it belongs to the thread that began the run
+                CURRENT.reset(self._token)
+            self._token = None
+        if not self._ended and self._writer is not None:
+            self._writer.end(status, None if error is None else _public_text(error))
+        self._ended = True
+
+    def log_metric(self, name: str, value: Any, step: int | None = None) -> None:
+        """Log one value of a metric.
+
+        Args:
+            name: such as ``"loss"`` or ``"valid/accuracy"``.
+            value: a number; NaN and infinities are kept. A tensor on a GPU is waited for.
+            step: of the training; None: as many as the metric has points.
+        """
+        self.log_metrics({text("the name of a metric", name): value}, step)
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Log values of several metrics, of one step. They are stored by another thread.
+
+        Raises:
+            InvalidInputError: a value is no number; nothing was logged.
+        """
+        given = mapping("metrics", metrics, "numbers").items()
+        numbers = {check_metric_name(name): number(name, value) for name, value in given}
+        self._log(numbers, None if step is None else _step(step))
+
+    def log_param(self, name: str, value: Any) -> None:
+        """Note one parameter. `value` is JSON; the last one given counts."""
+        self.log_params({text("the name of a parameter", name): value})
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Note parameters: JSON values by name."""
+        self._recording()
+        given = _checked_params(params)
+        with self._params_lock:
+            self._params = {**self._params, **given}
+
+    def use(self, origin: Any) -> None:
+        """Note that the run reads something.
+
+        Args:
+            origin: a dataset, a model, a stream of a dataset; ``REF:datasets/NAME`` or
+                ``REF:models/NAME``; or a URL of what is in no repository.
+        """
+        notes = self._recording()
+        if isinstance(origin, Stream):
+            for dataset, place in origin.sources():
+                notes.streamed(dataset, place)
+        elif isinstance(origin, Dataset | Model):
+            notes.opened(origin)
+        elif isinstance(origin, str):
+            notes.add(self._named(origin))
+        else:
+            raise InvalidInputError(
+                f"a run reads datasets, models, streams, and what 'REF:datasets/NAME' or a URL "
+                f"names; got {type(origin).__name__}"
+            )
+
+    def stream(self, dataset: Dataset, *, evaluate: bool = False, **options: Any) -> Stream:
+        """``dataset.stream(...)``, noted whatever thread reads it.
+
+        Args:
+            dataset: what to stream.
+            evaluate: models are measured on it, not trained on it.
+            options: of `Dataset.stream`.
+        """
+        check_instance(
+            "what a run streams", dataset, Dataset, "a dataset, as repo.dataset(...) gives it"
+        )
+        notes, stream = self._begun(), dataset.stream(**options)
+        stream.loading.evaluates = evaluate
+        for origin, place in stream.sources():
+            notes.streamed(origin, place, evaluated=evaluate)
+        return stream
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """A ``with`` in which models are measured on what is streamed, not trained on it."""
+        return self._begun().evaluating()
+
+    def save_model(
+        self,
+        name: str,
+        tensors: Mapping[str, Any],
+        *,
+        branch: str = "main",
+        message: str = "",
+        **options: Any,
+    ) -> Model:
+        """Commit a model, which says what it was trained on, and in which run.
+
+        Args:
+            name: by the path grammar.
+            tensors: a state dict.
+            branch: what to commit to.
+            message: of the commit.
+            options: of `Transaction.save_model`.
+        """
+        token = CURRENT.set(self._begun())
+        try:
+            with begin_transaction(self.context, branch, message) as transaction:
+                transaction.save_model(name, tensors, **options)
+            made = transaction.commit
+            return model_at(self.context, name, branch if made is None else made.digest)
+        finally:
+            CURRENT.reset(token)
+
+    def checkpointer(self, **options: Any) -> Checkpointer:
+        """`Repository.checkpointer` of this run: its checkpoints say what they were trained on, and
+        the metrics that `save` is given are the run's, too.
+        """
+        made = checkpointer_of(self.context, self.name, **options)
+        made.noted = self._begun().checkpoint
+        return made
+
+    def flush(self) -> None:
+        """Store what was logged and noted until now. Does nothing in a fork."""
+        self._begun()
+        if self._is_fork():
+            return
+        self._recording()
+        if self._writer is not None:
+            self._writer.write()
+
+    @property
+    def record(self) -> RunRecord:
+        """The run as it was last stored.
+
+        Raises:
+            NotFoundError: it was not.
+        """
+        return Runs(self.context)[self.name]
+
+    def __enter__(self) -> Self:
+        return self if self._token is not None else self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        status, told = _outcome(error)
+        try:
+            self.end(status, told)
+        except Error as failure:
+            if error is None:
+                raise
+            error.add_note(f"The end of run {self.name!r} was not stored: {failure}")
+
+    def __repr__(self) -> str:
+        state = "not begun" if self._notes is None else "ended" if self._ended else RUNNING
+        return f"<run {self.name}: {state}>"
+
+    def _begun(self) -> RunNotes:
+        if self._notes is None:
+            raise InvalidInputError(
+                f"run {self.name!r} has not begun: use it in a with, as in "
+                f"with repo.run({self.name!r}) as run"
+            )
+        return self._notes
+
+    def _recording(self) -> RunNotes:
+        """The notes of a run that goes on here: what it is told now is stored."""
+        notes = self._begun()
+        if self._is_fork():
+            raise InvalidInputError(
+                f"run {self.name!r} was begun by process {self._process}, and this is a fork of "
+                "it, whose values would be lost: log where the run began"
+            )
+        if self._ended:
+            raise InvalidInputError(
+                f"run {self.name!r} has ended: what it is told now would be lost. Go on with it in "
+                f"repo.run({self.name!r}, resume=True)"
+            )
+        return notes
+
+    def _is_fork(self) -> bool:
+        return os.getpid() != self._process
+
+    def _log(self, values: Mapping[str, float], step: int | None) -> None:
+        self._recording()
+        if self._writer is not None:
+            self._writer.log(dict(values), step)
+
+    def _log_checkpoint(self, values: Mapping[str, float], step: int) -> None:
+        """The metrics of a checkpoint, which has them itself: it is kept when the run has ended."""
+        if not self._ended:
+            self._log(values, step)
+
+    def _told(self) -> dict[str, Any]:
+        notes = self._begun()
+        return {"params": self._params, "inputs": notes.inputs(), "outputs": notes.outputs()}
+
+    def _document(self, before: RunRecord | None) -> RunDocument:
+        now = time.time_ns()
+        code = code_version(self.context.machine.cwd)
+        if before is None:
+            attempts = new_attempt(now, code, environment())
+            author, drawn = self.context.author, secrets.token_hex(32)
+            return RunDocument(self.name, drawn, RUNNING, author, now, now, now, attempts=attempts)
+        attempts = new_attempt(now, code, environment(), before.document.attempts)
+        return structs.replace(before.document, attempts=attempts)
+
+    def _named(self, text: str) -> ProvenanceEdge:
+        """What ``REF:PATH`` or a URL means."""
+        if "://" in text:
+            return ProvenanceEdge(USED, public_place(text), "")
+        ref, path = split_path(text)
+        if path is None:
+            raise InvalidInputError(
+                f"input {text!r:.200}: expected REF:datasets/NAME, REF:models/NAME or a URL"
+            )
+        revision = self.context.resolve(ref)
+        entry = self.context.core.entry(revision.commit.tree, path)
+        if entry is None:
+            raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref})")
+        return ProvenanceEdge(USED, path, entry.digest, revision.digest)
+
+
+def _checked_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    given = mapping("params", params, "JSON values").items()
+    found = {check_metric_name(name): as_plain(value) for name, value in given}
+    check_json(found, "params")
+    return found
+
+
+def _step(value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError as error:
+        raise wrong("step", "a whole number", value) from error
+
+
+def _outcome(error: BaseException | None) -> tuple[str, str | None]:
+    """How a run ended, by what left its ``with``."""
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return FINISHED, None
+    told = type(error).__name__
+    with suppress(Exception):  # of an error that cannot say what it is
+        told = f"{told}: {error}"
+    return (INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED), told
+
+
+def _public_text(error: str) -> str:
+    """What ended a run, as it can be stored: URLs in it without what may be secret in them."""
+    plain = error.encode("utf-8", "backslashreplace").decode()
+    plain = _URL.sub(lambda url: public_place(url[0]), plain)
+    return _QUERY.sub("", plain)[:_MOST_ERROR]
+
+
+def _taken(run: RunRecord) -> str:
+    return (
+        f"run {run.name!r} is there already: it is {run.state()}. Go on with it by resume=True, or "
+        "give this one another name."
+    )

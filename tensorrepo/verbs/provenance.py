@@ -1,0 +1,81 @@
+"""Provenance edges of rows: foreign files, datasets, models and streams that they came from."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tensorrepo.checks import mapping
+from tensorrepo.datasets.dataset import Dataset
+from tensorrepo.datasets.stream import Stream
+from tensorrepo.formats.common.json import check_json
+from tensorrepo.formats.common.provenance import DERIVED_FROM, ProvenanceEdge, imported_from
+from tensorrepo.formats.exchange.base import OpenedSource
+from tensorrepo.models.model import Model
+from tensorrepo.repo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+HASHED_BYTES: Final = 64 << 20  # a fraction of a second beside reading its rows
+
+
+def origin_of_rows(given: object) -> Iterator[ProvenanceEdge]:
+    """The edge of what `tensorrepo.read` opened, and of a dataset of a repository."""
+    if isinstance(given, OpenedSource):
+        yield edge_of_reading(given)
+    elif isinstance(given, Dataset):
+        yield from edges_from(given, None)
+
+
+def edge_of_reading(reading: OpenedSource) -> ProvenanceEdge:
+    """Where the rows of a foreign file or folder come from."""
+    origin = reading.origin
+    told = {"format": origin.format, "files": origin.files, "bytes": origin.bytes}
+    return imported_from(origin.path, **told, **file_facts(Path(origin.path)))
+
+
+def file_facts(path: Path) -> dict[str, Any]:
+    """Which version of a file of this machine is meant: its SHA-256, where reading it again is
+    cheap, else when it was modified; nothing of what is no single file.
+    """
+    try:
+        if not path.is_file():
+            return {}
+        size = path.stat().st_size
+        if size > HASHED_BYTES:
+            return {"modified_ns": path.stat().st_mtime_ns}
+        with path.open("rb") as file:
+            return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    except OSError:  # gone meanwhile, or never a file: its rows are stored, whatever it was
+        return {}
+
+
+def edges_from(given: Any, how: Mapping[str, Any] | None) -> list[ProvenanceEdge]:
+    """``derived-from`` edges to what users named: one handle, or several.
+
+    Raises:
+        InvalidInputError: no handle of a dataset, model or stream; or `how` is no JSON.
+    """
+    details = dict(mapping("how", how, "JSON values")) if how is not None else {}
+    check_json(details, "how")
+    several = given if isinstance(given, (list, tuple)) else [given]
+    return [edge for one in several for edge in _edges(one, details)]
+
+
+def _edges(given: Any, details: dict[str, Any]) -> Iterator[ProvenanceEdge]:
+    if isinstance(given, ProvenanceEdge):
+        yield given
+    elif isinstance(given, Dataset | Model):
+        yield ProvenanceEdge(DERIVED_FROM, given.path, given.digest, given.commit, details)
+    elif isinstance(given, Stream):
+        for dataset, place in given.sources():
+            yield ProvenanceEdge(
+                DERIVED_FROM, dataset.path, dataset.digest, dataset.commit, place() | details
+            )
+    else:
+        raise InvalidInputError(
+            f"derived_from takes datasets, models and streams of them, got {type(given).__name__}"
+        )

@@ -1,0 +1,299 @@
+"""State of a workspace: its repository, HEAD, the staging area, files that it wrote."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from tensorrepo.repo.changes.revisions import Head
+from tensorrepo.repo.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+    UnsupportedError,
+)
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest, parse_digest
+from tensorrepo.repo.objects.envelope import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FOLDER = ".tensorrepo"
+FORMAT = 1
+T = TypeVar("T")
+
+
+def _check_digests(*digests: Digest | None) -> None:
+    for digest in digests:
+        if digest is not None:
+            parse_digest(digest)
+
+
+class WorkspaceState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`workspace.json`."""
+
+    format: int
+    url: str
+    head: Head
+    lease: str | None = None
+    lease_seconds: float = 0.0  # when the lease was renewed last, by this machine's clock
+
+
+NO_STATE = WorkspaceState(0, "", Head(branch="main"))
+
+
+class StagedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One change that the next commit will make. `kind` None stages a removal."""
+
+    kind: str | None = None
+    digest: Digest | None = None
+    storage: Digest | None = None
+    rows: int = 0
+    bytes: int = 0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.kind is None) != (self.digest is None):
+            raise ValueError("what is staged has a kind and a digest, a removal has neither")
+        if self.kind is not None and self.kind not in Kind.__members__:
+            raise ValueError(f"there is no kind {self.kind!r:.40} of object")
+        _check_digests(self.digest, self.storage)
+
+    @property
+    def entry(self) -> Entry | None:
+        """What the tree will hold; None for a removal."""
+        if self.kind is None or self.digest is None:
+            return None
+        return Entry(Kind[self.kind], self.digest, self.storage)
+
+
+class StagingArea(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`staged.json`: what is staged, and since when.
+
+    `base` is the commit that it was staged on (None: no commit yet); the branch may move between
+    `add` and `commit`, which then merges. `generation` is where the log stood before the first
+    `add` stored anything: the fence looks at every condemnation after it.
+    """
+
+    base: Digest | None = None
+    generation: int = 0
+    entries: dict[str, StagedEntry] = {}
+
+    def __post_init__(self) -> None:
+        _check_digests(self.base)
+
+
+class Unfinished(msgspec.Struct, frozen=True):
+    """How far an `add` that was cut off had got.
+
+    `source` says what was read and how, `base` what it was put behind. `root` holds the first
+    `rows` rows of it. While the lease of the staging area keeps `root`, the same `add` goes on.
+    `generation` is where the log stood before any of it was stored; None: not known.
+    """
+
+    source: str
+    base: Digest | None
+    root: Digest
+    rows: int
+    skipped: int = 0  # of them, rows that did not fit
+    nulled: int = 0  # values that did not fit
+    generation: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_digests(self.base, self.root)
+
+
+class Tracked(msgspec.Struct, frozen=True):
+    """One file or folder that `checkout` wrote: what it was made from, and how it looked then."""
+
+    entry: str
+    digest: Digest
+    format: str
+    files: dict[str, tuple[int, int]]  # relative path -> size in bytes, mtime in ns
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A folder under version control. A handle: every question reads the files anew."""
+
+    root: Path
+    _folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_folder", self.root / FOLDER)
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
+    def default_store(self) -> Path:
+        return self._folder / "store"
+
+    def state(self) -> WorkspaceState:
+        state = _read(self._folder / "workspace.json", WorkspaceState, NO_STATE)
+        if state is NO_STATE:
+            raise NotFoundError(f"{self._folder} holds no workspace.json. Run `tensorrepo init`.")
+        if state.format != FORMAT:
+            raise UnsupportedError(
+                f"{self._folder}: workspace format {state.format}, this tensorrepo knows {FORMAT}. "
+                "Update it."
+            )
+        return state
+
+    def staging(self) -> StagingArea:
+        return _read(self._folder / "staged.json", StagingArea, StagingArea())
+
+    def tracked(self) -> dict[str, Tracked]:
+        """What was written out, by path relative to the root of the workspace."""
+        return _read(self._folder / "tracked.json", dict[str, Tracked], {})
+
+    def unfinished(self) -> dict[str, Unfinished]:
+        """What was being added when a command was cut off, by entry."""
+        return _read(self._folder / "unfinished.json", dict[str, Unfinished], {})
+
+    def write_unfinished(self, unfinished: Mapping[str, Unfinished]) -> None:
+        _write(self._folder / "unfinished.json", dict(sorted(unfinished.items())))
+
+    def write_state(self, state: WorkspaceState) -> None:
+        _write(self._folder / "workspace.json", state)
+
+    def write_staging(self, staging: StagingArea) -> None:
+        _write(self._folder / "staged.json", staging)
+
+    def write_tracked(self, tracked: Mapping[str, Tracked]) -> None:
+        _write(self._folder / "tracked.json", dict(sorted(tracked.items())))
+
+    def set_head(self, head: Head) -> None:
+        state = self.state()
+        self.write_state(msgspec.structs.replace(state, head=head))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone in the workspace. The lock is the kernel's: it cannot outlive its holder.
+
+        Raises:
+            ConflictError: another command is at work here.
+        """
+        try:
+            file = (self._folder / "lock").open("w")
+        except OSError as error:
+            raise _explain(error, self._folder / "lock") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConflictError(
+                    f"another tensorrepo command is at work in {self.root}. Wait for it and repeat."
+                ) from None
+            yield
+
+
+def find_workspace(start: Path) -> Workspace | None:
+    """The workspace that holds `start`: the nearest folder upward with `.tensorrepo/`."""
+    for folder in (start, *start.parents):
+        if (folder / FOLDER / "workspace.json").is_file():
+            return Workspace(folder)
+    return None
+
+
+def create_workspace(root: Path, url: str, head: Head, *, force: bool = False) -> Workspace:
+    """Make `root` a workspace on the repository at `url`.
+
+    Raises:
+        ConflictError: `root` lies in a workspace already, and not `force`.
+    """
+    outer = find_workspace(root)
+    if outer is not None and not force:
+        raise ConflictError(
+            f"{root} lies in the workspace {outer.root} already. "
+            "Use --force for a workspace inside it."
+        )
+    workspace = Workspace(root)
+    try:
+        (workspace.folder / "pending").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _explain(error, workspace.folder) from error
+    workspace.write_state(WorkspaceState(FORMAT, url, head))
+    return workspace
+
+
+def changed_files(root: Path, path: str, tracked: Tracked) -> dict[str, str]:
+    """Files of a tracked path that differ from how they were written: path -> what happened.
+
+    Sizes and times are compared, as git does; the contents are read by `add`.
+    """
+    place = root / path
+    found = {name: (info.st_size, info.st_mtime_ns) for name, info in _files_under(place)}
+    changes = {name: "deleted" for name in tracked.files if name not in found}
+    for name, facts in found.items():
+        if name not in tracked.files:
+            changes[name] = "new"
+        elif tuple(tracked.files[name]) != facts:
+            changes[name] = "modified"
+    return dict(sorted(changes.items()))
+
+
+def describe_files(place: Path) -> dict[str, tuple[int, int]]:
+    """Size in bytes and mtime in ns of every file at `place` ("" when it is a file itself)."""
+    return {name: (info.st_size, info.st_mtime_ns) for name, info in _files_under(place)}
+
+
+def _files_under(place: Path) -> Iterator[tuple[str, os.stat_result]]:
+    if place.is_file():
+        yield "", place.stat()
+        return
+    for folder, _, names in os.walk(place):
+        for name in names:
+            path = Path(folder, name)
+            yield path.relative_to(place).as_posix(), path.lstat()
+
+
+def _read(path: Path, kind: type[T], missing: T) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return missing
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(
+            f"{path} is damaged: {error}. The repository is not affected; make the workspace anew "
+            "with `tensorrepo init URL --force`."
+        ) from error
+    except OSError as error:
+        raise _explain(error, path) from error
+
+
+def _write(path: Path, value: object) -> None:
+    """Replace a file as a whole: a crash leaves the old one or the new one."""
+    data = msgspec.json.format(msgspec.json.encode(value), indent=1)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+            try:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise _explain(error, path) from error
+
+
+def _explain(error: OSError, path: Path) -> PermissionDenied | StorageError | InvalidInputError:
+    if isinstance(error, PermissionError) or error.errno == 30:
+        return PermissionDenied(f"cannot write {path}: {error.strerror}. Choose another folder.")
+    if isinstance(error, (NotADirectoryError, FileExistsError)):
+        return InvalidInputError(f"{path} is in the way: {error.strerror}.")
+    return StorageError(f"cannot use {path}: {error.strerror}.")

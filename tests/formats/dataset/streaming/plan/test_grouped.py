@@ -1,0 +1,264 @@
+"""Streams whose groups are read when lanes reach them: the rows and order of a plan of all runs."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.dataset.metadata import boundaries
+from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart
+from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.span_write import Fragment
+from tensorrepo.formats.dataset.metadata.tree_write import TreeWriter
+from tensorrepo.formats.dataset.pages.page import encode_page
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
+from tensorrepo.formats.dataset.schema.values import FixedValues
+from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
+from tensorrepo.formats.dataset.streaming.mix.feed import mix
+from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan, plan_groups
+from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
+from tensorrepo.formats.dataset.update import delete_rows, update_rows
+from tensorrepo.formats.dataset.write import column_id, write_dataset
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.objects import MemoryObjects
+from tests.support.builders.streams import ROWS, SCHEMA, MappedObjects, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
+
+STORES = [MappedObjects, MemoryObjects]
+NAMES = tuple(column.name for column in SCHEMA.columns)
+
+
+@cache
+def made(store: type[MemoryObjects]) -> StoredDataset:
+    """Twenty fragments of ten pages each, in several leaves."""
+    objects, base = store(), None
+    with pytest.MonkeyPatch.context() as patched:
+        for name, size in (("MIN_BYTES", 64), ("MEAN_BYTES", 128), ("MAX_BYTES", 256)):
+            patched.setattr(boundaries, name, size)
+        for at in range(0, len(ROWS), 50):
+            link = write_dataset(objects, SCHEMA, [ROWS[at : at + 50]], base=base, page_bytes=2048)
+            base = open_dataset(objects, link.digest)
+    assert base is not None
+    assert len(base.root.leaves) > 2
+    return base
+
+
+def grouped(dataset: StoredDataset, **options: Any) -> BatchStream:
+    """A stream by groups, however few runs it has."""
+    found = stream(dataset, batch_size=16, window_bytes=40_000, seed=3, **options)
+    plan = plan_groups(
+        dataset,
+        ("x", "y", "t", "r", "n"),
+        lambda: plan_of(found),
+        batch_size=16,
+        window_bytes=40_000,
+        most_runs=8,
+        least_bytes=0,
+        group_runs=6,
+    )
+    assert plan is not None
+    return planned(found, plan)
+
+
+def planned(found: BatchStream, plan: StreamPlan) -> BatchStream:
+    """The same stream by another plan."""
+    return BatchStream(replace(found.feed, plan=plan), found.setup)  # type: ignore[type-var]
+
+
+def whole(found: BatchStream) -> BatchStream:
+    """The same order, planned run by run."""
+    plan = plan_of(found)
+    return planned(found, replace(plan.whole(), arrangement=plan.arrangement))
+
+
+def dataset_of(found: BatchStream) -> StoredDataset:
+    assert isinstance(found.feed, DatasetFeed)
+    return found.feed.dataset
+
+
+def plan_of(found: BatchStream) -> StreamPlan:
+    assert isinstance(found.feed, DatasetFeed)
+    return found.feed.plan
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_order_and_the_values_are_those_of_a_plan_of_all_runs(
+    store: type[MemoryObjects],
+) -> None:
+    found = grouped(made(store))
+    expected = values_of(whole(found))
+    assert values_of(found) == expected
+
+
+def test_each_row_comes_once_with_its_number() -> None:
+    batches = list(grouped(made(MemoryObjects)))
+    numbers = np.concatenate([batch.rows for batch in batches])
+    assert sorted(numbers.tolist()) == list(range(len(ROWS)))
+    assert all((batch["y"] == batch.rows).all() for batch in batches)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_deleted_rows_are_left_out_as_elsewhere(store: type[MemoryObjects]) -> None:
+    dataset = made(store)
+    gone = [*range(100, 300), 0, 7, 512, 999]
+    link = delete_rows(dataset.objects, dataset, np.array(gone))  # type: ignore[arg-type]
+    found = grouped(open_dataset(dataset.objects, link.digest))
+    expected = values_of(whole(found))
+    assert values_of(found) == expected
+    assert sum(map(len, expected)) == len(ROWS) - len(gone) == found.rows
+
+
+def values_of(found: BatchStream) -> list[list[tuple[Any, ...]]]:
+    """All values of each batch, such as can be compared."""
+    return [
+        [(row["x"].tobytes(), row["y"], row["t"], row["r"].tobytes(), row["n"]) for row in rows]
+        for rows in map(rows_of, found)
+    ]
+
+
+def shares(found: BatchStream, world: int) -> Iterator[list[int]]:
+    for rank in range(world):
+        options = replace(found.options, rank=rank, world=world)
+        one = BatchStream(found.feed, replace(found.setup, options=options))
+        yield [row for batch in one for row in batch.rows.tolist()]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_each_row(world: int) -> None:
+    found = grouped(made(MappedObjects), last="short")
+    rows = [row for share in shares(found, world) for row in share]
+    assert sorted(rows) == list(range(len(ROWS)))
+
+
+def test_workers_take_turns_at_all_steps() -> None:
+    found = grouped(made(MappedObjects))
+    parts = [[batch.rows.tolist() for batch in found.in_turn(at, 3)] for at in range(3)]
+    steps = [batch.rows.tolist() for batch in found]
+    assert [step for at in range(len(steps)) for step in [parts[at % 3][at // 3]]] == steps
+
+
+def test_a_state_is_gone_on_with_by_groups_and_by_a_plan_of_all_runs() -> None:
+    found = grouped(made(MappedObjects))
+    batches = iter(found)
+    for _ in range(20):
+        next(batches)
+    state = found.state_dict()
+    rest = [batch.rows.tolist() for batch in batches]
+    for again in (grouped(dataset_of(found)), stream(dataset_of(found), batch_size=16)):
+        again.load_state_dict(state)
+        assert [batch.rows.tolist() for batch in again] == rest
+
+
+def test_a_stream_by_groups_goes_on_in_the_order_of_another_state() -> None:
+    found = grouped(made(MappedObjects))
+    plain = stream(dataset_of(found), batch_size=16, shuffle=False)
+    found.load_state_dict(plain.state_dict(160))
+    assert next(iter(found)).rows.tolist() == list(range(160, 176))
+
+
+def test_groups_are_explained_by_what_one_of_them_lets_expect() -> None:
+    found = grouped(made(MappedObjects))
+    told, exact = found.explain(), whole(found).explain()
+    assert (told.order, told.rows, told.steps) == ("pages", exact.rows, exact.steps)
+    assert told.runs == pytest.approx(exact.runs, rel=0.3)
+    assert told.read_bytes == pytest.approx(exact.read_bytes, rel=0.3)
+    assert str(told)
+
+
+def test_a_mix_of_a_stream_by_groups_has_all_of_its_rows() -> None:
+    found = grouped(made(MappedObjects))
+    rows = [row for batch in mix([found]) for row in batch["y"].tolist()]
+    assert sorted(rows) == list(range(len(ROWS)))
+
+
+def test_damaged_pages_are_left_out_where_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset = made(MappedObjects)
+    found = grouped(dataset, on_error="skip")
+    index = plan_of(found).whole().leading.index
+    link, at = index.chunks[int(index.chunk[30])], int(index.entries["offset"][30])
+    data = bytearray(dataset.objects.stored[link.digest])  # type: ignore[attr-defined, union-attr]
+    data[len(data) - int.from_bytes(data[16:24], "little") + at + 100] ^= 1
+    monkeypatch.setitem(dataset.objects.stored, link.digest, bytes(data))  # type: ignore[attr-defined, union-attr]
+    rows = {row for batch in found for row in batch.rows.tolist()}
+    low, high = index.first_row[30:32].tolist()
+    assert rows == set(range(len(ROWS))) - set(range(low, high))
+
+
+def test_values_that_were_set_later_are_planned_run_by_run() -> None:
+    dataset = made(MappedObjects)
+    link = update_rows(dataset.objects, dataset, [7], {"x": np.ones(100)})  # type: ignore[arg-type]
+    changed = open_dataset(dataset.objects, link.digest)
+    assert plan_groups(
+        changed, NAMES, lambda: None, batch_size=16, window_bytes=40_000,  # type: ignore[arg-type, return-value]
+        most_runs=8, least_bytes=0,
+    ) is None  # fmt: skip
+
+
+@pytest.mark.parametrize("option", [{"most_runs": 1 << 20}, {"least_bytes": 1 << 30}])
+def test_few_runs_are_planned_one_by_one(option: dict[str, int]) -> None:
+    options = {"most_runs": 8, "least_bytes": 0} | option
+    dataset = made(MappedObjects)
+    found = plan_groups(dataset, NAMES, lambda: None, batch_size=16, window_bytes=1, **options)  # type: ignore[arg-type, return-value]
+    assert not isinstance(found, GroupedPlan)
+
+
+# ------------------------------------------------------------------------------ memory
+
+
+def repeated_pages(fragments: int) -> StoredDataset:
+    """So many fragments of the same four pages of eight rows."""
+    objects, ids = MappedObjects(), random.Random(7)
+    column = Column("x", Tensor("uint8", (16,)))
+    column = replace(column, id=column_id(None, column))
+    page = encode_page(FixedValues(np.zeros((8, 16), np.uint8)), column.storage)
+    chunk = objects.put(Kind.CHUNK, page.data.tobytes()).digest
+    entries = np.repeat(page.entry.reshape(1), 4)
+    entries["first_row"] = 8 * np.arange(4)
+    tags = np.tile(np.frombuffer(page.tag, np.uint8), (4, 1))
+    pages = ColumnPages(column.id, column.storage, entries, tags, np.zeros(4, np.uint32))
+    part = FragmentPart((ColumnPart(column.id, column.storage, pages, (chunk,)),))
+    with ThreadPoolExecutor(1) as storers:
+        tree = TreeWriter(objects, Schema((column,)), ((column.id,),), None, storers, 1 << 20)
+        for _ in range(fragments):
+            one = Fragment(ids.getrandbits(64), 32, {column.id: part}, stored_bytes=1)
+            tree.add_known(one, counted=False)
+        return open_dataset(objects, tree.finish({}).digest)
+
+
+def peak_bytes(fragments: int) -> int:
+    """What planning, the first batch and some more take at most."""
+    dataset, sizes = repeated_pages(fragments), {"batch_size": 8, "window_bytes": 2000}
+    setup = stream(made(MappedObjects), batch_size=8, seed=3).setup
+    tracemalloc.start()
+    try:
+        plan = plan_groups(
+            dataset, ("x",), lambda: None, **sizes, most_runs=1, least_bytes=1, group_runs=32  # type: ignore[arg-type, return-value]
+        )  # fmt: skip
+        assert plan is not None
+        batches = iter(BatchStream(DatasetFeed(dataset, plan, ("x",)), setup))
+        for _ in range(60):
+            next(batches)
+        batches.close()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_four_times_the_pages_take_no_more_memory() -> None:
+    few, many = peak_bytes(2000), peak_bytes(8000)
+    # Their page entries alone would take more than two megabytes.
+    assert many - few < 1 << 20

@@ -1,0 +1,67 @@
+"""Which tensors are tried as bases: the present one, and the nearest of the same kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS, distance
+from tensorrepo.formats.model.maintenance.inventory import Inventory, InventoryTensor
+from tensorrepo.formats.model.maintenance.repack_plan import CANDIDATES, likely_bases
+from tests.support.builders.objects import MemoryObjects
+
+
+def holding(number: int, *, signed: bool = True, bases: tuple[bytes, ...] = ()) -> InventoryTensor:
+    rng = np.random.default_rng(number)
+    name = f"layer{number % 2}"
+    return InventoryTensor(
+        bytes([number]),
+        number,
+        name,
+        (name, "F32", (256, 256)),
+        1 << 18,
+        1 << 18,
+        rng.integers(0, 1 << 16, SIGNATURE_ITEMS).astype(np.uint16) if signed else None,
+        "raw",
+        b"",
+        bases,
+    )
+
+
+def stock_of(holdings: list[InventoryTensor]) -> Inventory:
+    numbers = {one.fingerprint: number for number, one in enumerate(holdings)}
+    return Inventory(MemoryObjects(), tensors=holdings, numbers=numbers)
+
+
+def nearest(tensors: list[InventoryTensor], number: int) -> list[int]:
+    """One by one, as the signatures' own measure says."""
+    one = tensors[number]
+    others = [at for at, other in enumerate(tensors) if other.kind == one.kind and at != number]
+
+    def far(at: int) -> tuple[float, int]:
+        its = tensors[at].signature
+        both = its is not None and one.signature is not None
+        return distance(one.signature, its) if both else 0.0, abs(at - number)
+
+    return sorted(others, key=far)[:CANDIDATES]
+
+
+def test_those_are_tried_whose_signatures_differ_least() -> None:
+    stock = stock_of([holding(number) for number in range(40)])
+    assert likely_bases(stock) == [nearest(stock.tensors, number) for number in range(40)]
+
+
+def test_of_tensors_without_signatures_neighbours_are_tried() -> None:
+    stock = stock_of([holding(number, signed=False) for number in range(20)])
+    assert likely_bases(stock)[0] == [2, 4, 6]
+
+
+def test_the_present_base_comes_first() -> None:
+    stock = stock_of([*(holding(number) for number in range(9)), holding(9, bases=(bytes([1]),))])
+    assert likely_bases(stock)[9][0] == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_few_tensors_have_few_candidates(count: int) -> None:
+    kinds = [holding(2 * number) for number in range(count)]
+    assert [len(one) for one in likely_bases(stock_of(kinds))] == [max(0, count - 1)] * count

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import numpy as np
+
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.verification import verify_model
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.models import copy_of, flip, payload_start, stored
+from tests.support.builders.objects import MemoryObjects
+
+
+def test_everything_is_read_once() -> None:
+    weights = np.random.default_rng(0).normal(size=100_000)
+    model = stored({"a": weights, "b": weights, "c": np.zeros(3)}, files={"x": b"1"})
+    told: list[int] = []
+    found = verify_model(model, told.append)
+    assert (found.tensors, found.files, found.faults) == (2, 1, ())
+    assert found.bytes == told[-1] == weights.nbytes + 24
+
+
+def test_one_fault_does_not_hide_another() -> None:
+    objects = MemoryObjects()
+    random = np.random.default_rng(0)
+    tensors = {name: random.bytes(100_000) for name in "abc"}
+    model = stored({name: np.frombuffer(data, "u1") for name, data in tensors.items()}, objects)
+    damaged = copy_of(objects)
+    packs = [link.digest for link in objects.links.values() if link.kind is Kind.PACK]
+    start = payload_start(objects, packs[0])
+    whole = objects.stored[packs[0]]
+    flip(damaged, packs[0], whole.index(tensors["a"][50:90], start))
+    flip(damaged, packs[0], whole.index(tensors["c"][50:90], start))
+    found = verify_model(open_model(damaged, model.entry))
+    assert ["'a'" in found.faults[0], "'c'" in found.faults[1]] == [True, True]
+    assert len(found.faults) == 2

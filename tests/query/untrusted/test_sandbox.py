@@ -1,0 +1,320 @@
+"""A query that nobody vouches for gets its rows, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import tensorrepo as tr
+from tensorrepo.query.untrusted import child, sandbox
+from tensorrepo.query.untrusted.pipe import SIZES, Pipe, packed
+from tensorrepo.query.untrusted.sandbox import QueryLimits
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def repo() -> tr.Repository:
+    made = tr.init(f"memory://sandbox-{uuid4()}", author="Ada <ada@example.org>")
+    with made.transaction("main", message="numbers") as tx:
+        tx.create_dataset("numbers", {"n": "int64"}).append({"n": np.arange(20_000)})
+    return made
+
+
+def _ask(repo: tr.Repository, query: str, **limits: Any) -> pa.Table:
+    return repo.sql(query, untrusted=QueryLimits(**limits)).arrow()
+
+
+# ------------------------------------------------------------------- in a process of its own
+
+
+def test_rows_of_a_dataset_come_out_with_columns_and_filters_pushed(repo: tr.Repository) -> None:
+    query = "SELECT n % 2 AS odd, count(*) AS rows, max(l2([n], [0])) AS most FROM numbers "
+    found = _ask(repo, query + "WHERE n >= 19990 GROUP BY odd ORDER BY odd")
+    assert found.to_pylist() == [
+        {"odd": 0, "rows": 5, "most": 19998.0},
+        {"odd": 1, "rows": 5, "most": 19999.0},
+    ]
+
+
+def test_memory_is_bounded_whatever_takes_it(repo: tr.Repository) -> None:
+    query = "SELECT sum(length(repeat(n::VARCHAR, 200000000))) FROM numbers"
+    with pytest.raises(tr.InvalidInputError, match=r"[Mm]emory"):
+        _ask(repo, query, memory_bytes=64 * MEGABYTE)
+
+
+def test_time_is_bounded_whatever_takes_it(repo: tr.Repository) -> None:
+    query = "SELECT levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
+    with pytest.raises(tr.InvalidInputError, match=r"longer than 0\.2 s"):
+        _ask(repo, query, seconds=0.2)
+
+
+def test_rows_are_bounded(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="more than 100 rows"):
+        _ask(repo, "SELECT n FROM numbers", rows=100)
+
+
+def test_names_are_bounded_before_one_is_looked_up(repo: tr.Repository) -> None:
+    names = ", ".join(f"a{at}" for at in range(300))
+    with pytest.raises(tr.InvalidInputError, match="different names is not taken"):
+        _ask(repo, f"SELECT {names}")
+
+
+def test_looking_names_up_counts_as_time(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="too long"):
+        _ask(repo, "SELECT n FROM numbers", seconds=1e-6)
+
+
+def test_scans_that_end_by_limit_are_any_number(repo: tr.Repository) -> None:
+    assert len(_ask(repo, _union("(SELECT n FROM numbers WHERE n <> 7 LIMIT 1)", 100))) == 100
+
+
+def test_tables_of_the_catalog_are_left_by_limit_any_number_of_times(repo: tr.Repository) -> None:
+    query = _union('(SELECT digest FROM catalog."commit" LIMIT 1)', 30)
+    assert len(_ask(repo, query)) == 30
+    assert len(repo.sql(query).arrow()) == 30  # each holds a connection here
+
+
+def test_scans_that_ended_are_not_open(repo: tr.Repository) -> None:
+    assert len(_ask(repo, _union("SELECT max(n) FROM numbers", 20))) == 20
+
+
+def _union(query: str, times: int) -> str:
+    return " UNION ALL ".join([query] * times)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("'a'::ENUM('a', 'b')", "a"),
+        ("['a'::ENUM('a', 'b'), NULL]", ["a", None]),
+        ("{'x': ['a'::ENUM('a', 'b')]}", {"x": ["a"]}),
+        ("MAP {'a'::ENUM('a', 'b'): 1}", [("a", 1)]),
+        ("['a', 'b']::ENUM('a', 'b')[2]", ["a", "b"]),
+    ],
+)
+def test_values_of_enums_are_sent_as_often_as_they_are_there(
+    repo: tr.Repository, expression: str, value: object
+) -> None:
+    found = _ask(repo, f"SELECT {expression} AS x")
+    assert found["x"].to_pylist() == [value]
+    assert "dictionary" not in str(found.schema.field("x").type)
+
+
+def test_filters_that_cannot_be_sent_are_applied_all_the_same(repo: tr.Repository) -> None:
+    query = "SELECT n FROM numbers WHERE n = 5 OR " + " OR ".join(
+        f"(n > {at} AND n < {at})" for at in range(200)
+    )
+    assert _ask(repo, query)["n"].to_pylist() == [5]
+
+
+def test_types_that_arrow_does_not_know_come_as_what_they_are_stored_as(
+    repo: tr.Repository,
+) -> None:
+    found = _ask(repo, "SELECT 5::BIGNUM AS x")
+    assert found.schema.field("x").type == pa.binary()
+
+
+def test_nulls_in_lists_count_as_bytes(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="more than 100,000 rows or 1,000 bytes"):
+        _ask(repo, "SELECT [NULL for _ in range(2000)]", bytes=1000)
+
+
+def test_long_values_of_enums_are_bounded(repo: tr.Repository) -> None:
+    query = f"SELECT enum_first(NULL::ENUM('{'a' * 50_000}')) AS x FROM range(30)"
+    with pytest.raises(tr.InvalidInputError, match="more than 100,000 rows or 1,048,576 bytes"):
+        _ask(repo, query, bytes=MEGABYTE)
+
+
+def test_types_whose_rows_share_bytes_are_refused(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="type dictionary"):
+        _ask(repo, "SELECT union_value(x := 'a'::ENUM('a', 'b')) AS x")
+
+
+def test_a_process_that_does_not_start_says_why(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "CHILD", "import sys; sys.exit('no module \x1b[31m')")
+    with pytest.raises(tr.UnsupportedError, match=r"did not start: status 1\. no module .x1b"):
+        _ask(repo, "SELECT 1")
+
+
+def test_a_process_finds_what_this_one_found_in_its_environment(
+    repo: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_the_environment.py").write_text("")
+    (tmp_path / "json.py").write_text("raise ImportError('not the one of Python')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    looks = sandbox.CHILD.replace("main()", "import of_the_environment\nmain()")
+    monkeypatch.setattr(sandbox, "CHILD", looks)
+    assert len(_ask(repo, "SELECT 1")) == 1
+
+
+# ------------------------------------------------------- a process that somebody took over
+
+
+def _frame(head: bytes, body: bytes = b"") -> bytes:
+    return SIZES.pack(len(head), len(body)) + head + body
+
+
+READY = _frame(b'{"kind": "ready"}')
+BEGUN = _frame(b'{"kind": "begun"}', packed([], pa.schema([("x", pa.int64())])).to_pybytes())
+
+
+def _taken_over(monkeypatch: pytest.MonkeyPatch, frames: bytes, then: str = "") -> None:
+    code = f"import os, time\nos.write(1, bytes.fromhex({frames.hex()!r}))\n{then}\ntime.sleep(60)"
+    monkeypatch.setattr(sandbox, "CHILD", code)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        _frame(b"{}"),
+        _frame(b"[]"),
+        _frame(b"\xff"),
+        _frame(b"[" * 20_000),
+        _frame(b'{"kind": "rows"}'),
+        _frame(b'{"kind": "scan", "scan": 0, "table": 0, "columns": ["n"], "ended": []}'),
+        READY + _frame(b'{"kind": "scan"}'),
+        READY + _frame(b'{"kind": "next", "scan": 7, "ended": []}'),
+        READY + _frame(b'{"kind": "scan", "scan": 0, "table": 9, "columns": ["n"], "ended": []}'),
+        READY + _frame(b'{"kind": "scan", "scan": 0, "table": -1, "columns": ["n"], "ended": []}'),
+        READY + _frame(b'{"kind": "scan", "scan": 0, "table": 0, "columns": ["x"], "ended": []}'),
+        READY + _frame(b'{"kind": "error"}'),
+        READY + _frame(b'{"kind": "begun"}', b"no Arrow"),
+        READY + BEGUN + _frame(b'{"kind": "rows"}', b""),
+        READY + BEGUN + BEGUN,
+    ],
+)
+def test_what_has_no_meaning_is_an_error_of_ours(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch, frames: bytes
+) -> None:
+    _taken_over(monkeypatch, frames)
+    with pytest.raises(tr.InvalidInputError, match=r"process of the untrusted query|frame|body"):
+        _ask(repo, "SELECT n AS x FROM numbers")
+
+
+def _kind_of(zone: str) -> pa.DataType:
+    return pa.list_(pa.timestamp("us", zone))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        _kind_of("../../etc/passwd"),
+        _kind_of("/etc/passwd"),
+        _kind_of("x" * 100),
+        pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))]),
+        pa.dense_union([pa.field("a", pa.int32())]),
+        pa.run_end_encoded(pa.int16(), pa.string()),
+        pa.list_view(pa.int8()),
+        pa.string_view(),
+    ],
+    ids=str,
+)
+def test_types_that_our_process_never_sends_are_refused(kind: pa.DataType) -> None:
+    with pytest.raises(tr.InvalidInputError, match=r"not taken|time zone"):
+        sandbox._check_types(pa.schema([("x", kind)]))
+
+
+@pytest.mark.parametrize("zone", ["Etc/UTC", "Europe/Berlin", "+02:00", "Etc/GMT+5"])
+def test_moments_of_any_zone_are_taken(zone: str) -> None:
+    sandbox._check_types(pa.schema([("x", _kind_of(zone))]))
+
+
+def test_a_process_that_left_another_one_behind_is_ended_at_the_deadline(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _taken_over(monkeypatch, READY, "if os.fork(): os._exit(0)\nos.setsid()")
+    with pytest.raises(tr.InvalidInputError, match=r"longer than 0\.5 s"):
+        _ask(repo, "SELECT n FROM numbers", seconds=0.5)
+
+
+# ------------------------------------------------------------- what the process lets DuckDB do
+
+
+@pytest.fixture(scope="module")
+def locked() -> Any:
+    connection = child.connect(64 * MEGABYTE)
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+class _Heard(Pipe):
+    """A pipe that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.heads: list[Any] = []
+
+    def send(self, head: Any, body: Any = b"") -> None:
+        self.heads.append(head)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM 'secrets.parquet'",
+        "SELECT content FROM read_text('/etc/passwd')",
+        "SELECT content FROM read_blob('/etc/passwd')",
+        "SELECT * FROM glob('/*')",
+        "SELECT * FROM 'http://localhost:1/x.csv'",
+        "SELECT * FROM duckdb_secrets()",
+        "SELECT * FROM query('COPY (SELECT 1) TO ''x''')",
+        "LOAD httpfs",
+        "INSTALL httpfs",
+        "ATTACH '/tmp/x.duckdb'",
+        "ATTACH ':memory:' AS other",
+        "COPY (SELECT 1) TO '/tmp/x.csv'",
+        "EXPORT DATABASE '/tmp/x'",
+        "SET memory_limit = '100GB'",
+        "SET enable_external_access = true",
+        "RESET lock_configuration",
+        "PRAGMA memory_limit = '100GB'",
+        "CREATE TABLE x AS SELECT 1",
+        "CREATE MACRO l2(a, b) AS 0",
+        "INSERT INTO x VALUES (1)",
+        "DROP VIEW x",
+        "CALL pragma_version()",
+        "SELECT 1; SELECT 2",
+        "SELECT 1; COPY (SELECT 1) TO '/tmp/x.csv'",
+        "EXPLAIN ANALYZE SELECT 1",
+        "",
+    ],
+)
+def test_it_reaches_for_nothing_outside(locked: Any, query: str) -> None:
+    heard = _Heard()
+    with pytest.raises(Exception, match=r".") as caught:
+        child._answer(heard, locked, query, None)
+    refused = isinstance(caught.value, tr.InvalidInputError)
+    assert refused or type(caught.value).__module__.startswith("_duckdb")
+    assert {"kind": "done"} not in heard.heads
+
+
+def test_a_select_is_answered(locked: Any) -> None:
+    heard = _Heard()
+    child._answer(heard, locked, "SELECT $x + 1", {"x": 1})
+    assert [head["kind"] for head in heard.heads] == ["begun", "rows", "done"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"seconds": 0}, {"rows": -1}, {"bytes": 0}, {"seconds": float("nan")},
+        {"seconds": float("inf")},
+    ],
+)  # fmt: skip
+def test_limits_that_allow_nothing_are_refused(limits: dict[str, float]) -> None:
+    with pytest.raises(tr.InvalidInputError, match="above 0"):
+        QueryLimits(**limits)  # type: ignore[arg-type]
+
+
+def test_params_are_plain_values(repo: tr.Repository) -> None:
+    with pytest.raises(tr.InvalidInputError, match="text, numbers, bools and null"):
+        repo.sql("SELECT $x", params={"x": Path("/")}, untrusted=QueryLimits())

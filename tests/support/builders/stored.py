@@ -1,0 +1,53 @@
+"""Objects in a store, put there by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.ids import object_digest
+from tensorrepo.repo.log.state import Condemnation
+from tensorrepo.repo.objects.envelope import Kind, Link
+from tensorrepo.repo.objects.incarnations import encode_graves, object_key
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tests.support.builders.log import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.ids import Buffer, Digest
+
+WELL_COMPRESSED = b"".join(b"line %d\n" % n for n in range(2000))
+LARGE = 3 << 20  # more than is remembered
+
+
+def put(
+    backend: Backend,
+    kind: Kind,
+    payload: Buffer,
+    links: Sequence[Digest] = (),
+    graves: tuple[Condemnation, ...] = (),
+) -> Link:
+    """Store one object, as a writer with no memory of anything."""
+    writer = ObjectWriter(ObjectStore(backend), graves)
+    link = writer.put(kind, payload, links)
+    writer.flush()
+    return link
+
+
+def payload_of(backend: Backend, name: Digest) -> bytes:
+    return bytes(ObjectStore(backend).get(name).payload)
+
+
+def place(backend: Backend, data: bytes, label: int = 0) -> Digest:
+    """Any bytes under the name that they have."""
+    name = object_digest((data,))
+    backend.overwrite(object_key(name, label), (data,))
+    return name
+
+
+def grave(backend: Backend, generation: int, *names: Digest) -> Condemnation:
+    """A condemnation of `names` at `generation`."""
+    table = put(backend, Kind.GRAVES, encode_graves((name, generation) for name in names))
+    return Condemnation(generation, digest(0), table.digest)

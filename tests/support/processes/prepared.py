@@ -1,0 +1,122 @@
+"""Prepared `tensorrepo` commands: processes that are forked instead of started.
+
+A fork of an interpreter that has imported the command line is the command. For shell scripts
+a small program stands on the PATH, which passes its arguments, folder, environment and open
+files to the process that forks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tensorrepo.cli.main import main
+from tests.support.processes.forked import FORKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_MOST_BYTES = 1 << 20
+
+CALLER = """#!{python} -ISE
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+call = dict(words=sys.argv[1:], folder=os.getcwd(), environment=dict(os.environ))
+socket.send_fds(server, [json.dumps(call).encode() + b"\\n"], [0, 1, 2])
+sys.exit(server.recv(1)[0])
+"""
+
+
+@contextmanager
+def prepared_commands(folder: Path) -> Iterator[Path]:
+    """A folder whose `tensorrepo` is answered at once, to stand first on a PATH."""
+    folder.mkdir()
+    address = folder / "calls"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(address))
+        server.listen()
+        process = FORKED.Process(target=_serve, args=(server,), daemon=True)
+        process.start()
+        caller = folder / "tensorrepo"
+        caller.write_text(CALLER.format(python=sys.executable, address=str(address)))
+        caller.chmod(caller.stat().st_mode | stat.S_IXUSR)
+        try:
+            yield folder
+        finally:
+            process.terminate()
+            process.join()
+
+
+def _serve(server: socket.socket) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for forks
+    while True:
+        caller, _ = server.accept()
+        with caller:
+            if not os.fork():
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _answer(caller)
+                os._exit(0)
+
+
+def _answer(caller: socket.socket) -> None:
+    """Let a fork be the command, however that ends, and tell what it ended with."""
+    sent, files, *_ = socket.recv_fds(caller, _MOST_BYTES, 3)
+    while not sent.endswith(b"\n"):
+        sent += caller.recv(_MOST_BYTES)
+    command = os.fork()
+    if not command:
+        caller.close()
+        os._exit(_run(json.loads(sent), files))
+    _, status = os.waitpid(command, 0)
+    caller.sendall(bytes([os.waitstatus_to_exitcode(status) % 256]))
+
+
+def _run(call: dict[str, Any], files: list[int]) -> int:
+    """Be a command that a shell called."""
+    for ours, theirs in enumerate(files):
+        os.dup2(theirs, ours)
+    with open(0) as sys.stdin, open(1, "w") as sys.stdout, open(2, "w") as sys.stderr:
+        return run_command(call["words"], call["folder"], call["environment"])
+
+
+def finish_command(
+    files: Sequence[Path],
+    words: Sequence[str],
+    folder: Path,
+    environment: dict[str, str],
+    code: str,
+) -> None:
+    """Be a command that prints to two files; `code` runs before it, as Python."""
+    for ours, path in enumerate(files, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), ours)
+    with open(1, "w") as sys.stdout, open(2, "w") as sys.stderr:
+        ended = run_command(words, folder, environment, code)
+    os._exit(ended)
+
+
+def run_command(
+    words: Sequence[str], folder: str | Path, environment: dict[str, str], code: str = ""
+) -> int:
+    """Be a command; gives its exit code, unless it ends the process by itself."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["tensorrepo", *words]
+    try:
+        exec(code, {})
+        main()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:  # noqa: BLE001  a bug, told as an interpreter would
+        traceback.print_exc()
+        return 1
+    return 0

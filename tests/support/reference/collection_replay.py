@@ -1,0 +1,195 @@
+"""Plays the events of `model_collection` to the real code.
+
+The model says what happens when; here it happens to transactions, a log and a collector. What a
+writer does at once between reading the head and creating its record, another may interrupt: the
+race is lost then, and the fence is passed anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.changes import gc_fence, refs
+from tensorrepo.repo.changes.repository import open_repository
+from tensorrepo.repo.changes.transaction import begin
+from tensorrepo.repo.errors import CommitExpired, ConflictError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.histories import verify
+from tests.support.builders.repositories import ADA, new_repository
+from tests.support.faults.backends import WrappedBackend
+from tests.support.reference.collector import condemn, delete
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from tensorrepo.repo.backends.base import Backend
+    from tensorrepo.repo.ids import Digest
+    from tensorrepo.repo.objects.envelope import ObjectSink
+    from tests.support.reference.collection import Event, Setting
+
+TRIES = 4
+RACES = 0.4  # share of commits whose first record comes too late
+
+
+def put_content(objects: ObjectSink) -> Digest:
+    return objects.put(Kind.BLOB, b"X" * 100).digest
+
+
+def put_manifest(objects: ObjectSink, content: Digest) -> Digest:
+    return objects.put(Kind.MODEL, b"M" * 100, [content]).digest
+
+
+class Interrupted(WrappedBackend):
+    """Lets something happen right before the next record of the log is created."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.before_record: Callable[[], None] | None = None
+
+    def create(self, key: str, parts: object) -> bool:  # type: ignore[override]
+        act, self.before_record = self.before_record, None
+        if act is not None and key.startswith("log/0"):
+            act()
+        return super().create(key, parts)  # type: ignore[arg-type]
+
+
+class RealWriter:
+    """Wants to commit M to a path of its own. `has_bytes` tells S from D."""
+
+    def __init__(self, world: Replay, number: int, *, has_bytes: bool) -> None:
+        self.world = world
+        self.path = f"models/m{number}"
+        self.branch = world.chance.choice(["main", f"own-{number}"])
+        self.has_bytes = has_bytes
+        self.backend = Interrupted(world.backend)
+        self.handle = open_repository(self.backend, drivers={})
+
+    def pin(self) -> None:
+        self.view = self.handle.log.refresh()
+        self._begin()
+
+    def put(self, *, reuse: bool) -> None:
+        """The next object: content first, then the manifest, which is staged."""
+        names = self.world.wanted
+        reachable = reuse and "heads/main" in self.transaction.pin.state.refs
+        if self.put_so_far < len(names) and not reachable:
+            self._put(names[self.put_so_far])
+        self.put_so_far += 1
+        if self.put_so_far == len(names):
+            since = None if self.has_bytes else self.view.generation
+            self.transaction.stage(self.path, Entry(Kind.MODEL, names[-1]), since=since)
+
+    def _put(self, name: Digest) -> None:
+        objects = self.transaction.objects
+        if not self.has_bytes:
+            gc_fence.store_again(objects, [name], self.view.state.graves, self.path)
+        elif self.put_so_far == 0:
+            put_content(objects)
+        else:
+            put_manifest(objects, self.world.wanted[0])
+
+    def commit(self) -> None:
+        """Until it is done, beginning anew where a user would."""
+        for _ in range(TRIES):
+            try:
+                while self.put_so_far < len(self.world.wanted):
+                    self.put(reuse=False)
+                assert self.transaction.commit("commit", author=ADA, clock=self.world.tick)
+            except (ConflictError, CommitExpired):
+                if not self.has_bytes and not self.world.is_whole():
+                    return  # refused for good: nobody has the bytes
+                self.view = self.handle.log.refresh()
+                self._begin()
+            else:
+                return
+        raise AssertionError(f"{self.path} is refused although the bytes are there")
+
+    def _begin(self) -> None:
+        self.put_so_far = 0
+        self.transaction = begin(self.handle, self.branch, pin=self.view)
+
+
+class Replay:
+    """The real world, as far as the events have brought it."""
+
+    def __init__(self, setting: Setting, chance: random.Random) -> None:
+        self.chance = chance
+        self.backend = MemoryBackend()
+        self.repository = new_repository(self.backend)
+        self.now = 0
+        self.condemned: list[str] = []
+        self.listed: list[str] = []
+        first = begin(self.repository, "main")
+        content = put_content(first.objects)
+        self.manifest = put_manifest(first.objects, content)
+        self.wanted = (content, self.manifest)
+        if setting.begins_live:
+            first.stage("models/first", Entry(Kind.MODEL, self.manifest))
+            first.commit("first", author=ADA, clock=self.tick)
+        else:
+            first.objects.flush()
+        self.writers = [
+            RealWriter(self, number, has_bytes=kind == "S")
+            for number, kind in enumerate(setting.writers)
+        ]
+
+    def tick(self) -> int:
+        """Times are in the names of commits: the same ones in every run."""
+        self.now += 1
+        return self.now
+
+    def play(self, event: Event) -> None:
+        writer = self.writers[event.who]
+        match event.kind:
+            case "pin":
+                writer.pin()
+            case "reuse" | "adopt" | "put":
+                self._put(writer, event)
+            case "commit" | "expire":
+                if self.chance.random() < RACES:
+                    writer.backend.before_record = self.collect
+                writer.commit()
+                verify(self.backend)
+            case "list":
+                self.listed = self._objects()
+            case "condemn":
+                self._condemn(self.listed)
+            case "delete":
+                delete(self.repository, self.condemned[self.chance.randrange(2) :: 2])
+                verify(self.backend)
+            case "drop":
+                for ref in self.repository.log.refresh().state.refs:
+                    refs.delete_ref(self.repository, ref, actor=ADA)
+
+    def _put(self, writer: RealWriter, event: Event) -> None:
+        try:
+            writer.put(reuse=event.kind == "reuse")
+        except CommitExpired:
+            assert not self.is_whole()
+
+    def finish(self) -> None:
+        """Every deletion that was ever allowed lands, once more."""
+        delete(self.repository, self.condemned)
+        verify(self.backend)
+
+    def collect(self) -> None:
+        """A whole collection at once, and some of its deletions."""
+        self._condemn(self._objects())
+        delete(self.repository, [key for key in self.condemned if self.chance.random() < 0.7])
+
+    def is_whole(self) -> bool:
+        """Whether somebody could still commit M who has only its digest."""
+        keys = self._objects()
+        return all(any(name[2:] in key for key in keys) for name in self.wanted)
+
+    def _condemn(self, listed: list[str]) -> None:
+        """Part of what is dead, as far as `listed` has it; nothing is retained."""
+        part = [key for key in listed if self.chance.random() < 0.8]
+        retained = self.repository.log.refresh().state.retained
+        self.condemned += condemn(self.repository, release=retained, among=part)
+
+    def _objects(self) -> list[str]:
+        return [stored.key for stored in self.backend.list("objects/")]
