@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tensorrepo.formats.dataset.schema.schema import Schema
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -139,7 +139,7 @@ class CountingStore(ObjectStore):
     requests = 0
     bytes = 0
 
-    def read_range(self, link: Link, start: int, stop: int) -> Any:
+    def read_range(self, link: ObjectLink, start: int, stop: int) -> Any:
         self.requests += 1
         self.bytes += stop - start
         return super().read_range(link, start, stop)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.external.outside import Outside
     from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink, ObjectSource
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink, ObjectSource
 
 VERSION = 1
 MOST_ROWS = 1 << 31  # ids of so many rows are made at once
@@ -112,7 +112,7 @@ def make_view(
     )
 
 
-def write_view(objects: ObjectSink, view: StoredView) -> Link:
+def write_view(objects: ObjectSink, view: StoredView) -> ObjectLink:
     """Store a view; its dataset must be stored."""
     root = _Root(
         VERSION, (), view.sql, view.path, digest_bytes(view.dataset), digest_bytes(view.commit),

@@ -151,7 +151,7 @@ class Transaction:
         if entry is None or entry.kind is not Kind.VIEW:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
         sql = open_view(self.core.objects, entry.digest).sql
-        check_instance("limits", limits, QueryLimits, "tr.Limits(seconds=..., ...)")
+        check_instance("limits", limits, QueryLimits, "tr.QueryLimits(seconds=..., ...)")
         self._stage_view(path, sql, limits)
 
     def adopt(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 FRAGMENTS, ROWS = 1_000_000, 1000
 SIDE = 28
@@ -91,7 +91,7 @@ def _opened(place: Path, rows: int) -> dict[str, float]:
 # ------------------------------------------------------------------------------ the generator
 
 
-def generate(objects: ObjectSink, fragments: int) -> Link:
+def generate(objects: ObjectSink, fragments: int) -> ObjectLink:
     """A dataset of images and labels: a page of each in every fragment, chunks hold nothing."""
     schema = _schema()
     image, label = schema.columns

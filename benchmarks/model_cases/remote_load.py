@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.stored_model import StoredModel
     from tensorrepo.models.model import Model
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 PIECE_BYTES = 8 << 20
 
@@ -68,7 +68,7 @@ def counted_ranges() -> list[int]:
     found: list[int] = []
     whole = ObjectStore.read_range
 
-    def ranged(self: ObjectStore, link: Link, start: int, stop: int) -> Buffer:
+    def ranged(self: ObjectStore, link: ObjectLink, start: int, stop: int) -> Buffer:
         found.append(stop - start)
         return whole(self, link, start, stop)
 

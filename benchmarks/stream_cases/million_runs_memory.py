@@ -34,7 +34,7 @@ from tensorrepo.repo.objects.envelope import Kind
 if TYPE_CHECKING:
     from harness import Options
 
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 NAME, ROWS, BYTES, FRAGMENT_PAGES = "large", 64, 64, 32
 PAGES = 500_000
@@ -64,7 +64,7 @@ def _steps(place: Path, how: str) -> dict[str, float]:
     return answer
 
 
-def generate(objects: ObjectSink, fragments: int) -> Link:
+def generate(objects: ObjectSink, fragments: int) -> ObjectLink:
     """A dataset of so many fragments, each of the same pages."""
     column = Column("x", Tensor("uint8", (BYTES,)))
     column = replace(column, id=column_id(None, column))

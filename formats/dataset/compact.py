@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.common.buffer_codecs import CodecChoice
     from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 WORN_DELETED = 0.1  # share of a fragment's rows that are deleted
 WORN_PATCHED = 0.01  # share of a fragment's rows of which one column was patched
@@ -100,7 +100,7 @@ def compact_dataset(
     codec: CodecChoice = "auto",
     rng: random.Random = _RANDOM,
     progress: Callable[[int, int], None] | None = None,
-) -> Link:
+) -> ObjectLink:
     """Write worn fragments anew, in bounded memory.
 
     Args:
@@ -154,7 +154,7 @@ def _compact(
     plan: CompactionPlan,
     writer: FragmentWriter,
     progress: Callable[[int, int], None] | None,
-) -> Link:
+) -> ObjectLink:
     row = run_start = 0
     for entry, chosen in zip(dataset.root.leaves, plan.rewritten, strict=True):
         if not any(chosen):

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.metadata.tree_write import Groups
     from tensorrepo.formats.dataset.read import StoredDataset
     from tensorrepo.formats.dataset.schema.schema import Column, TypeLike
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 # One value for each row: an array or a sequence, an iterable of such parts, or a function that is
 # given some of the rows and gives a value for each.
@@ -69,7 +69,7 @@ def add_column(
     page_bytes: int | None = None,
     budget_bytes: int = BUDGET_BYTES,
     progress: Callable[[int, int], None] | None = None,
-) -> Link:
+) -> ObjectLink:
     """Put a column behind those there are.
 
     Args:
@@ -107,7 +107,7 @@ def add_column(
         return edit.tree.finish()
 
 
-def drop_column(objects: ObjectSink, dataset: StoredDataset, name: str) -> Link:
+def drop_column(objects: ObjectSink, dataset: StoredDataset, name: str) -> ObjectLink:
     """Leave a column out. Its bytes stay with the versions that have it, and until compaction.
 
     Raises:
@@ -124,7 +124,9 @@ def drop_column(objects: ObjectSink, dataset: StoredDataset, name: str) -> Link:
     return _put(objects, dataset, Schema(kept), groups)
 
 
-def rename_column(objects: ObjectSink, dataset: StoredDataset, name: str, new_name: str) -> Link:
+def rename_column(
+    objects: ObjectSink, dataset: StoredDataset, name: str, new_name: str
+) -> ObjectLink:
     """Call a column something else. It stays the same column for diff, merge and blame.
 
     Raises:
@@ -150,7 +152,7 @@ def widen_column(
     type: TypeLike | None = None,  # noqa: A002 - what users call it
     *,
     nullable: bool | None = None,
-) -> Link:
+) -> ObjectLink:
     """Let a column hold more: a wider element type, open dimensions, more classes, nulls.
 
     Pages stay as they are and are converted when they are read.
@@ -181,7 +183,7 @@ def widen_column(
 
 def set_properties(
     objects: ObjectSink, dataset: StoredDataset, properties: Mapping[str, Any]
-) -> Link:
+) -> ObjectLink:
     """Set notes of the dataset, JSON values by name; None takes one away, others stay.
 
     Raises:
@@ -200,7 +202,7 @@ def set_properties(
 
 def add_lineage(
     objects: ObjectSink, dataset: StoredDataset, edges: Iterable[ProvenanceEdge]
-) -> Link:
+) -> ObjectLink:
     """Say what rows of the dataset came from, beside what is said already."""
     root = dataset.root
     counted = tallies(dataset.schema, dataset)
@@ -219,7 +221,7 @@ def _put(
     schema: Schema,
     groups: Groups,
     counted: Mapping[str, ColumnTally] | None = None,
-) -> Link:
+) -> ObjectLink:
     """A root with other columns and the same leaves."""
     root = dataset.root
     counted = tallies(schema, dataset) if counted is None else counted

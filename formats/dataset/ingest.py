@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.read import StoredDataset
     from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 CHECKPOINT_BYTES = 1 << 30
 
@@ -47,7 +47,7 @@ def ingest(
     objects: ObjectSink,
     schema: Schema,
     batches: Iterable[InputBatch],
-    checkpoint: Callable[[Link, int], None],
+    checkpoint: Callable[[ObjectLink, int], None],
     *,
     base: StoredDataset | None = None,
     skip_rows: int = 0,
@@ -55,7 +55,7 @@ def ingest(
     misfits: Misfits | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
-) -> Link:
+) -> ObjectLink:
     """Write `batches` as `write_dataset` does, telling from time to time how far it got.
 
     Args:

@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.schema.schema import Column
     from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 __all__ = ["STEP_BYTES", "Editing", "delete_rows", "editing", "set_values", "update_rows"]
 
 
 def delete_rows(
     objects: ObjectSink, dataset: StoredDataset, where: Where, *, budget_bytes: int = BUDGET_BYTES
-) -> Link:
+) -> ObjectLink:
     """Delete rows; those that are not there, or no more, are passed over.
 
     Args:
@@ -104,7 +104,7 @@ def update_rows(
     columns: Iterable[str] | None = None,
     budget_bytes: int = BUDGET_BYTES,
     progress: UpdateProgress | None = None,
-) -> Link:
+) -> ObjectLink:
     """Give rows other values. Values that a row has already are not written.
 
     Args:
@@ -181,7 +181,7 @@ def set_values(
     reads: Iterable[str] = (),
     budget_bytes: int = BUDGET_BYTES,
     progress: UpdateProgress | None = None,
-) -> Link:
+) -> ObjectLink:
     """The change that `update_rows` makes, given where the values come from.
 
     Args:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.changing.patch import ValueSource
     from tensorrepo.formats.dataset.schema.schema import Column, InputBatch
     from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,7 +202,7 @@ def upsert(
     codec: CodecChoice = Codec.NONE,
     budget_bytes: int = BUDGET_BYTES,
     progress: Callable[[int, int], None] | None = None,
-) -> Link:
+) -> ObjectLink:
     """Update the rows whose key is there, and append the others.
 
     Args:

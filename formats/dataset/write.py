@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.read import StoredDataset
     from tensorrepo.formats.dataset.schema.schema import InputBatch
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 BUDGET_BYTES = 256 << 20
 ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
@@ -52,7 +52,7 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     misfits: Misfits | None = None,
     edges: Iterable[ProvenanceEdge] = (),
     progress: Callable[[int, int], None] | None = None,
-) -> Link:
+) -> ObjectLink:
     """Store the rows of `batches` as a dataset, or behind those of `base`.
 
     Args:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log.state import Condemnation, State
-    from tensorrepo.repo.objects.envelope import Link, ObjectSource
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
     from tensorrepo.repo.objects.store import ObjectStore
     from tensorrepo.repo.objects.writer import ObjectWriter
 
@@ -58,7 +58,7 @@ def closure(
         supersedes: a placement stands for the one that took its place, and is itself not needed.
         stop: True for a digest that need not be followed (nor given).
     """
-    pending: list[tuple[Digest, Link | None]] = [(digest, None) for digest in roots]
+    pending: list[tuple[Digest, ObjectLink | None]] = [(digest, None) for digest in roots]
     seen: set[Digest] = set()
     while pending:
         digest, link = pending.pop()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tensorrepo.repo.history.trees import PathChange
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink, ObjectSource
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink, ObjectSource
 
 
 MetadataValue = None | bool | int | float | str | list["MetadataValue"] | dict[str, "MetadataValue"]
@@ -187,7 +187,7 @@ def read_commit(objects: ObjectSource, digest: Digest) -> Commit:
         raise type(error)(f"commit {digest:.12}: {error}") from error
 
 
-def write_commit(objects: ObjectSink, commit: Commit) -> Link:
+def write_commit(objects: ObjectSink, commit: Commit) -> ObjectLink:
     """Store `commit`, linked to its parents and to what its root page names."""
     links = (*commit.parents, *root_links(commit.tree))
     return objects.put(Kind.COMMIT, encode_commit(commit), links)

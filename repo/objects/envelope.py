@@ -87,7 +87,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Link:
+class ObjectLink:
     """An object as its parents know it.
 
     `bytes` counts the whole envelope before compression; `leaf` says that it links to nothing.
@@ -109,20 +109,20 @@ class Envelope:
     """One object, parsed: its payload is a view into the bytes that it was decoded from."""
 
     kind: Kind
-    links: tuple[Link, ...]
+    links: tuple[ObjectLink, ...]
     payload: memoryview
 
-    def link(self, digest: Digest) -> Link:
+    def link(self, digest: Digest) -> ObjectLink:
         """What a parent says of this object, whose name is `digest`."""
         head = _aligned(HEADER.size + len(self.links) * LINK.size, self.kind.alignment)
-        return Link(digest, head + self.payload.nbytes, self.kind, not self.links)
+        return ObjectLink(digest, head + self.payload.nbytes, self.kind, not self.links)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedObject:
     """One object, ready to be stored: `parts` are its bytes, `link` what its parents will say."""
 
-    link: Link
+    link: ObjectLink
     parts: tuple[Buffer, ...]
 
 
@@ -133,26 +133,26 @@ class ObjectSource(Protocol):
         """The whole object, its digest verified."""
         ...
 
-    def describe(self, digest: Digest) -> Link:
+    def describe(self, digest: Digest) -> ObjectLink:
         """What a parent of the object would say of it, read from its header."""
         ...
 
-    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)``, NOT verified: the caller holds the sums."""
         ...
 
-    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+    def read_checked(self, link: ObjectLink, start: int, stop: int, tag: bytes) -> Buffer:
         """Payload bytes ``[start, stop)`` whose `content_tag` is `tag`, else CorruptError.
 
         May come from a local disk cache, which only ever holds what was verified.
         """
         ...
 
-    def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
+    def read_into(self, link: ObjectLink, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with payload bytes from `start`, NOT verified."""
         ...
 
-    def map(self, link: Link) -> memoryview | None:
+    def map(self, link: ObjectLink) -> memoryview | None:
         """The payload mapped copy-on-write where it lies on a local disk, else None."""
         ...
 
@@ -161,7 +161,7 @@ class ObjectSource(Protocol):
 class ReadsOnce(Protocol):
     """A source that can leave it to the caller to repeat a read."""
 
-    def read_once(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_once(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """As `ObjectSource.read_range`; what fails for a moment is raised, not repeated."""
         ...
 
@@ -178,12 +178,14 @@ class CheckedSpan(NamedTuple):
 class ReadsSpans(Protocol):
     """A source that joins ranges by itself."""
 
-    def read_spans(self, link: Link, spans: Sequence[CheckedSpan]) -> list[Buffer]:
+    def read_spans(self, link: ObjectLink, spans: Sequence[CheckedSpan]) -> list[Buffer]:
         """The bytes of each span, verified; raises CorruptError as `read_checked`."""
         ...
 
 
-def read_spans(objects: ObjectSource, link: Link, spans: Sequence[CheckedSpan]) -> list[Buffer]:
+def read_spans(
+    objects: ObjectSource, link: ObjectLink, spans: Sequence[CheckedSpan]
+) -> list[Buffer]:
     """The bytes of each span of an object, verified, in few requests where the source can."""
     if isinstance(objects, ReadsSpans):
         return objects.read_spans(link, spans)
@@ -195,7 +197,7 @@ class ObjectSink(ObjectSource, Protocol):
 
     def put(
         self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
-    ) -> Link:
+    ) -> ObjectLink:
         """Store one object. The parts of `payload` must not change afterwards.
 
         It is durable once the transaction (or `flush`) says so, not before.
@@ -204,7 +206,7 @@ class ObjectSink(ObjectSource, Protocol):
 
 
 def encode_object(
-    kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Link] = ()
+    kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[ObjectLink] = ()
 ) -> EncodedObject:
     """The bytes and the name of an object. No payload byte is copied.
 
@@ -228,7 +230,7 @@ def encode_object(
     stored: tuple[Buffer, ...] = (bytes(head), *views)
     digest = object_digest(stored)
     total = len(head) + payload_bytes
-    return EncodedObject(Link(digest, total, kind, not ordered), stored)
+    return EncodedObject(ObjectLink(digest, total, kind, not ordered), stored)
 
 
 def decode_object(data: Buffer, digest: Digest | None = None) -> Envelope:
@@ -297,7 +299,7 @@ def decode_header(view: memoryview, digest: Digest | None) -> tuple[Kind, int, i
     return known, link_count, start, payload_bytes
 
 
-def _decode_links(view: memoryview, count: int, digest: Digest | None) -> tuple[Link, ...]:
+def _decode_links(view: memoryview, count: int, digest: Digest | None) -> tuple[ObjectLink, ...]:
     name = f"object {digest or '?':.12}"
     if any(view[count * LINK.size :]):
         raise CorruptError(f"{name}: padding after the links is not zero")
@@ -314,7 +316,7 @@ def _decode_links(view: memoryview, count: int, digest: Digest | None) -> tuple[
             raise CorruptError(f"{name}: a link has unknown flags {flags:#x}")
         previous = raw
         size = low | high << 32
-        links.append(Link(Digest(raw.hex()), size, _KINDS[kind], bool(flags & LEAF_FLAG)))
+        links.append(ObjectLink(Digest(raw.hex()), size, _KINDS[kind], bool(flags & LEAF_FLAG)))
     return tuple(links)
 
 

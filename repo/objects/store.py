@@ -19,7 +19,7 @@ from tensorrepo.repo.objects.envelope import (
     ZSTD_MAGIC,
     Envelope,
     Kind,
-    Link,
+    ObjectLink,
     decode_header,
     decode_object,
     expand,
@@ -75,7 +75,7 @@ class ObjectStore:
         self._past = past
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = _Recent(_REMEMBERED_BYTES)
-        self._links: dict[Digest, Link] = {}
+        self._links: dict[Digest, ObjectLink] = {}
         self._maps: OrderedDict[Digest, memoryview] = OrderedDict()
         self._lock = Lock()
 
@@ -88,7 +88,7 @@ class ObjectStore:
         self.remember(digest, envelope)
         return envelope
 
-    def describe(self, digest: Digest) -> Link:
+    def describe(self, digest: Digest) -> ObjectLink:
         """What a parent says of the object, if one was read; else from its own header."""
         linked = self._links.get(digest)
         if linked is not None:
@@ -103,25 +103,25 @@ class ObjectStore:
             return self.get(digest).link(digest)
         return link
 
-    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)``, not verified."""
         offset = self._payload_start(link)
         return self._first(
             link.digest, lambda key: self.backend.read_range(key, offset + start, offset + stop)
         )
 
-    def read_once(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_once(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """As `read_range` without repeating what fails for a moment: the caller does."""
         offset = self._payload_start(link)
         read = self._read_once
         return self._first(link.digest, lambda key: read(key, offset + start, offset + stop))
 
-    def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
+    def read_into(self, link: ObjectLink, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with payload bytes from `start`, not verified."""
         offset = self._payload_start(link)
         self._first(link.digest, lambda key: self.backend.read_into(key, offset + start, buffer))
 
-    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+    def read_checked(self, link: ObjectLink, start: int, stop: int, tag: bytes) -> Buffer:
         """Payload bytes ``[start, stop)`` whose `content_tag` is `tag`.
 
         They come from the disk cache when it has them. A damaged answer is asked for once more.
@@ -145,7 +145,7 @@ class ObjectStore:
             "object from a copy of the repository."
         )
 
-    def read_spans(self, link: Link, spans: Sequence[CheckedSpan]) -> list[Buffer]:
+    def read_spans(self, link: ObjectLink, spans: Sequence[CheckedSpan]) -> list[Buffer]:
         """As `read_checked` for each of `spans`, those that lie together in one request."""
         found: dict[CheckedSpan, Buffer] = {span: b"" for span in spans if span.start == span.stop}
         missing = []
@@ -167,7 +167,7 @@ class ObjectStore:
                 found[span] = part
         return [found[span] for span in spans]
 
-    def map(self, link: Link) -> memoryview | None:
+    def map(self, link: ObjectLink) -> memoryview | None:
         """The payload as it lies on this machine's disk, private and copy-on-write, else None."""
         if self.backend.local_root is None:
             return None
@@ -287,7 +287,7 @@ class ObjectStore:
             if parsed and parsed[0] == digest and stored.key not in tried:
                 yield stored.key
 
-    def _header(self, key: str, digest: Digest) -> Link | None:
+    def _header(self, key: str, digest: Digest) -> ObjectLink | None:
         """What the header under `key` says; None when it is compressed."""
         head = self.backend.read_range(key, 0, HEADER.size)
         if bytes(head[:4]) == ZSTD_MAGIC:
@@ -299,7 +299,7 @@ class ObjectStore:
                 f"{key} in {self.backend.url}: its header promises {start + payload_bytes} bytes, "
                 f"found {found}. Restore it from a copy of the repository."
             )
-        return Link(digest, found, kind, links == 0)
+        return ObjectLink(digest, found, kind, links == 0)
 
     def _map_key(self, key: str) -> memoryview:
         root = self.backend.local_root
@@ -312,7 +312,7 @@ class ObjectStore:
         except (OSError, ValueError) as error:
             raise StorageError(f"cannot map {key} of {self.backend.url}: {error}") from error
 
-    def _payload_start(self, link: Link) -> int:
+    def _payload_start(self, link: ObjectLink) -> int:
         if link.payload_start is not None:
             return link.payload_start
         head = self._first(link.digest, lambda key: self.backend.read_range(key, 0, HEADER.size))
@@ -325,7 +325,7 @@ class ObjectStore:
         )
 
 
-def _span_name(link: Link, start: int, stop: int, tag: bytes) -> str:
+def _span_name(link: ObjectLink, start: int, stop: int, tag: bytes) -> str:
     """What a range is called in the disk cache.
 
     With the tag: whoever names this object along with other tags is given other bytes.

@@ -14,7 +14,7 @@ from tensorrepo.repo.objects.envelope import (
     EncodedObject,
     Envelope,
     Kind,
-    Link,
+    ObjectLink,
     decode_object,
     encode_object,
     expand,
@@ -43,9 +43,9 @@ class ObjectWriter:
     def __init__(self, store: ObjectStore, graves: tuple[Condemnation, ...]) -> None:
         self.store = store
         self.graves = graves
-        self.own: dict[Digest, Link] = {}
+        self.own: dict[Digest, ObjectLink] = {}
         self._uploads = store.backend.uploads()
-        self._unchecked: dict[str, Link] = {}
+        self._unchecked: dict[str, ObjectLink] = {}
         # Small objects that are not durable yet, for reading and for repairs; within a limit.
         self._pending: dict[Digest, EncodedObject] = {}
         self._pending_bytes = 0
@@ -54,19 +54,19 @@ class ObjectWriter:
 
     def put(
         self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
-    ) -> Link:
+    ) -> ObjectLink:
         """Store one object; durable after `flush`. Its parts must not change before that."""
         return self.put_encoded(
             encode_object(kind, payload, [self.describe(digest) for digest in links])
         )
 
-    def put_encoded(self, encoded: EncodedObject) -> Link:
+    def put_encoded(self, encoded: EncodedObject) -> ObjectLink:
         """Store an object whose links are known to be right."""
         if encoded.link.digest not in self.own or self._failure is not None:
             self._start(encoded)
         return encoded.link
 
-    def put_again(self, envelope: Envelope) -> Link:
+    def put_again(self, envelope: Envelope) -> ObjectLink:
         """Store what was read under the label that `graves` prescribe now."""
         encoded = encode_object(envelope.kind, envelope.payload, envelope.links)
         self._start(encoded)
@@ -140,23 +140,23 @@ class ObjectWriter:
             return decode_object(b"".join(pending.parts))
         return self._readable(digest).get(digest)
 
-    def describe(self, digest: Digest) -> Link:
+    def describe(self, digest: Digest) -> ObjectLink:
         own = self.own.get(digest)
         return own if own is not None else self.store.describe(digest)
 
-    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         return self._readable(link.digest).read_range(link, start, stop)
 
-    def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
+    def read_into(self, link: ObjectLink, start: int, buffer: memoryview) -> None:
         self._readable(link.digest).read_into(link, start, buffer)
 
-    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+    def read_checked(self, link: ObjectLink, start: int, stop: int, tag: bytes) -> Buffer:
         return self._readable(link.digest).read_checked(link, start, stop, tag)
 
-    def read_spans(self, link: Link, spans: Sequence[CheckedSpan]) -> list[Buffer]:
+    def read_spans(self, link: ObjectLink, spans: Sequence[CheckedSpan]) -> list[Buffer]:
         return self._readable(link.digest).read_spans(link, spans)
 
-    def map(self, link: Link) -> memoryview | None:
+    def map(self, link: ObjectLink) -> memoryview | None:
         return self._readable(link.digest).map(link)
 
     def _readable(self, digest: Digest) -> ObjectStore:
@@ -165,7 +165,7 @@ class ObjectWriter:
             self.flush()
         return self.store
 
-    def _adopt(self, key: str, link: Link) -> None:
+    def _adopt(self, key: str, link: ObjectLink) -> None:
         """Accept what lies under `key` when it is whole, else put the right bytes there."""
         backend = self.store.backend
         encoded = self._pending.get(link.digest)
@@ -187,7 +187,7 @@ class ObjectWriter:
                 ) from None
             backend.create(key, stored_form(encoded))
 
-    def _check_size(self, key: str, link: Link) -> None:
+    def _check_size(self, key: str, link: ObjectLink) -> None:
         backend = self.store.backend
         found = backend.size(key)
         if found is None:

@@ -159,7 +159,7 @@ def sql(
     ref_text(ref)
     given = checked_params(params)
     if untrusted is not None:
-        check_instance("untrusted", untrusted, QueryLimits, "tr.Limits(seconds=..., ...)")
+        check_instance("untrusted", untrusted, QueryLimits, "tr.QueryLimits(seconds=..., ...)")
         return query_sandboxed(found, query, untrusted, given)
     size_bytes = parse_size(memory, "memory", 1)
     return DuckSession(found, Settings(memory=f"{size_bytes}B")).query(query, given)

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.read import StoredDataset
     from tensorrepo.formats.dataset.selecting.select_rows import Where
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
     from tensorrepo.repo.objects.writer import ObjectWriter
     from tensorrepo.workspace.change import Progress, Verb
 
-    ColumnVerb = Callable[[ObjectWriter, StoredDataset, Progress], Link]
+    ColumnVerb = Callable[[ObjectWriter, StoredDataset, Progress], ObjectLink]
 
 DatasetArgument = Annotated[
     str, Argument(metavar="DATASET", help="Its name.", autocompletion=complete_entry)
@@ -79,7 +79,9 @@ def update_command(
         return
     chosen = _rows(where, row)
 
-    def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, progress: Progress) -> Link:
+    def verb(
+        objects: ObjectWriter, dataset: StoredDataset, rows: Any, progress: Progress
+    ) -> ObjectLink:
         columns = {each: dataset.schema.column(each) for each in texts}
         values = {each: parse_value(columns[each], text) for each, text in texts.items()}
         return update_rows(
@@ -104,7 +106,7 @@ def delete_command(
     """
     chosen = _rows(where, row)
 
-    def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, _: object) -> Link:
+    def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, _: object) -> ObjectLink:
         return delete_rows(objects, dataset, rows)
 
     _change(context, name, verb, "delete", chosen, as_json=as_json)
@@ -218,7 +220,9 @@ def compact_command(
         tensorrepo compact photos --target 128MiB --budget 1GiB
     """
 
-    def verb(objects: ObjectWriter, dataset: StoredDataset, _: object, progress: Progress) -> Link:
+    def verb(
+        objects: ObjectWriter, dataset: StoredDataset, _: object, progress: Progress
+    ) -> ObjectLink:
         return compact_dataset(
             objects,
             dataset,
@@ -235,7 +239,9 @@ def compact_command(
 
 
 def _sql_verb(texts: Mapping[str, str], where: str | None) -> Any:
-    def verb(objects: ObjectWriter, dataset: StoredDataset, _: object, progress: Progress) -> Link:
+    def verb(
+        objects: ObjectWriter, dataset: StoredDataset, _: object, progress: Progress
+    ) -> ObjectLink:
         rows, values = expression_updates(dataset, texts, where)
         return update_rows(
             objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
@@ -284,7 +290,7 @@ def _column_verb(
 
 
 def _sql_column(column: str, new: str | None, sql: str) -> ColumnVerb:
-    def verb(objects: ObjectWriter, dataset: StoredDataset, progress: Progress) -> Link:
+    def verb(objects: ObjectWriter, dataset: StoredDataset, progress: Progress) -> ObjectLink:
         declared = None if new is None else parse_type(new)
         kind, values = expression_values(dataset, sql, declared)
         wanted = Column(column, kind, nullable=True)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.schema.types import TypeLike
     from tensorrepo.formats.dataset.selecting.select_rows import Where
     from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 
 _ROW_BYTES = 64  # what a row costs beside its values
@@ -385,6 +385,6 @@ class DatasetDraft:
     def __repr__(self) -> str:
         return f"<dataset {self.path} in a transaction: {self.rows:,} rows>"
 
-    def _stage(self, link: Link) -> Self:
+    def _stage(self, link: ObjectLink) -> Self:
         self.core.stage(self.path, Entry(Kind.DATASET, link.digest))
         return self

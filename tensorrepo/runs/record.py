@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.runs.run_record import RunOutput
     from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log.reader import LogView
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 
 _GIT_SECONDS: Final = 5.0
@@ -507,7 +507,7 @@ class RunWriter:
         self._held = parts[whole] if whole < len(parts) else {}
 
     def _document(
-        self, status: str, error: str | None, metrics: tuple[Metric, ...], chunks: list[Link]
+        self, status: str, error: str | None, metrics: tuple[Metric, ...], chunks: list[ObjectLink]
     ) -> RunDocument:
         now = self._clock()
         running = status == RUNNING
@@ -600,7 +600,9 @@ def new_attempt(
     return (*earlier, RunAttempt(started_ns, code, environment))
 
 
-def _kept(context: Context, document: RunDocument) -> tuple[list[Link], dict[str, MetricPoints]]:
+def _kept(
+    context: Context, document: RunDocument
+) -> tuple[list[ObjectLink], dict[str, MetricPoints]]:
     """Objects of points that stay as they are, and the points of the last, if it has room."""
     objects = context.core.objects
     chunks = [objects.describe(digest) for digest in document.points_in()]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tensorrepo.context import Context
     from tensorrepo.query.sql.results import Result
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
     from tensorrepo.verbs.stage import Stage
 
 ID_DIGITS = 16
@@ -43,7 +43,7 @@ def create_view(
     commit: Digest,
     query: str,
     limits: QueryLimits | None = None,
-) -> Link:
+) -> ObjectLink:
     """Ask for rows of a commit, and stage which they are; see `store_view`.
 
     Raises:
@@ -68,7 +68,7 @@ def store_view(
     commit: Digest,
     query: str,
     limits: QueryLimits | None = None,
-) -> Link:
+) -> ObjectLink:
     """Ask for rows, and store which they are.
 
     Args:

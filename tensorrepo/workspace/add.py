@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.write.model_source import ModelSource
     from tensorrepo.formats.model.write.tensor_writer import WriteReport
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
     from tensorrepo.verbs.stage import Stage
     from tensorrepo.workspace.session import WorkspaceSession
 
@@ -204,7 +204,7 @@ def ingest_dataset(
     misfits: Misfits,
     progress: Callable[[int], None],
     since: int,
-) -> tuple[Link, int, int]:
+) -> tuple[ObjectLink, int, int]:
     """Store what was opened, behind `base` if there is one.
 
     Returns:
@@ -216,7 +216,7 @@ def ingest_dataset(
     if known is not None and known.generation is not None:
         since = min(since, known.generation)
 
-    def checkpoint(link: Link, rows: int) -> None:
+    def checkpoint(link: ObjectLink, rows: int) -> None:
         if source:
             writer.flush()
             told = rows, misfits.skipped, misfits.nulled, since

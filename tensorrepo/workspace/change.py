@@ -45,7 +45,6 @@ from tensorrepo.workspace.staging import begin_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
     from tensorrepo.context import Context
     from tensorrepo.formats.model.merging.recipe import Recipe
     from tensorrepo.formats.views import StoredView
@@ -54,22 +53,19 @@ if TYPE_CHECKING:
     from tensorrepo.repo.objects.envelope import ObjectSource
     from tensorrepo.verbs.stage import Stage
     from tensorrepo.workspace.session import WorkspaceSession
-
-
-if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
     from tensorrepo.formats.dataset.read import StoredDataset
     from tensorrepo.formats.dataset.schema.schema import Column
     from tensorrepo.formats.dataset.schema.types import ColumnType
     from tensorrepo.formats.dataset.selecting.select_rows import Where
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
     from tensorrepo.repo.objects.writer import ObjectWriter
-    from tensorrepo.workspace.session import WorkspaceSession
 
     Progress = Callable[[int, int], None]  # rows done so far, and rows in all
-    Verb = Callable[[ObjectWriter, StoredDataset, Where | None, Progress], Link]
+    Verb = Callable[[ObjectWriter, StoredDataset, Where | None, Progress], ObjectLink]
+
+
 
 _PLAIN_TYPES: dict[str, ColumnType] = {
     "text": Text(), "json": Json(), "bytes": Bytes(), "image": Image(), "link": LinkType(),

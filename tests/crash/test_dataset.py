@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 PATH = "datasets/d"
 DRIVERS: Any = {Kind.DATASET: DatasetMergeDriver()}
@@ -56,7 +56,7 @@ def dataset_at(repository: RepositoryCore, branch: str = "main") -> StoredDatase
 
 
 def change_dataset(
-    repository: RepositoryCore, change: Callable[[Any, StoredDataset], Link]
+    repository: RepositoryCore, change: Callable[[Any, StoredDataset], ObjectLink]
 ) -> None:
     """One commit that changes the dataset."""
     transaction = begin(repository, "main")
@@ -82,7 +82,7 @@ def built() -> MemoryBackend:
 
 
 # Each of these is one change of the dataset.
-CHANGES: dict[str, Callable[[Any, StoredDataset], Link]] = {
+CHANGES: dict[str, Callable[[Any, StoredDataset], ObjectLink]] = {
     "append": lambda objects, dataset: write_dataset(
         objects, SCHEMA, [ROWS[:5]], base=dataset, rng=random.Random(7)
     ),

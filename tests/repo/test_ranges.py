@@ -20,7 +20,7 @@ from tests.support.builders.objects import MemoryObjects
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 RANGES = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 300)), max_size=30)
 DATA = np.random.default_rng(1).integers(0, 256, 300_000, "u1").tobytes()
@@ -38,12 +38,12 @@ class CountingStore(ObjectStore):
         super().__init__(backend, cache=cache)
         self.ranges: list[tuple[int, int]] = []
 
-    def read_range(self, link: Link, start: int, stop: int) -> Any:
+    def read_range(self, link: ObjectLink, start: int, stop: int) -> Any:
         self.ranges.append((start, stop))
         return super().read_range(link, start, stop)
 
 
-def a_store(cache: DiskCache | None = None) -> tuple[CountingStore, Link]:
+def a_store(cache: DiskCache | None = None) -> tuple[CountingStore, ObjectLink]:
     backend = MemoryBackend("memory://spans")
     writer = ObjectWriter(ObjectStore(backend), ())
     link = writer.put(Kind.PACK, DATA)

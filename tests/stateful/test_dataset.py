@@ -51,7 +51,7 @@ from tests.support.second_readers.comparison import agrees, ids_of
 from tests.support.second_readers.linked import unbounded, unlinked
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 SEEDS = st.integers(0, 10_000)
 PLACES = st.lists(st.integers(0, 60), min_size=1, max_size=8, unique=True)
@@ -113,7 +113,7 @@ class DatasetMachine(RuleBasedStateMachine):
         self.uids += 1
         return random.Random(self.uids)
 
-    def _take(self, link: Link, model: Model) -> None:
+    def _take(self, link: ObjectLink, model: Model) -> None:
         """The result of a change, and what it must be; ids of rows that are new come from it."""
         self.dataset = open_dataset(self.objects, link.digest)
         new = len(model.rows) - len(model.ids)
@@ -265,7 +265,7 @@ class DatasetMachine(RuleBasedStateMachine):
             )
         )
 
-    def _follow(self, link: Link) -> None:
+    def _follow(self, link: ObjectLink) -> None:
         """Columns are called and typed otherwise, rows are as they were."""
         schema = open_dataset(self.objects, link.digest).schema
         self._take(link, self.model.with_columns(schema.columns))

@@ -26,7 +26,7 @@ from tests.support.processes.shell import Shell
 
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
     from tensorrepo.repo.objects.writer import ObjectWriter
 
 CSV = "id,city,score\n1,Ulm,0.5\n2,,0.7\n3,Bern,0.1\n"
@@ -176,7 +176,7 @@ def test_a_terminal_gets_a_bar_of_rows(users: Shell, words: tuple[str, ...]) -> 
 def test_progress_counts_rows_looked_at_and_then_rows_changed(users: Shell) -> None:
     told: list[tuple[int, int]] = []
 
-    def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, progress: Any) -> Link:
+    def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, progress: Any) -> ObjectLink:
         return update_rows(
             objects,
             dataset,

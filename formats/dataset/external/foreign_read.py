@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.external.outside import Outside
     from tensorrepo.formats.dataset.schema.types import Storage
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import Link, ObjectSource
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 
 def array_range(place: ArrayPlace, first: int, rows: int, size: int) -> tuple[int, int]:
@@ -260,7 +260,7 @@ class ForeignReader:
         self._lock = Lock()
         self._hashing = Lock()
 
-    def read(self, link: Link, column_id: str, entry: Any, storage: Storage) -> ColumnValues:
+    def read(self, link: ObjectLink, column_id: str, entry: Any, storage: Storage) -> ColumnValues:
         """All rows of one page.
 
         Args:
@@ -296,7 +296,7 @@ class ForeignReader:
             )
         return values
 
-    def file(self, link: Link) -> ForeignFile:
+    def file(self, link: ObjectLink) -> ForeignFile:
         """What the dataset knows of a file."""
         return self._described(link)[0]
 
@@ -316,7 +316,7 @@ class ForeignReader:
 
     def _values(
         self,
-        link: Link,
+        link: ObjectLink,
         file: ForeignFile,
         place: ForeignPlace,
         first: int,
@@ -368,7 +368,7 @@ class ForeignReader:
 
     # -------------------------------------------------------------------------- one file
 
-    def _described(self, link: Link) -> tuple[ForeignFile, Any]:
+    def _described(self, link: ObjectLink) -> tuple[ForeignFile, Any]:
         """The object, parsed, and the footer of its file where one was read already."""
         with self._lock:
             found = self._files.get(link.digest)
@@ -381,7 +381,7 @@ class ForeignReader:
         file = decode_foreign(envelope.payload, f"object {link.digest:.12}")
         return self._remember(link, file, None)
 
-    def _footer(self, link: Link, file: ForeignFile) -> Any:
+    def _footer(self, link: ObjectLink, file: ForeignFile) -> Any:
         _, known = self._described(link)
         if known is None:
             source = OutsideFile(self._outside, file.url, self.check(file))
@@ -389,7 +389,9 @@ class ForeignReader:
             self._remember(link, file, known)
         return known
 
-    def _remember(self, link: Link, file: ForeignFile, footer: Any) -> tuple[ForeignFile, Any]:
+    def _remember(
+        self, link: ObjectLink, file: ForeignFile, footer: Any
+    ) -> tuple[ForeignFile, Any]:
         with self._lock:
             self._files[link.digest] = file, footer
             while len(self._files) > _REMEMBERED:

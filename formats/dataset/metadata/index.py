@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.formats.dataset.schema.values import ColumnValues
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 
 INDEX_MAGIC = b"TRPI"
@@ -132,7 +132,7 @@ class ColumnIndex:
     tags: NDArray[np.uint8]
     first_row: NDArray[np.int64]
     chunk: NDArray[np.uint32]
-    chunks: tuple[Link | memoryview | None, ...]
+    chunks: tuple[ObjectLink | memoryview | None, ...]
     fragment: NDArray[np.uint32]
     storages: tuple[Storage, ...]
     stored_as: NDArray[np.uint8]
@@ -353,7 +353,7 @@ class IndexPart:
     """
 
     index: PageIndex | None
-    links: Mapping[Digest, Link]
+    links: Mapping[Digest, ObjectLink]
     rows: NDArray[np.uint32]
 
 
@@ -418,11 +418,11 @@ class _Joined:
         self.tags: list[NDArray[np.uint8]] = []
         self.chunk_of: list[NDArray[np.uint32]] = []
         self.stored_as: list[NDArray[np.uint8]] = []
-        self.chunks: list[Link | memoryview | None] = []
+        self.chunks: list[ObjectLink | memoryview | None] = []
         self.tiles: list[tuple[int, ...]] = []
         self.has_default = False
 
-    def add(self, pages: ColumnPages, chunks: Sequence[Link | memoryview]) -> None:
+    def add(self, pages: ColumnPages, chunks: Sequence[ObjectLink | memoryview]) -> None:
         if (pages.storage.layout is ColumnLayout.TILED) != (
             self.storages[0].layout is ColumnLayout.TILED
         ):
@@ -458,8 +458,8 @@ def column_pages(index: PageIndex, column_id: str) -> ColumnPages | None:
 
 
 def _place(
-    chunk: Digest | None, index: PageIndex, links: Mapping[Digest, Link]
-) -> Link | memoryview:
+    chunk: Digest | None, index: PageIndex, links: Mapping[Digest, ObjectLink]
+) -> ObjectLink | memoryview:
     if chunk is None:
         return index.inline
     if chunk not in links:

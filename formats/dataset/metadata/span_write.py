@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.read import StoredDataset
     from tensorrepo.formats.dataset.schema.types import Storage
     from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink, ObjectSource
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink, ObjectSource
 
 
 _Each = TypeVar("_Each")
@@ -114,7 +114,7 @@ class SpanWriter:
     storers: ThreadPoolExecutor
     waiting_bytes: int
     count: Callable[[str, WaitingPage], None]
-    _storing: deque[tuple[Future[Link], int]] = field(default_factory=deque)
+    _storing: deque[tuple[Future[ObjectLink], int]] = field(default_factory=deque)
 
     # -------------------------------------------------------------------------- chunks
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, LeafEntry
     from tensorrepo.formats.dataset.read import StoredDataset
     from tensorrepo.formats.dataset.schema.schema import Schema
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +130,7 @@ class TreeEditor:
 
     def finish(
         self, properties: Mapping[str, Any] | None = None, lineage: Sequence[Any] | None = None
-    ) -> Link:
+    ) -> ObjectLink:
         """Store the root; leaves that were not come to are kept."""
         while len(self._leaves) < len(self._base.root.leaves):
             self.keep()

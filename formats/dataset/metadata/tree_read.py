@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tensorrepo.formats.dataset.metadata.manifest import LeafEntry
-    from tensorrepo.repo.objects.envelope import Link, ObjectSource
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 
-Links = Mapping[Digest, "Link"]
+Links = Mapping[Digest, "ObjectLink"]
 _Found = TypeVar("_Found")
 
 
@@ -176,7 +176,7 @@ def leaf_part(
 def _indexes(
     objects: ObjectSource,
     leaf: Leaf,
-    known: dict[Digest, Link],
+    known: dict[Digest, ObjectLink],
     some: range,
     columns: frozenset[str],
 ) -> Iterator[FragmentSpan]:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.metadata.tree_read import Links
     from tensorrepo.formats.dataset.read import StoredDataset
     from tensorrepo.formats.dataset.schema.schema import Schema
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -178,7 +178,7 @@ class TreeWriter:
 
     def finish(
         self, properties: Mapping[str, Any], lineage: Sequence[Mapping[str, Any]] = ()
-    ) -> Link:
+    ) -> ObjectLink:
         """Store what is left, and the root."""
         if self._leaf.fragments:
             self._end_leaf(last=True)
@@ -311,7 +311,7 @@ def put_root(
     leaves: Sequence[LeafEntry],
     properties: Mapping[str, Any],
     lineage: Sequence[Mapping[str, Any]] = (),
-) -> Link:
+) -> ObjectLink:
     """Store the root of a dataset; `counted` are statistics by column."""
     statistics = tuple(
         ColumnStatistics(

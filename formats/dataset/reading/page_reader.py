@@ -33,7 +33,7 @@ from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues, TiledValues
 from tensorrepo.formats.dataset.schema.widen import convert_values
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.objects.envelope import Link
+from tensorrepo.repo.objects.envelope import ObjectLink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,7 +110,7 @@ CACHE_BYTES = 64 << 20
 
 # Reads all rows of a page that lies in a foreign file, verified: given the link of the object that
 # says where they are, the column's id, the page's entry and the form that it is stored in.
-ForeignPage = Callable[[Link, str, "NDArray[Any]", Storage], ColumnValues]
+ForeignPage = Callable[[ObjectLink, str, "NDArray[Any]", Storage], ColumnValues]
 
 
 class DecodedPageCache:
@@ -235,7 +235,7 @@ class PageReader:
 
     # -------------------------------------------------------------------------- one page
 
-    def link(self, page: int) -> Link | memoryview | None:
+    def link(self, page: int) -> ObjectLink | memoryview | None:
         """Where the page lies, as the index says it."""
         return self.index.chunks[int(self.index.chunk[page])]
 
@@ -272,7 +272,7 @@ class PageReader:
     @cached_property
     def is_far(self) -> bool:
         """Whether pages must be asked of a store, which maps all chunks or none, or elsewhere."""
-        links = (chunk for chunk in self.index.chunks if isinstance(chunk, Link))
+        links = (chunk for chunk in self.index.chunks if isinstance(chunk, ObjectLink))
         link = next(links, None)
         if link is None or (self.index.entries["codec"] == PAGE_FOREIGN).any():
             return link is not None
@@ -410,7 +410,7 @@ class PageReader:
     def _fetched(self, page: int) -> memoryview:
         index = self.index
         chunk = self.link(page)
-        assert isinstance(chunk, Link), "inline pages are in memory"
+        assert isinstance(chunk, ObjectLink), "inline pages are in memory"
         start = int(index.entries["offset"][page])
         stop = start + int(index.entries["stored_bytes"][page])
         try:
@@ -435,7 +435,7 @@ class PageReader:
                 "was not given the means to read. Open the dataset through its repository, or "
                 "run `tensorrepo compact` where the file is."
             )
-        if not isinstance(chunk, Link):
+        if not isinstance(chunk, ObjectLink):
             raise self.located(page, CorruptError("a foreign page without the object that says it"))
         values = self._foreign(chunk, self.index.id, entry, stored)
         if values.rows != int(entry["rows"]):
@@ -447,7 +447,7 @@ class PageReader:
     def located(self, page: int, error: CorruptError) -> CorruptError:
         """`error`, saying where the page lies."""
         chunk = self.link(page)
-        place = f"chunk {chunk.digest:.12}" if isinstance(chunk, Link) else "the metadata"
+        place = f"chunk {chunk.digest:.12}" if isinstance(chunk, ObjectLink) else "the metadata"
         rows = self.index.first_row[page : page + 2].tolist()
         return CorruptError(
             f"column {self._name!r}, page {page} (rows {rows[0]} to {rows[-1]}) in {place}: {error}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.objects.envelope import Link
+from tensorrepo.repo.objects.envelope import ObjectLink
 from tensorrepo.repo.ranges import GAP_BYTES, REQUEST_BYTES, join_ranges, split_range
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ByteRange:
 
 def fetch(
     objects: ObjectSource,
-    chunks: Sequence[Link | memoryview | None],
+    chunks: Sequence[ObjectLink | memoryview | None],
     ranges: Sequence[ByteRange],
     gap_bytes: int = GAP_BYTES,
 ) -> list[memoryview]:
@@ -103,11 +103,11 @@ def _plan_reads(ranges: Sequence[ByteRange], gap_bytes: int) -> list[_Read]:
 def _begin(
     threads: ThreadPoolExecutor,
     objects: ObjectSource,
-    link: Link | memoryview | None,
+    link: ObjectLink | memoryview | None,
     read: _Read,
 ) -> tuple[list[Future[Any]], NDArray[np.uint8] | None]:
     """The requests of one read; a large one is several, which fill the array given back."""
-    assert isinstance(link, Link), "inline pages are in memory, others have a chunk"
+    assert isinstance(link, ObjectLink), "inline pages are in memory, others have a chunk"
     if read.stop - read.start <= REQUEST_BYTES:
         return [threads.submit(objects.read_range, link, read.start, read.stop)], None
     whole = np.empty(read.stop - read.start, np.uint8)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.streaming.stats import StreamStats
     from tensorrepo.formats.dataset.streaming.stream import BatchStream
     from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.objects.envelope import Envelope, Link, ObjectSource
+    from tensorrepo.repo.objects.envelope import Envelope, ObjectLink, ObjectSource
 
 SECONDS = 10.0
 KEPT_BYTES = 1 << 30
@@ -254,21 +254,21 @@ class Observed:
     def get(self, digest: Digest) -> Envelope:
         return self._source.get(digest)
 
-    def describe(self, digest: Digest) -> Link:
+    def describe(self, digest: Digest) -> ObjectLink:
         return self._source.describe(digest)
 
-    def map(self, link: Link) -> memoryview | None:
+    def map(self, link: ObjectLink) -> memoryview | None:
         return self._source.map(link)
 
-    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         return self._read(link, start, stop, lambda: self._source.read_range(link, start, stop))
 
-    def read_checked(self, link: Link, start: int, stop: int, tag: bytes) -> Buffer:
+    def read_checked(self, link: ObjectLink, start: int, stop: int, tag: bytes) -> Buffer:
         return self._read(
             link, start, stop, lambda: self._source.read_checked(link, start, stop, tag)
         )
 
-    def read_into(self, link: Link, start: int, buffer: memoryview) -> None:
+    def read_into(self, link: ObjectLink, start: int, buffer: memoryview) -> None:
         stop = start + buffer.nbytes
 
         def read() -> Buffer:
@@ -277,7 +277,7 @@ class Observed:
 
         buffer.cast("B")[:] = memoryview(self._read(link, start, stop, read)).cast("B")
 
-    def _read(self, link: Link, start: int, stop: int, read: Callable[[], Buffer]) -> Buffer:
+    def _read(self, link: ObjectLink, start: int, stop: int, read: Callable[[], Buffer]) -> Buffer:
         place = link.digest, start, stop
         found = self._kept.get(place) if self._from_memory else None
         if found is not None:

@@ -21,7 +21,7 @@ from tensorrepo.formats.dataset.schema.equality import differing
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import BinaryValues, concat, valid_rows
 from tensorrepo.formats.dataset.versions.match import Stretches, same_default
-from tensorrepo.repo.objects.envelope import Link
+from tensorrepo.repo.objects.envelope import ObjectLink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -334,7 +334,7 @@ class ColumnComparer:
             return True
         indexes = [reader.index for side in (0, 1) if (reader := self._reader(side))]
         indexes += [index.patches.pages for index in indexes if index.patches is not None]
-        return not any(isinstance(chunk, Link) for index in indexes for chunk in index.chunks)
+        return not any(isinstance(chunk, ObjectLink) for index in indexes for chunk in index.chunks)
 
     # ------------------------------------------------------------------------ sizes
 

@@ -43,7 +43,7 @@ from tensorrepo.formats.dataset.pages.page import (
 from tensorrepo.formats.dataset.pages.stripes import Stripes, StripeStep, page_limit
 from tensorrepo.formats.dataset.pages.tile_io import TileStore, tiled_rows
 from tensorrepo.formats.dataset.pages.tiles import encode_tile_table, number_chunks
-from tensorrepo.formats.dataset.schema.schema import Layout, Schema
+from tensorrepo.formats.dataset.schema.schema import ColumnLayout, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import (
     ColumnValues,
@@ -131,7 +131,7 @@ class FragmentWriter:
         self._tiled: dict[int, list[TiledValues]] = {
             place: []
             for place, column in enumerate(schema.columns)
-            if column.storage.layout is Layout.TILED
+            if column.storage.layout is ColumnLayout.TILED
         }
         self._owned = [0] * count  # pieces that are no views into the caller's batch
         self._fragment: list[list[WaitingPage]] = [[] for _ in range(count)]
@@ -319,7 +319,7 @@ def column_groups(schema: Schema, mean_row_bytes: Sequence[float] | None) -> Gro
     light: list[str] = []
     for place, column in enumerate(schema.columns):
         row_bytes: float = column.storage.row_bytes
-        if column.storage.layout is not Layout.FIXED:
+        if column.storage.layout is not ColumnLayout.FIXED:
             row_bytes = HEAVY_ROW_BYTES if mean_row_bytes is None else mean_row_bytes[place]
         (heavy if row_bytes >= HEAVY_ROW_BYTES else light).append(column.id)
     groups = tuple((name,) for name in heavy)

@@ -32,7 +32,7 @@ from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
     Column,
-    Layout,
+    ColumnLayout,
     Schema,
     Text,
     Timestamp,
@@ -448,7 +448,7 @@ def _write_npy_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, .
 
 def _npy_type(column: Column) -> tuple[np.dtype[Any], tuple[int, ...]]:
     storage = column.storage
-    if storage.layout is not Layout.FIXED:
+    if storage.layout is not ColumnLayout.FIXED:
         raise column_refused(column, "its rows are not of one shape")
     if not prod(storage.row_shape):
         raise column_refused(column, "its rows have no elements")
@@ -507,7 +507,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
 def _idx_plan(table: ExportTable, column: Column) -> np.dtype[Any]:
     """The element type in which a column goes into an IDX file."""
     storage = column.storage
-    if storage.layout is not Layout.FIXED or not prod(storage.row_shape):
+    if storage.layout is not ColumnLayout.FIXED or not prod(storage.row_shape):
         raise column_refused(column, "IDX holds rows of one shape")
     if len(table) >= 1 << 32:
         raise InvalidInputError(f"IDX counts rows in 32 bits, there are {len(table)}")

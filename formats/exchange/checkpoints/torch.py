@@ -53,16 +53,14 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedE
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
     from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
     from tensorrepo.repo.ids import Buffer
-
-
-if TYPE_CHECKING:
     from collections.abc import Callable
 
     Find = Callable[[str, str], object]
     Persistent = Callable[[object], object]
+
+
 
 _U2, _I4, _U4, _U8, _F8 = (Struct(code) for code in ("<H", "<i", "<I", "<Q", ">d"))
 MAX_INT_BYTES: Final = 64  # nothing that we keep is longer than 8

@@ -48,7 +48,7 @@ from tensorrepo.repo.objects.envelope import Kind
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.external.outside import Outside
     from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 FORMATS = ("parquet", "tar", "npy", "safetensors")
 MOST_FILE_EDGES = 32
@@ -61,7 +61,7 @@ _RANDOM = random.SystemRandom()
 class Adopted:
     """What was adopted: the root, and how much of what lies where it lay."""
 
-    link: Link
+    link: ObjectLink
     rows: int
     bytes: int
     files: int
@@ -259,7 +259,9 @@ class _Writer:
         tree.add_known(known, counted=False)
         self.rows += fragment.rows
 
-    def finish(self, properties: dict[str, Any], lineage: Sequence[Mapping[str, Any]]) -> Link:
+    def finish(
+        self, properties: dict[str, Any], lineage: Sequence[Mapping[str, Any]]
+    ) -> ObjectLink:
         assert self._tree is not None, "there are rows"
         return self._tree.finish(properties, lineage)
 

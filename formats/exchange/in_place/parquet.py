@@ -21,7 +21,7 @@ from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.dataset.external.foreign import TablePlace, foreign_entries, place_type
 from tensorrepo.formats.dataset.external.foreign_read import read_group, read_metadata
 from tensorrepo.formats.dataset.pages.page import DIRECTORY, padded
-from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Image, Layout, Schema
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Image, ColumnLayout, Schema
 from tensorrepo.formats.exchange.in_place.scan import AdoptedFragment, AdoptedSource, FileScan
 from tensorrepo.formats.exchange.tables.files import ARROW_ERRORS, adapt
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
@@ -255,7 +255,7 @@ def _entry(table: _Table, number: int, column: Column, place: TablePlace) -> NDA
     leaves = [chunk for chunk in group.columns if chunk.path[0] == place.field]
     stored = sum(leaf.compressed_bytes for leaf in leaves)
     raw = sum(leaf.uncompressed_bytes for leaf in leaves) + 8 * group.rows
-    if column.storage.layout is Layout.FIXED:
+    if column.storage.layout is ColumnLayout.FIXED:
         raw = column.storage.row_bytes * group.rows
     told = _nulls_told(place, leaves, group.rows) if column.nullable else 0
     nulls = _nulls_read(table, number, place) if told is None else told

@@ -23,7 +23,7 @@ from tensorrepo.formats.dataset.external.foreign import (
     place_type,
 )
 from tensorrepo.formats.dataset.pages.page import DIRECTORY, padded
-from tensorrepo.formats.dataset.schema.schema import Column, Layout, Schema, Text
+from tensorrepo.formats.dataset.schema.schema import Column, ColumnLayout, Schema, Text
 from tensorrepo.formats.exchange.in_place.scan import (
     FRAGMENT_BYTES,
     FRAGMENT_ROWS,
@@ -239,7 +239,7 @@ class _Column:
         stored = np.diff(ends[bounds])
         nulls = counts - np.diff(np.append(0, np.cumsum(there))[bounds])
         storage = self.column.storage
-        fixed = storage.layout is Layout.FIXED
+        fixed = storage.layout is ColumnLayout.FIXED
         plain = counts * storage.row_bytes if fixed else stored + 8 * counts
         raw = [DIRECTORY.size + padded(size) for size in plain.tolist()]
         first = bounds[:-1]

@@ -3,7 +3,7 @@
 A file is records one after another, plain or as one gzip or zlib stream. Both the length of a
 record and its bytes have a checksum, which is checked before either is believed.
 
-Layout of a record: length u64 | masked CRC-32C of the length u32 | bytes | masked CRC-32C of them.
+ColumnLayout of a record: length u64 | masked CRC-32C of the length u32 | bytes | masked CRC-32C of them.
 
 An example is a map from names to lists of bytes, of float32 or of int64, and nothing says which
 lists are tensors or what bytes mean. The first examples tell: always one value is a scalar, always
@@ -46,7 +46,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     ColumnType,
     Image,
     Json,
-    Layout,
+    ColumnLayout,
     Scalar,
     Schema,
     Tensor,
@@ -564,7 +564,7 @@ def write_tfrecord(
 def _kind(column: Column) -> int:
     """The field of `tf.train.Feature` for a column."""
     storage = column.storage
-    if storage.layout is Layout.BINARY:
+    if storage.layout is ColumnLayout.BINARY:
         return BYTES_LIST
     if storage.unknown_dims > 1:
         raise column_refused(column, "lists are flat, so that its shapes would be lost")

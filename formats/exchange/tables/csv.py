@@ -47,16 +47,14 @@ from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.exchange.base import OpenedSource
-
-
-if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
     import pyarrow as pa
     import pyarrow.csv as pc
 
     Handler = Callable[[Any], str]
     Open = Callable[["LentStream", "Handler | None"], pc.CSVStreamingReader]
+
+
 
 _PATIENCE_SECONDS = 30.0  # then it is given up: an abort is less than a program that hangs
 _LOOK_SECONDS = 0.0005

@@ -37,7 +37,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Column,
     Image,
     Json,
-    Layout,
+    ColumnLayout,
     Scalar,
     Schema,
     Tensor,
@@ -613,7 +613,7 @@ def _value(dtype: str) -> dict[str, Any]:
 
 def _dtype(column: Column) -> str:
     dtype = column.storage.dtype
-    if column.storage.layout not in (Layout.FIXED, Layout.RAGGED) or not _is_plain(dtype):
+    if column.storage.layout not in (ColumnLayout.FIXED, ColumnLayout.RAGGED) or not _is_plain(dtype):
         raise column_refused(column, f"datasets has no {dtype}")
     return dtype
 

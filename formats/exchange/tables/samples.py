@@ -32,7 +32,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     ColumnType,
     Image,
     Json,
-    Layout,
+    ColumnLayout,
     Scalar,
     Schema,
     Tensor,
@@ -127,7 +127,7 @@ def misfit(column: Column, value: Any) -> str:
         fits = isinstance(found, Image | Bytes)
         return "" if fits else f"is {_shown(found)}, the column has images"
     shape = column.storage.shape
-    if isinstance(found, Scalar | Tensor) and column.storage.layout is not Layout.BINARY:
+    if isinstance(found, Scalar | Tensor) and column.storage.layout is not ColumnLayout.BINARY:
         held = found.shape if isinstance(found, Tensor) else ()
         fits = len(held) == len(shape) and all(
             want is None or have == want for want, have in zip(shape, held, strict=True)

@@ -27,7 +27,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Column,
     Image,
     Json,
-    Layout,
+    ColumnLayout,
     Link,
     Scalar,
     Text,
@@ -218,7 +218,7 @@ def _json_converter(column: Column) -> Callable[[pa.Array, int], Sequence[Any]]:
             raise column_refused(column, "JSON has no bytes")
     if column.storage.element.kind == "c":
         raise column_refused(column, "JSON has no complex numbers")
-    if column.storage.layout is Layout.BINARY:
+    if column.storage.layout is ColumnLayout.BINARY:
         raise column_refused(column, "JSON cannot say it")
     return partial(_json_numbers, column)
 

@@ -38,11 +38,16 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from tensorrepo.formats.common.provenance import ProvenanceEdge
     from tensorrepo.formats.common.tensors import TensorReader
     from tensorrepo.formats.model.stored_model import StoredModel
     from tensorrepo.formats.model.write.model_source import ModelSource
+    from collections.abc import Sequence
+    from numpy.typing import NDArray
+    from tensorrepo.formats.common.tensors import TensorReader, TensorType
+    from tensorrepo.formats.model.merging.recipe import Recipe
+
+    Values = NDArray[Any]
 
 
 LORA, IA3, REPLACE, ADD = "lora", "ia3", "replace", "add"
@@ -128,17 +133,6 @@ def _span(word: str, values: Iterable[float | None]) -> Sequence[str]:
     return (f"{word} {told[0]:g}" + (f" to {told[-1]:g}" if len(told) > 1 else ""),)
 
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.tensors import TensorReader, TensorType
-    from tensorrepo.formats.model.merging.adapters import Adapter, AdapterChange
-    from tensorrepo.formats.model.merging.recipe import Recipe
-    from tensorrepo.formats.model.stored_model import StoredModel
-
-    Values = NDArray[Any]
 
 _PARTS: Final = {LORA: 2, IA3: 1, REPLACE: 1, ADD: 1}  # how many tensors of the adapter each takes
 

@@ -32,14 +32,15 @@ from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from tensorrepo.formats.common.tensors import TensorReader, TensorType
+    from tensorrepo.formats.model.merging.recipe import Recipe
+    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 
     Values = NDArray[Any]
+
+
 
 _SMALL_ANGLE = 1e-4  # below it an arc and a line are one
 
@@ -172,16 +173,6 @@ def _count(parts: Iterable[NDArray[Any]], prefix: int, shift: int) -> tuple[NDAr
     return counts, total
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.tensors import TensorReader, TensorType
-    from tensorrepo.formats.model.merging.recipe import Recipe
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-
-    Values = NDArray[Any]
 
 SHOWN: Final = 5
 

@@ -52,22 +52,17 @@ from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
     from numpy.typing import NDArray
-
     from tensorrepo.formats.common.tensors import TensorReader, TensorType
     from tensorrepo.repo.objects.envelope import ObjectSink
-
-
-if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from tensorrepo.formats.model.stored_model import StoredModel
     from tensorrepo.repo.history.trees import Entry
     from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSink
 
     Progress = Callable[[int, int], None]
+
+
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from tensorrepo.formats.model.read.selection import (
 from tensorrepo.formats.native.digests import BEST
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects.envelope import Link, ObjectSource
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -383,7 +383,7 @@ class PackReader:
     """The tensors of one placement. Thread-safe."""
 
     def __init__(
-        self, objects: ObjectSource, placement: Placement, links: Mapping[Digest, Link]
+        self, objects: ObjectSource, placement: Placement, links: Mapping[Digest, ObjectLink]
     ) -> None:
         self.members = MemberReader(objects, placement, links)
         self.stored = {tensor.fingerprint: tensor for tensor in placement.tensors}

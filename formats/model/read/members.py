@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.common.tensors import TensorType
     from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
     from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.objects.envelope import Link, ObjectSource
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 
 def truncate(data: memoryview, element: TensorType, planes: int) -> None:
@@ -64,7 +64,7 @@ class PlacedFrame(msgspec.Struct, frozen=True, gc=False):
     """
 
     index: int
-    pack: Link
+    pack: ObjectLink
     place: MemberPlace
     codec: str
     frame: StoredFrame
@@ -86,7 +86,7 @@ class MemberReader:
         self,
         objects: ObjectSource,
         placement: Placement,
-        links: Mapping[Digest, Link],
+        links: Mapping[Digest, ObjectLink],
         *,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
@@ -379,7 +379,7 @@ class MemberReader:
 
     def _fetch(
         self,
-        link: Link,
+        link: ObjectLink,
         planes: Sequence[Plane],
         *,
         verify: bool = False,
@@ -405,7 +405,7 @@ class MemberReader:
                     )
         return [StoredPlane(one.codec, data) for one, data in zip(planes, local, strict=True)]
 
-    def _read(self, link: Link, planes: Sequence[Plane]) -> list[Buffer]:
+    def _read(self, link: ObjectLink, planes: Sequence[Plane]) -> list[Buffer]:
         """The stored bytes of planes from afar, verified by their tags."""
         spans = [CheckedSpan(one.offset, one.offset + one.size_bytes, one.tag) for one in planes]
         return read_spans(self.objects, link, spans)

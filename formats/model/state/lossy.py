@@ -58,7 +58,7 @@ class LossyState:
         keys: which entries of an optimiser's ``state``, by their names there.
 
     Example:
-        ``repo.checkpointer("exp1", optimiser=tr.Lossy(relative=2**-8))``
+        ``repo.checkpointer("exp1", optimiser=tr.LossyState(relative=2**-8))``
     """
 
     relative: float = 2**-8

@@ -53,9 +53,18 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundErro
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
     from tensorrepo.repo.history.trees import Entry
     from tensorrepo.repo.ids import Digest
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor, Future
+    import numpy as np
+    from numpy.typing import NDArray
+    from tensorrepo.formats.common.tensors import TensorReader
+    from tensorrepo.formats.model.delta.base_choice import Bases
+    from tensorrepo.formats.model.write.encoding import BaseFrames
+    from tensorrepo.repo.ids import Buffer, Digest
+
+    Progress = Callable[[int, int], None]
 
 
 SAME = "same"
@@ -149,19 +158,6 @@ class WriteTally:
         return WriteReport(shares, bases, tuple(self.notes))
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Executor, Future
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.tensors import TensorReader
-    from tensorrepo.formats.model.delta.base_choice import Bases
-    from tensorrepo.formats.model.write.encoding import BaseFrames
-    from tensorrepo.repo.ids import Buffer, Digest
-
-    Progress = Callable[[int, int], None]
 
 
 class TensorWriter:

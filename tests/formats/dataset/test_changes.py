@@ -25,7 +25,7 @@ from tests.support.builders.objects import MemoryObjects
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 
 class Model:
@@ -40,7 +40,7 @@ class Model:
         self.next_key = 0
         self.dataset = self.opened(write_dataset(self.objects, schema, ()))
 
-    def opened(self, link: Link) -> StoredDataset:
+    def opened(self, link: ObjectLink) -> StoredDataset:
         return open_dataset(self.objects, link.digest)
 
     @property

@@ -28,7 +28,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Timestamp,
 )
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
-from tensorrepo.repo.objects.envelope import Kind, Link
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 
@@ -85,7 +85,7 @@ def test_a_dataset_against_none_is_all_added() -> None:
     assert found.to_json()["fragments_added"] == 1
 
 
-def _open(objects: MemoryObjects, link: Link) -> StoredDataset:
+def _open(objects: MemoryObjects, link: ObjectLink) -> StoredDataset:
     return open_dataset(objects, link.digest)
 
 

@@ -40,7 +40,7 @@ from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 SCHEMA = Schema.of({"n": "int32", "text": Text(), "x": Tensor("uint8", (500,))})
 COUNT = 1000
@@ -66,7 +66,7 @@ def dataset(objects: MemoryObjects) -> StoredDataset:
     return _dataset(objects)
 
 
-def _opened(objects: MemoryObjects, link: Link) -> StoredDataset:
+def _opened(objects: MemoryObjects, link: ObjectLink) -> StoredDataset:
     return open_dataset(objects, link.digest)
 
 

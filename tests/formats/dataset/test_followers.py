@@ -18,7 +18,7 @@ from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 Pillow = pytest.importorskip("PIL.Image")
 COUNT = 60
@@ -43,7 +43,7 @@ def dataset(objects: MemoryObjects) -> StoredDataset:
     return stored(objects, schema, [rows], page_bytes=1000)
 
 
-def _heights(objects: MemoryObjects, link: Link, name: str = "image") -> list[Any]:
+def _heights(objects: MemoryObjects, link: ObjectLink, name: str = "image") -> list[Any]:
     found: list[Any] = open_dataset(objects, link.digest)[f"{name}.height"][:].tolist()
     return found
 

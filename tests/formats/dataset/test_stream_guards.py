@@ -33,7 +33,7 @@ from tests.support.builders.streams import (
 
 if TYPE_CHECKING:
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 STORES = [MappedObjects, MemoryObjects]
 
@@ -191,7 +191,7 @@ class SlowObjects(MemoryObjects):
         super().__init__()
         self.asked, self.let_go = threading.Event(), threading.Event()
 
-    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         self.asked.set()
         assert self.let_go.wait(60)
         return super().read_range(link, start, stop)

@@ -32,7 +32,7 @@ from tests.support.builders.objects import MemoryObjects
 from tests.support.second_readers.linked import unbounded, unlinked
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 SCHEMA = Schema(
     (
@@ -66,7 +66,7 @@ class Stored:
         )
         self.known = set(self.objects.stored)
 
-    def take(self, link: Link) -> StoredDataset:
+    def take(self, link: ObjectLink) -> StoredDataset:
         """Go on with this version."""
         self.dataset = open_dataset(self.objects, link.digest)
         return self.dataset

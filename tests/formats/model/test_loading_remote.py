@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 RNG = np.random.default_rng(3)
 SMALL = {f"{at}.bias": RNG.normal(size=1000 + at).astype("f4") for at in range(40)}
@@ -60,7 +60,7 @@ class Counting(ObjectStore):
 
     ranges = 0
 
-    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         self.ranges += 1
         return super().read_range(link, start, stop)
 

@@ -111,7 +111,7 @@ def test_what_a_query_rules_out_is_not_read(repo: tr.Repository, where: str) -> 
 
 def test_it_may_be_asked_by_who_is_not_trusted(repo: tr.Repository) -> None:
     query = "SELECT count(*) AS n FROM catalog.pages WHERE path = 'datasets/small'"
-    assert list(repo.sql(query, untrusted=tr.Limits(seconds=60))) == [{"n": 1}]
+    assert list(repo.sql(query, untrusted=tr.QueryLimits(seconds=60))) == [{"n": 1}]
 
 
 def test_an_empty_repository_has_no_pages() -> None:

@@ -28,7 +28,7 @@ from tensorrepo.repo.history.commits import (
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, PathChange, update
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import path_key
-from tensorrepo.repo.objects.envelope import Kind, Link, decode_object, encode_object
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, decode_object, encode_object
 from tests.support.builders.objects import MemoryObjects
 from tests.support.faults.damage import FLIPS, flipped, short_survivors, survivors
 
@@ -259,7 +259,9 @@ class TestStored:
 
 
 STORED = encode_object(
-    Kind.COMMIT, BYTES, [Link(parent, 999, Kind.COMMIT, leaf=False) for parent in MERGE.parents]
+    Kind.COMMIT,
+    BYTES,
+    [ObjectLink(parent, 999, Kind.COMMIT, leaf=False) for parent in MERGE.parents],
 )
 STORED_BYTES = b"".join(STORED.parts)
 

@@ -35,7 +35,7 @@ from tests.support.second_readers.tree import clashing, reference_root
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 SMALL = {"MIN_ITEMS": 3, "MAX_ITEMS": 9, "_END_MASK": 3, "MAX_ROOT_BYTES": 400}
 OBJECTS = MemoryObjects()
@@ -46,7 +46,7 @@ MANY = {f"files/part-{i:05d}.bin": Entry(Kind.BLOB, BLOBS[i % 8]) for i in range
 class CountingObjects(MemoryObjects):
     puts = 0
 
-    def put(self, *args: Any, **named: Any) -> Link:
+    def put(self, *args: Any, **named: Any) -> ObjectLink:
         self.puts += 1
         return super().put(*args, **named)
 

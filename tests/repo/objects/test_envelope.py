@@ -18,7 +18,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import (
     EncodedObject,
     Kind,
-    Link,
+    ObjectLink,
     decode_header,
     decode_object,
     decode_payload,
@@ -28,12 +28,12 @@ from tests.support.faults.damage import short_survivors, survivors, unrefused
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "objects"
 
-BLOB = Link(Digest("11" * 32), 69, Kind.BLOB, leaf=True)
-CHUNK = Link(Digest("22" * 32), (1 << 48) - 1, Kind.CHUNK, leaf=True)
-COMMIT = Link(Digest("f0" * 32), 4096, Kind.COMMIT, leaf=False)
+BLOB = ObjectLink(Digest("11" * 32), 69, Kind.BLOB, leaf=True)
+CHUNK = ObjectLink(Digest("22" * 32), (1 << 48) - 1, Kind.CHUNK, leaf=True)
+COMMIT = ObjectLink(Digest("f0" * 32), 4096, Kind.COMMIT, leaf=False)
 
 # file in tests/golden/objects: (kind, payload, links)
-CASES: dict[str, tuple[Kind, bytes, list[Link]]] = {
+CASES: dict[str, tuple[Kind, bytes, list[ObjectLink]]] = {
     "blob": (Kind.BLOB, b"hello", []),
     "empty-blob": (Kind.BLOB, b"", []),
     "tree-page": (Kind.TREE_PAGE, bytes(range(100)), [COMMIT, BLOB]),
@@ -58,9 +58,9 @@ def with_field(at: int, layout: str, value: int) -> bytearray:
     return data
 
 
-def links() -> st.SearchStrategy[Link]:
+def links() -> st.SearchStrategy[ObjectLink]:
     return st.builds(
-        Link,
+        ObjectLink,
         st.binary(min_size=32, max_size=32).map(lambda raw: Digest(raw.hex())),
         st.integers(0, (1 << 48) - 1),
         st.sampled_from(Kind),
@@ -119,7 +119,7 @@ def test_a_golden_file_read_back_gives_what_went_in(case: str) -> None:
 
 @given(st.sampled_from(Kind), st.lists(st.binary(max_size=80), max_size=4), st.lists(links()))
 def test_every_object_comes_back_as_it_went_in(
-    kind: Kind, parts: list[bytes], linked: list[Link]
+    kind: Kind, parts: list[bytes], linked: list[ObjectLink]
 ) -> None:
     encoded = encode_object(kind, parts, linked)
     data = stored(encoded)
@@ -127,11 +127,11 @@ def test_every_object_comes_back_as_it_went_in(
     assert found.kind is kind
     assert bytes(found.payload) == b"".join(parts)
     assert found.links == tuple(sorted({each.digest: each for each in linked}.values()))
-    assert encoded.link == Link(encoded.link.digest, len(data), kind, leaf=not found.links)
+    assert encoded.link == ObjectLink(encoded.link.digest, len(data), kind, leaf=not found.links)
 
 
 @given(st.lists(links(), unique_by=lambda link: link.digest).flatmap(st.permutations))
-def test_the_order_in_which_links_are_given_does_not_matter(linked: list[Link]) -> None:
+def test_the_order_in_which_links_are_given_does_not_matter(linked: list[ObjectLink]) -> None:
     ordered = sorted(linked, key=lambda link: link.digest)
     given_so = encode_object(Kind.COMMIT, b"c", linked)
     assert given_so.link == encode_object(Kind.COMMIT, b"c", ordered).link

@@ -24,7 +24,7 @@ from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects import store as store_module
 from tensorrepo.repo.objects.cache import DiskCache
-from tensorrepo.repo.objects.envelope import Envelope, Kind, Link, encode_object
+from tensorrepo.repo.objects.envelope import Envelope, Kind, ObjectLink, encode_object
 from tensorrepo.repo.objects.incarnations import object_key
 from tensorrepo.repo.objects.store import ObjectStore, _Recent
 from tests.support.builders.log import digest
@@ -431,7 +431,7 @@ def test_what_parents_said_is_forgotten_before_it_fills_the_memory(
 
 
 def test_reading_an_absent_range_says_that_it_is_absent(backend: Backend) -> None:
-    link = Link(digest(9), 100, Kind.BLOB, leaf=True)
+    link = ObjectLink(digest(9), 100, Kind.BLOB, leaf=True)
     with pytest.raises(NotFoundError):
         ObjectStore(backend).read_range(link, 0, 5)
     with contextlib.suppress(NotFoundError):

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.schema.schema import Column
     from tensorrepo.formats.dataset.schema.values import ColumnValues, TiledValues
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 
 class MappedObjects(MemoryObjects):
     """As on a local disk: every payload is in memory, all readers see the same bytes."""
 
-    def map(self, link: Link) -> memoryview:
+    def map(self, link: ObjectLink) -> memoryview:
         return self._payload(link)
 
 
@@ -50,7 +50,7 @@ class RoundObjects(MemoryObjects):
         self._order = [at for at, count in enumerate(rounds) for _ in range(count)]
         self._lock = threading.Lock()
 
-    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         with self._lock:
             barrier = self._barriers[self._order[len(self.reads)]]
             data = super().read_range(link, start, stop)
@@ -70,7 +70,7 @@ class Pages:
     stored_as: list[int] = field(default_factory=list)
     storages: list[Any] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
+    links: list[ObjectLink] = field(default_factory=list)
     tiles: list[tuple[int, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Pages:
         entry["rows"] = rows
         self._entry(entry, bytes(TAG_BYTES), 1, self.column.storage)
 
-    def add_foreign(self, rows: int) -> Link:
+    def add_foreign(self, rows: int) -> ObjectLink:
         """A page that lies in a foreign file; the link names the object that says where."""
         entry = np.zeros((), PAGE_ENTRY)
         entry["rows"], entry["codec"] = rows, PAGE_FOREIGN

@@ -10,7 +10,7 @@ import numpy as np
 from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
-from tensorrepo.repo.objects.envelope import Kind, Link, encode_object
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
 from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class MappedObjects(MemoryObjects):
         super().__init__()
         self._maps: dict[Digest, memoryview] = {}
 
-    def map(self, link: Link) -> memoryview | None:
+    def map(self, link: ObjectLink) -> memoryview | None:
         return self._maps.setdefault(link.digest, memoryview(bytearray(self._payload(link))))
 
 
@@ -38,7 +38,7 @@ class CountingObjects(MemoryObjects):
 
     def put(
         self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
-    ) -> Link:
+    ) -> ObjectLink:
         if kind is not Kind.PACK:
             return super().put(kind, payload, links)
         link = encode_object(kind, payload, [self.describe(digest) for digest in links]).link

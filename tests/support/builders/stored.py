@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tensorrepo.repo.ids import object_digest
 from tensorrepo.repo.log.state import Condemnation
-from tensorrepo.repo.objects.envelope import Kind, Link
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.incarnations import encode_graves, object_key
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
@@ -28,7 +28,7 @@ def put(
     payload: Buffer,
     links: Sequence[Digest] = (),
     graves: tuple[Condemnation, ...] = (),
-) -> Link:
+) -> ObjectLink:
     """Store one object, as a writer with no memory of anything."""
     writer = ObjectWriter(ObjectStore(backend), graves)
     link = writer.put(kind, payload, links)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensorrepo.formats.dataset.streaming.collate.batch import Batch
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
     from tests.support.builders.datasets import Rows
 
 COUNT = 1000
@@ -43,7 +43,7 @@ WINDOW = 60_000  # about seven of the 53 runs
 class MappedObjects(MemoryObjects):
     """Like a store on a local disk: payloads are in memory."""
 
-    def map(self, link: Link) -> memoryview | None:
+    def map(self, link: ObjectLink) -> memoryview | None:
         return self._payload(link)
 
 

@@ -10,10 +10,10 @@ from threading import Lock
 from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import content_tag
-from tensorrepo.repo.objects.envelope import Kind, Link
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 
 PIECE = 1 << 10
-CHUNK = Link("ab" * 32, 1 << 40, Kind.CHUNK, leaf=True)
+CHUNK = ObjectLink("ab" * 32, 1 << 40, Kind.CHUNK, leaf=True)
 SPREAD = 1 << 20  # pieces lie so far apart that each is a request of its own
 
 # Called with the number of a piece and how often it was asked for before, from the reading thread.
@@ -40,7 +40,7 @@ class ScriptedRuns:
     def data(self, piece: int) -> bytes:
         return piece.to_bytes(8, "little") * (PIECE // 8)
 
-    def read(self, _link: Link, start: int, stop: int) -> bytes:
+    def read(self, _link: ObjectLink, start: int, stop: int) -> bytes:
         piece = start // SPREAD
         with self.lock:
             before = self.asked[piece]

@@ -50,7 +50,7 @@ from tests.support.builders.objects import MemoryObjects
 
 if TYPE_CHECKING:
     from tensorrepo.formats.common.buffer_codecs import CodecChoice
-    from tensorrepo.repo.objects.envelope import Link as ObjectLink
+    from tensorrepo.repo.objects.envelope import ObjectLink
     from tests.support.builders.datasets import Rows
 
 GOLDEN = ROOT / "tests/golden/dataset"

@@ -22,9 +22,9 @@ from tests.support.builders.datasets import stored
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorrepo.repo.objects.envelope import Link, ObjectSink
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
-    Step = Callable[[ObjectSink, StoredDataset, int], Link]
+    Step = Callable[[ObjectSink, StoredDataset, int], ObjectLink]
 
 SCHEMA = Schema(
     (
@@ -74,7 +74,7 @@ def _update(name: str, where: Any, value: Any) -> Step:
     )
 
 
-def _append(objects: ObjectSink, base: StoredDataset, seed: int) -> Link:
+def _append(objects: ObjectSink, base: StoredDataset, seed: int) -> ObjectLink:
     more = dict(rows(1000 * (seed + 1), 3))
     batch = {
         column.name: more.get(column.name.partition("_")[0], [None if column.nullable else 9] * 3)
@@ -84,7 +84,7 @@ def _append(objects: ObjectSink, base: StoredDataset, seed: int) -> Link:
     return objects.describe(found.digest)
 
 
-def _upsert(objects: ObjectSink, base: StoredDataset, seed: int) -> Link:
+def _upsert(objects: ObjectSink, base: StoredDataset, seed: int) -> ObjectLink:
     batch = {"n": [5, 2000 + seed], "text": ["upserted", f"new {seed}"]}
     more = rows(2000, 2)
     batch |= {
@@ -95,11 +95,11 @@ def _upsert(objects: ObjectSink, base: StoredDataset, seed: int) -> Link:
     return upsert(objects, base, "n", [batch])
 
 
-def _compact(objects: ObjectSink, base: StoredDataset, seed: int) -> Link:
+def _compact(objects: ObjectSink, base: StoredDataset, seed: int) -> ObjectLink:
     return compact_dataset(objects, base, everything=True, rng=random.Random(500 + seed))
 
 
-def _nothing(objects: ObjectSink, base: StoredDataset, _: int) -> Link:
+def _nothing(objects: ObjectSink, base: StoredDataset, _: int) -> ObjectLink:
     return objects.describe(base.digest)
 
 

@@ -277,7 +277,7 @@ def test_a_query_that_came_with_the_repository_takes_no_longer_than_it_may(
         pytest.raises(tr.InvalidInputError, match=r"longer than 0\.5 s"),
         repo.transaction("main") as tx,
     ):
-        tx.refresh_view("rare", limits=tr.Limits(seconds=0.5))
+        tx.refresh_view("rare", limits=tr.QueryLimits(seconds=0.5))
 
 
 def test_a_query_that_came_with_the_repository_takes_no_more_memory_than_it_may(
@@ -288,7 +288,7 @@ def test_a_query_that_came_with_the_repository_takes_no_more_memory_than_it_may(
         pytest.raises(tr.InvalidInputError, match=r"[Mm]emory"),
         repo.transaction("main") as tx,
     ):
-        tx.refresh_view("rare", limits=tr.Limits(memory_bytes=64 << 20))
+        tx.refresh_view("rare", limits=tr.QueryLimits(memory_bytes=64 << 20))
 
 
 def test_ids_that_are_given_again_and_again_are_kept_once(

@@ -114,7 +114,7 @@ def test_checkpoints_are_beside_each_other(repository: tr.Repository) -> None:
 
 
 def test_the_policy_drops_in_the_record_that_saves(repository: tr.Repository) -> None:
-    with repository.checkpointer("exp1", keep=tr.Keep(last=2, every=4)) as checkpointer:
+    with repository.checkpointer("exp1", keep=tr.RetentionPolicy(last=2, every=4)) as checkpointer:
         saved = [checkpointer.save(step, state_of(step)) for step in range(1, 8)]
         checkpointer.wait()
         assert checkpointer.steps() == [4, 6, 7]
@@ -122,7 +122,7 @@ def test_the_policy_drops_in_the_record_that_saves(repository: tr.Repository) ->
 
 
 def test_metrics_outlive_the_weights(repository: tr.Repository) -> None:
-    with repository.checkpointer("exp1", keep=tr.Keep(last=1)) as checkpointer:
+    with repository.checkpointer("exp1", keep=tr.RetentionPolicy(last=1)) as checkpointer:
         for step, loss in ((1, 0.5), (2, 0.25), (3, 0.125)):
             checkpointer.save(step, state_of(step), metrics={"loss": loss})
     reopened = repository.checkpointer("exp1")
@@ -131,7 +131,7 @@ def test_metrics_outlive_the_weights(repository: tr.Repository) -> None:
 
 
 def test_the_best_stays(repository: tr.Repository) -> None:
-    keep = tr.Keep(last=1, best="loss")
+    keep = tr.RetentionPolicy(last=1, best="loss")
     with repository.checkpointer("exp1", keep=keep) as checkpointer:
         for step, loss in ((1, 0.5), (2, 0.1), (3, 0.9), (4, 0.8)):
             checkpointer.save(step, state_of(step), metrics={"loss": loss})
@@ -237,7 +237,7 @@ def adam_state(step: int) -> dict[str, Any]:
 
 
 def test_an_approximate_state_is_within_its_bound_and_says_so(repository: tr.Repository) -> None:
-    with repository.checkpointer("exp1", optimizer=tr.Lossy(relative=2**-8)) as checkpointer:
+    with repository.checkpointer("exp1", optimizer=tr.LossyState(relative=2**-8)) as checkpointer:
         saved = [checkpointer.save(step, adam_state(step)) for step in (1, 2)]
         with pytest.warns(UserWarning, match="run 'exp1', step 2: 2 tensors of optimizer state"):
             found = checkpointer.load(output="numpy")
@@ -262,7 +262,7 @@ def test_an_exact_state_makes_no_promise(repository: tr.Repository) -> None:
 _TRAINING = """
 import sys, numpy as np, tensorrepo as tr
 repository = tr.open(sys.argv[1], author="Ada <ada@example.org>")
-with repository.checkpointer("exp1", keep=tr.Keep(last=2)) as checkpointer:
+with repository.checkpointer("exp1", keep=tr.RetentionPolicy(last=2)) as checkpointer:
     for step in range(1, 1000):
         checkpointer.save(step, {"weight": np.full(50_000, step, np.float32), "step": step})
         print(step, flush=True)
@@ -315,7 +315,7 @@ def reached_by(repository: tr.Repository) -> set[str]:
 def test_what_expired_is_freed(repository: tr.Repository) -> None:
     alone = moved(0)["weight"].nbytes
     reached = []
-    with repository.checkpointer("exp1", keep=tr.Keep(last=2)) as checkpointer:
+    with repository.checkpointer("exp1", keep=tr.RetentionPolicy(last=2)) as checkpointer:
         for step in range(10):
             checkpointer.save(step, moved(step))
             checkpointer.wait()
@@ -337,7 +337,7 @@ def test_what_expired_is_freed(repository: tr.Repository) -> None:
 def test_where_all_are_kept_each_is_the_difference_from_the_one_before(
     repository: tr.Repository,
 ) -> None:
-    with repository.checkpointer("exp1", keep=tr.Keep(last=None)) as checkpointer:
+    with repository.checkpointer("exp1", keep=tr.RetentionPolicy(last=None)) as checkpointer:
         saved = [checkpointer.save(step, moved(step)) for step in range(6)]
         placements = [_placement(repository, one.result().commit) for one in saved]
     depths = [max(one.depth for at in each.tensors for one in at.members) for each in placements]
@@ -345,7 +345,7 @@ def test_where_all_are_kept_each_is_the_difference_from_the_one_before(
 
 
 def test_one_that_stays_for_good_needs_none_that_goes(repository: tr.Repository) -> None:
-    with repository.checkpointer("exp1", keep=tr.Keep(last=1, every=3)) as checkpointer:
+    with repository.checkpointer("exp1", keep=tr.RetentionPolicy(last=1, every=3)) as checkpointer:
         saved = [checkpointer.save(step, moved(step)) for step in range(1, 4)]
         found = _placement(repository, saved[-1].result().commit)
     assert not found.bases
@@ -494,7 +494,7 @@ def test_a_callback_that_fails_is_told_and_what_is_stored_counts(
 
 
 def test_going_back_drops_the_past_that_was_given_up(repository: tr.Repository) -> None:
-    with repository.checkpointer("exp1", keep=tr.Keep(last=3, every=400)) as checkpointer:
+    with repository.checkpointer("exp1", keep=tr.RetentionPolicy(last=3, every=400)) as checkpointer:
         for step in (100, 200, 300, 400):
             checkpointer.save(step, state_of(step))
         checkpointer.wait()
@@ -510,11 +510,11 @@ def test_only_what_went_is_said_to_have_gone(
 ) -> None:
     monkeypatch.setattr("tensorrepo.models.checkpointer.MOST_DROPPED", 2)
     monkeypatch.setattr("tensorrepo.repo.changes.transaction.MOST_DROPPED", 2)
-    with repository.checkpointer("exp1", keep=tr.Keep(last=None)) as checkpointer:
+    with repository.checkpointer("exp1", keep=tr.RetentionPolicy(last=None)) as checkpointer:
         for step in (10, 20, 30, 40, 50):
             checkpointer.save(step, state_of(step))
         checkpointer.wait()
-        checkpointer.keep = tr.Keep(last=1)
+        checkpointer.keep = tr.RetentionPolicy(last=1)
         assert checkpointer.save(35, state_of(35)).result().dropped == (40, 50)
         assert checkpointer.steps() == [10, 20, 30, 35]
         assert checkpointer.save(36, state_of(36)).result().dropped == (10, 20)

@@ -542,7 +542,7 @@ def test_checkpoints_of_a_run_log_their_metrics_and_say_what_they_are_of(
 
 
 def test_metrics_stay_when_weights_and_data_are_gone(repository: tr.Repository) -> None:
-    with repository.run("exp1") as run, run.checkpointer(keep=tr.Keep(last=1)) as checkpointer:
+    with repository.run("exp1") as run, run.checkpointer(keep=tr.RetentionPolicy(last=1)) as checkpointer:
         checkpointer.save(1, {"model": WEIGHTS}, metrics={"loss": 1.0})
         checkpointer.save(2, {"model": WEIGHTS}, metrics={"loss": 0.5})
         checkpointer.wait()

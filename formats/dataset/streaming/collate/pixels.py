@@ -45,8 +45,11 @@ from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, Unsup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
     from numpy.typing import NDArray
+    from collections.abc import Callable
+
+    Picture = NDArray[np.uint8]
+    Place = Callable[[int, int], "Target"]
 
 
 ATTEMPTS = 10  # of a random box that has to lie inside the picture
@@ -137,13 +140,6 @@ def scaled(box: Box, of: tuple[int, int], to: tuple[int, int]) -> Box:
     return Box(top, left, max(1, bottom - top), max(1, right - left))
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    Picture = NDArray[np.uint8]
-    Place = Callable[[int, int], "Target"]
 
 T = TypeVar("T")
 CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}

@@ -24,10 +24,13 @@ from tensorrepo.repo.threads import OrderedMap, is_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-
     from tensorrepo.formats.dataset.streaming.collate.assemble import BatchReading
     from tensorrepo.formats.dataset.streaming.collate.batch import Batch
     from tensorrepo.formats.dataset.streaming.stats import StreamStats
+    from collections.abc import Callable
+    from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
+
+    Work = Callable[[Batch], Any]
 
 
 PositionedItem = tuple[int, Any]  # a position, and what is handed out for the step that ends there
@@ -225,14 +228,6 @@ def _close(items: ItemSource, report: Callable[[], None] | None) -> None:
         report()
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.formats.dataset.streaming.collate.batch import Batch
-    from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
-    from tensorrepo.formats.dataset.streaming.stats import StreamStats
-
-    Work = Callable[[Batch], Any]
 
 
 def decoder_of(setup: StreamSetup) -> Decoder | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tensorrepo.repo.ids import Buffer
     from tensorrepo.repo.objects.cache import PageDiskCache
-    from tensorrepo.repo.objects.envelope import Link, ObjectSource
+    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 TRIES = 8  # of a request, when the store fails for a moment
 BOUNDS = RequestLimits(start=32, least=2, most=128)
@@ -36,7 +36,7 @@ class FetchConfig:
         chance: numbers in [0, 1), by which pauses differ.
     """
 
-    read: Callable[[Link, int, int], Buffer]
+    read: Callable[[ObjectLink, int, int], Buffer]
     clock: Callable[[], float]
     chance: Callable[[], float] = random.random
     tries: int = TRIES

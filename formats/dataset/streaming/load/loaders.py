@@ -31,7 +31,7 @@ from tensorrepo.formats.dataset.streaming.load.mapped import MappedPages
 from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece
 from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.objects.envelope import Link, ReadsOnce
+from tensorrepo.repo.objects.envelope import ObjectLink, ReadsOnce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,7 +127,7 @@ def remote_bytes(dataset: StoredDataset, plan: StreamPlan) -> int:
 
 
 def _is_local(dataset: StoredDataset, plan: ColumnPlan) -> bool:
-    stored = next((chunk for chunk in plan.index.chunks if isinstance(chunk, Link)), None)
+    stored = next((chunk for chunk in plan.index.chunks if isinstance(chunk, ObjectLink)), None)
     return stored is None or dataset.objects.map(stored) is not None
 
 
@@ -245,9 +245,9 @@ class _ColumnLoader:
         # it is used is read again.
         return self._is_shared and page in self._kept
 
-    def _link(self, page: int) -> Link | None:
+    def _link(self, page: int) -> ObjectLink | None:
         chunk = self._plan.index.chunks[self._plan.index.chunk.item(page)]
-        return chunk if isinstance(chunk, Link) else None
+        return chunk if isinstance(chunk, ObjectLink) else None
 
     # ------------------------------------------------------------------ rows without their page
 
@@ -257,7 +257,7 @@ class _ColumnLoader:
         start, stop = self._start.item(run), self._stop.item(run)
         return max(start, first) - first, min(stop, end) - first
 
-    def _pieces_of_rows(self, page: int, run: int, link: Link) -> Iterator[PagePiece]:
+    def _pieces_of_rows(self, page: int, run: int, link: ObjectLink) -> Iterator[PagePiece]:
         entry, storage = self._plan.index.entries[page], self._plan.index.storage
         for what, (start, stop) in enumerate(rows_at(entry, storage, *self._within(page, run))):
             yield PagePiece((self._place, page, run, what), link, start, stop, None)
@@ -525,6 +525,6 @@ class RoutedObjects:
         for piece in pieces:
             self._dataset_of[piece.link.digest] = dataset
 
-    def read_once(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_once(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)`` of a chunk, by one request where the store can."""
         return self._reads[self._dataset_of[link.digest]](link, start, stop)

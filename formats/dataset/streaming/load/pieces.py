@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 JOINED_BYTES = 4 << 20  # larger requests do not make better use of a link
 
@@ -35,7 +35,7 @@ class PagePiece(NamedTuple):
     """
 
     key: tuple[int, ...]
-    link: Link
+    link: ObjectLink
     start: int
     stop: int
     tag: bytes | None
@@ -63,7 +63,7 @@ class PagePiece(NamedTuple):
 class PieceRequest:
     """One request: payload bytes ``[start, stop)`` of a chunk, and the pieces that lie in it."""
 
-    link: Link
+    link: ObjectLink
     start: int
     stop: int
     pieces: tuple[PagePiece, ...]

@@ -31,6 +31,11 @@ from tensorrepo.repo.threads import Waiting, join_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from tensorrepo.formats.dataset.streaming.collate.gather import InMemory
+    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
+
+    Loaded = list[list[InMemory]]
+    Load = Callable[[list[int]], Loaded]
 
 
 T = TypeVar("T")
@@ -166,14 +171,6 @@ class LocalPrefetch(Generic[T]):
         return bool(self._expected) and within
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tensorrepo.formats.dataset.streaming.collate.gather import InMemory
-    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
-
-    Loaded = list[list[InMemory]]
-    Load = Callable[[list[int]], Loaded]
 
 # Not what a later attempt or other rows would meet as well: missing rights, another version.
 _LOST = (CorruptError, NotFoundError, PurgedError, StorageError)

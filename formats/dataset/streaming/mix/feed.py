@@ -366,7 +366,7 @@ class MixExplanation:
         return "\n".join(lines)
 
 
-def _source(resumed: Resumed) -> MixedSource:
+def _source(resumed: Resumed[Any]) -> MixedSource:
     assert isinstance(resumed.feed, DatasetFeed), "sources of a mix are datasets"
     return MixedSource(resumed.feed, resumed.epoch)
 

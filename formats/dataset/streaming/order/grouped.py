@@ -27,19 +27,12 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
     from numpy.typing import NDArray
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.streaming.order.grouped import GroupRuns, RunSlots
     from tensorrepo.formats.dataset.streaming.order.orders import Located
 
     Line = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
 
 
 class GroupStore(Protocol):

@@ -22,8 +22,11 @@ from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
     from numpy.typing import NDArray
+    from collections.abc import Callable, Iterator
+    from tensorrepo.formats.dataset.streaming.order.orders import Located, Order
+
+    Names = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 
 
 _NO_RUNS = np.zeros(0, dtype=np.int64)
@@ -68,14 +71,6 @@ class OpenRuns:
         return runs
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.streaming.order.orders import Located, Order
-
-    Names = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 
 Last = Literal["short", "drop", "pad"]
 

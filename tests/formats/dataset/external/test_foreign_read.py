@@ -25,7 +25,7 @@ from tensorrepo.formats.dataset.external.outside import Stat
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.schema.types import Bytes, Json, Scalar, Tensor, Text, storage_of
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.objects.envelope import Kind, Link
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.adopted import write_parquet
 from tests.support.builders.objects import MemoryObjects
 
@@ -56,7 +56,7 @@ class _File:
         self.objects = MemoryObjects()
         self.reader = ForeignReader(self.objects, self.outside)
 
-    def link(self, place: ForeignPlace, **changes: Any) -> Link:
+    def link(self, place: ForeignPlace, **changes: Any) -> ObjectLink:
         version = self.outside.stat(str(self.path))
         file = ForeignFile(1, "tar", str(self.path), version.size, version.etag, b"", {ID: place})
         file = msgspec.structs.replace(file, **changes)

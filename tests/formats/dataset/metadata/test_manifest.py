@@ -36,7 +36,7 @@ from tensorrepo.formats.dataset.metadata.row_ids import decode_row_runs
 from tensorrepo.formats.dataset.pages.page import PAGE_TILES
 from tensorrepo.formats.dataset.pages.sections import decode_sections, encode_sections
 from tensorrepo.formats.dataset.read import column_index, open_dataset
-from tensorrepo.formats.dataset.schema.schema import Bytes, Layout, Schema, Storage, Tensor
+from tensorrepo.formats.dataset.schema.schema import Bytes, ColumnLayout, Schema, Storage, Tensor
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.datasets import stored
@@ -249,7 +249,7 @@ def test_a_root_links_what_stands_outside_it_and_no_more() -> None:
 def test_a_column_of_which_some_pages_are_tiled_is_corrupt() -> None:
     index = decode_index(INDEX, "page index")
     column = index.columns[0]
-    tiled = Storage(Layout.TILED, column.storage.dtype, (None,), (2,))
+    tiled = Storage(ColumnLayout.TILED, column.storage.dtype, (None,), (2,))
     rows = np.array([int(column.entries["rows"].sum())], np.uint32)
     with pytest.raises(CorruptError, match="tiled"):
         join_indexes(column.id, tiled, [IndexPart(index, {}, rows)])

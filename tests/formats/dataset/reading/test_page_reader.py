@@ -27,7 +27,7 @@ from tests.support.builders.objects import MemoryObjects
 from tests.support.faults.damage import flipped
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 COUNT = 400
 SCHEMA = Schema(
@@ -93,7 +93,7 @@ def test_a_page_of_a_store_is_read_once() -> None:
     assert len(objects.reads) == 1
 
 
-def _chunk(dataset: StoredDataset, name: str) -> Link:
+def _chunk(dataset: StoredDataset, name: str) -> ObjectLink:
     link = column_index(dataset, name).chunks[0]
     assert not isinstance(link, memoryview)
     return link
@@ -140,7 +140,7 @@ def test_a_damaged_sum_is_noticed_by_the_row_that_needs_it() -> None:
 
 def test_a_chunk_cut_short_is_corrupt_not_short() -> None:
     class Cut(MappedObjects):
-        def map(self, link: Link) -> memoryview:
+        def map(self, link: ObjectLink) -> memoryview:
             return super().map(link)[: link.bytes // 3]
 
     dataset = _dataset(Cut())

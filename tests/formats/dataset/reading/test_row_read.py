@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.metadata.index import ColumnIndex
     from tensorrepo.formats.dataset.schema.types import Storage
     from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 COLUMNS = {
     "numbers": Column("c", Scalar("int64"), nullable=True),
@@ -70,7 +70,7 @@ class Given:
         self.column, narrow = COLUMNS[name], NARROWER[name]
         pages = Pages(objects, self.column)
         self.rows: list[Any] = []
-        self.foreign: dict[Link, list[Any]] = {}
+        self.foreign: dict[ObjectLink, list[Any]] = {}
         default = value(replace(self.column, nullable=False), rng)
         for form in forms:
             count = int(rng.integers(1, 12))
@@ -93,7 +93,9 @@ class Given:
             self.rows[row] = new
         self.reader = PageReader(objects, index, "c", DecodedPageCache(), self.read_foreign)
 
-    def read_foreign(self, link: Link, _id: str, entry: Any, storage: Storage) -> ColumnValues:
+    def read_foreign(
+        self, link: ObjectLink, _id: str, entry: Any, storage: Storage
+    ) -> ColumnValues:
         assert storage == self.column.storage
         assert len(self.foreign[link]) == int(entry["rows"])
         return coerce_column(self.column, self.foreign[link])

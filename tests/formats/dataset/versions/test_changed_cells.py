@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
 
 SCHEMA = Schema.of({"n": "int64", "x": "float32"})
 FRAGMENTS = 9000
@@ -59,7 +59,7 @@ def base(objects: MemoryObjects) -> StoredDataset:
     return stored(objects, SCHEMA, [batch], page_bytes=256)
 
 
-def _open(objects: MemoryObjects, link: Link) -> StoredDataset:
+def _open(objects: MemoryObjects, link: ObjectLink) -> StoredDataset:
     return open_dataset(objects, link.digest)
 
 

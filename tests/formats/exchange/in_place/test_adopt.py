@@ -39,7 +39,7 @@ from tensorrepo.repo.errors import (
     PermissionDenied,
     UnsupportedError,
 )
-from tensorrepo.repo.objects.envelope import Kind, Link
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.adopted import (
     ROWS,
     WRITERS,
@@ -375,7 +375,7 @@ def test_a_file_that_changes_under_an_open_dataset_is_noticed(path: Path) -> Non
     name = max(found.schema.columns, key=lambda column: column.name in ("x", "png")).name
     reader = page_reader(found, name)
     link, index = reader.link(0), reader.index
-    assert isinstance(link, Link)
+    assert isinstance(link, ObjectLink)
     read = ForeignReader(found.objects, AllowedOutside([path], environment={})).read
     assert read(link, index.id, index.entries[0], index.storage).rows
     os.truncate(path, path.stat().st_size // 2)
@@ -503,7 +503,7 @@ def test_foreign_files_are_named_once(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------ changes
 
 
-def _reopened(place: Place, link: Link) -> StoredDataset:
+def _reopened(place: Place, link: ObjectLink) -> StoredDataset:
     return opened(place.objects, link.digest, place.outside)
 
 

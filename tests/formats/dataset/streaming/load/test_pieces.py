@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.streaming.load.pieces import JOINED_BYTES, PagePiece, spans
 from tensorrepo.repo.ids import content_tag
-from tensorrepo.repo.objects.envelope import Kind, Link
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 
 KIB = 1 << 10
 
 
 def piece(start: int, size: int, chunk: int = 0, tag: bytes | None = None) -> PagePiece:
-    link = Link(f"{chunk:064x}", 1 << 40, Kind.CHUNK, leaf=True)
+    link = ObjectLink(f"{chunk:064x}", 1 << 40, Kind.CHUNK, leaf=True)
     return PagePiece((chunk, start), link, start, start + size, tag)
 
 

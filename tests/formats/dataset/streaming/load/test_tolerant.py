@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.read import StoredDataset
     from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
     from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import Link
+    from tensorrepo.repo.objects.envelope import ObjectLink
     from tests.support.builders.datasets import Rows
 
 PAGE = 20  # of column x, whose pages are the runs
@@ -194,7 +194,7 @@ class Failing(MemoryObjects):
 
     failure: Exception | None = None
 
-    def read_range(self, link: Link, start: int, stop: int) -> Buffer:
+    def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         if self.failure is not None and start > 1000:
             raise self.failure
         return super().read_range(link, start, stop)
