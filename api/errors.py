@@ -8,12 +8,9 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HTTP_STATUSES: Mapping[str, HTTPStatus] = MappingProxyType(
     {

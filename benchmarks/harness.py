@@ -12,23 +12,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.objects.envelope import ObjectLink
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tensorrepo.formats.dataset.schema.schema import Schema
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

@@ -21,9 +21,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.streaming.order.orders import (
     Buffered,
@@ -35,9 +35,6 @@ from tensorrepo.formats.dataset.streaming.order.orders import (
 )
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.order.schedule import Share, stretches
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 RUN_ROWS, SMALL_RUN_ROWS, BATCH, CLASSES = 125, 25, 256, 1000
 SHARD_ROWS = 6500  # 64 MiB, the usual shard, where rows have 10 KiB

@@ -16,9 +16,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,9 +28,6 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import tensorrepo as tr
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(os.environ.get("DEMO_FOLDER") or Path(__file__).resolve().parent.parent / ".demo")
 QUICK = bool(os.environ.get("DEMO_QUICK"))  # for tests: the story with little training

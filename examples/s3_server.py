@@ -15,17 +15,14 @@ import os
 import re
 import secrets
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 from xml.sax.saxutils import escape, unescape
 
 from aiohttp import web
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Self
 
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _PAGE = 1000

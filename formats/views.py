@@ -11,24 +11,25 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import RUN, id_table, ids_of_runs, runs_of_ids
-from tensorrepo.formats.dataset.read import live_rows, narrowed, open_dataset, row_id_table
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    live_rows,
+    narrowed,
+    open_dataset,
+    row_id_table,
+)
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes, digest_from_bytes
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink, ObjectSource
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
 
 VERSION = 1
 MOST_ROWS = 1 << 31  # ids of so many rows are made at once

@@ -9,18 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import MetaData, Table, inspect
+from sqlalchemy import Connection, MetaData, Table, inspect
 
 from tensorrepo.query.catalog import tables
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 VERSION_TABLE: Final = "alembic_version"
 HEAD: Final = "head"

@@ -14,16 +14,17 @@ takes longer than the text is long. One fits a node when it fits its whole name,
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Text, and_, cast, func, select
+from sqlalchemy import Column, Connection, Row, Select, Text, and_, cast, func, select
 from xxhash import xxh3_128_digest
 
-from tensorrepo.formats.model.graph.graph import prefix_hashes
+from tensorrepo.formats.model.graph.graph import Graph, prefix_hashes
 from tensorrepo.query.catalog.tables import (
     POSTGRESQL,
     commit,
@@ -38,14 +39,6 @@ from tensorrepo.query.catalog.tables import (
 from tensorrepo.query.catalog.tables import graph as graphs
 from tensorrepo.query.sync.loader import chunks, present
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from sqlalchemy import Column, Connection, Row, Select
-
-    from tensorrepo.formats.model.graph.graph import Graph
-
 
 NODES_AT_ONCE: Final = 50_000
 REMEMBERED: Final = 100_000  # graphs

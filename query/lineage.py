@@ -12,23 +12,19 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import Connection, CursorResult, bindparam, select, text
 
 from tensorrepo.formats.common.provenance import relation_of
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.tables import POSTGRESQL, SQLITE, shown
 from tensorrepo.query.sync.contents import hash_of
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from sqlalchemy import Connection, CursorResult
 
 EdgeRow: TypeAlias = tuple[Any, ...]  # of `_COLUMNS`
 PathAtCommit: TypeAlias = tuple[str, str | None]  # a path, and a commit that has it

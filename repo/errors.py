@@ -6,10 +6,8 @@ clients may rely on it. A message says what, where, expected against found, and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import ClassVar
 
 
 class Error(Exception):

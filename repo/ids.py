@@ -11,14 +11,12 @@ Source:
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NewType
+from collections.abc import Sequence
+from typing import NewType
 
 from blake3 import blake3
 
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Buffer = bytes | bytearray | memoryview
 Digest = NewType("Digest", str)

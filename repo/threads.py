@@ -30,16 +30,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition, Lock, RLock, Thread, current_thread
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from tensorrepo.repo.errors import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 
 class Wait(Protocol):

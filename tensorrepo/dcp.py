@@ -21,14 +21,20 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
+from torch.distributed.checkpoint.planner import LoadPlanner as AnyLoadPlanner
+from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
 
 from tensorrepo.formats.common.tensors import TORCH_NAMES, tensor_of
+from tensorrepo.formats.model.delta.base_choice import Prediction
 from tensorrepo.formats.model.state.adam_steps import adam_steps, predictions
 from tensorrepo.formats.model.state.state_dict import put_together, take_apart
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
@@ -50,19 +56,10 @@ from tensorrepo.models.checkpointer import (
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.transaction import begin_beside
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
-    from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
-    from torch.distributed.checkpoint.planner import LoadPlanner as AnyLoadPlanner
-    from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
-
-    from tensorrepo.formats.model.delta.base_choice import Prediction
-    from tensorrepo.repo.history.trees import Entry
     from tensorrepo.repository import Repository
 
 

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from tensorrepo.formats.common.arguments import counted, printable
 from tensorrepo.formats.common.dtypes import is_small_float
+from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.dataset.schema.types import ClassLabel, LinkValue, Scalar, Tensor
+from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.formats.dataset.schema.types import (
+    ClassLabel,
+    ColumnType,
+    LinkValue,
+    Scalar,
+    Tensor,
+)
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.schema.types import ColumnType
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSource
-
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 MANY = 8
 

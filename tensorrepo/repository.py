@@ -403,8 +403,8 @@ class Repository(RepositoryHistory):
         Args:
             run: its name, such as ``"exp1"``.
             keep: which checkpoints stay; None: the last 3.
-            optimizer: ``tr.LossyState(relative=2**-8)`` keeps an optimizer's moments in fewer bits, each
-                within that share of its size; None: all is kept bit by bit.
+            optimizer: ``tr.LossyState(relative=2**-8)`` keeps an optimizer's moments in fewer
+                bits, each within that share of its size; None: all is kept bit by bit.
             start: the commit that the run began at, its checkpoints' parent; None: that of branch
                 main, where there is one.
             staging: bytes of copies that may wait to be stored.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from tensorrepo.checks import check_instance, checked_files, listed, mapping, path_in, several, text
 from tensorrepo.datasets.dataset import Dataset
@@ -20,14 +21,17 @@ from tensorrepo.formats.common.provenance import (
     ProvenanceEdge,
 )
 from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.types import TypeLike
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.model.graph.graph import Graph
 from tensorrepo.formats.model.merging.recipe import ADAPTER, make_recipe
+from tensorrepo.formats.model.write.tensor_writer import WriteReport
 from tensorrepo.formats.views import open_view
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.changes.revisions import split_path
-from tensorrepo.repo.changes.transaction import begin, tree_of
+from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
+from tensorrepo.repo.changes.transaction import LandedCommit, begin, tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
@@ -47,15 +51,7 @@ from tensorrepo.verbs.provenance import edges_from
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import TracebackType
-    from typing import Self
-
     from tensorrepo.context import Context
-    from tensorrepo.formats.dataset.schema.types import TypeLike
-    from tensorrepo.formats.model.write.tensor_writer import WriteReport
-    from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
-    from tensorrepo.repo.changes.transaction import LandedCommit
 
 
 @dataclass(slots=True, repr=False)

@@ -10,17 +10,14 @@ import gc
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE_", "FSSPEC_")
 

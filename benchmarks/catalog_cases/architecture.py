@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,15 +17,11 @@ from tensorrepo.query.architecture import Ranking, donors, models_with_path
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.database import CatalogDatabase
 from tensorrepo.query.sync.contents import graph_rows
-from tensorrepo.query.sync.loader import insert
+from tensorrepo.query.sync.loader import TableRow, insert
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from sqlalchemy import Table
 
-    from tensorrepo.query.sync.loader import TableRow
 
 MODELS, NODES, FAMILIES = 10_000, 300, 20
 MODELS_AT_ONCE = 50

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from catalog_cases.databases import databases
 from harness import SEED, Options, medians_ms
 
 from tensorrepo.formats.model.write.model_writer import write_model
+from tensorrepo.query.catalog.database import CatalogDatabase
 from tensorrepo.query.sync.catch_up import catch_up
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.changes.repository import LocalState, create_repository, open_repository
+from tensorrepo.repo.changes.repository import (
+    LocalState,
+    RepositoryCore,
+    create_repository,
+    open_repository,
+)
 from tensorrepo.repo.history.commits import Commit, write_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, update
 from tensorrepo.repo.log.records import LogEntry, Update
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tensorrepo.query.catalog.database import CatalogDatabase
-    from tensorrepo.repo.changes.repository import RepositoryCore
 
 COMMITS, PATHS = 100_000, 20
 MODELS, TENSORS = 1000, 300

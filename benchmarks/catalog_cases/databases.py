@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from harness import ROOT
 
@@ -11,11 +10,10 @@ from tensorrepo.migrations import revisions
 from tensorrepo.query.catalog.database import CatalogDatabase, connect
 
 sys.path.insert(0, str(ROOT))
-from tests.support.servers import postgres
+from collections.abc import Iterator
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.support.servers import postgres
 
 
 def databases(folder: Path) -> Iterator[tuple[str, CatalogDatabase]]:

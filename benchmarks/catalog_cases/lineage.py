@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from catalog_cases.databases import databases
 from harness import SEED, Options, medians_ms
 
+from tensorrepo.query.catalog.database import CatalogDatabase
 from tensorrepo.query.lineage import ancestors, descendants
 from tensorrepo.query.sync.contents import edge_row
 from tensorrepo.query.sync.loader import Loader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tensorrepo.query.catalog.database import CatalogDatabase
 
 DEPTH, WIDTH, ORIGINS = 20, 25_000, 2  # a million edges
 NEAR = 12  # origins lie so near in the layer above that ancestors meet again and again

@@ -8,7 +8,9 @@ labels alone; `selective_pages_share` of all pages are read for one number of th
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -20,10 +22,6 @@ from harness import SEED, Options
 import tensorrepo as tr
 from tensorrepo.formats.dataset.read import column_index
 from tensorrepo.query.sql.pushdown import DatasetTable, Scanned
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 ROWS, STEP, ROW_BYTES, CLASSES = 1_000_000, 10_000, 8192, 10
 QUERY = "SELECT label, count(*) FROM {} GROUP BY label"

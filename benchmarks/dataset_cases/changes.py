@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from harness import SEED, Options, portions, written
 
 import tensorrepo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tensorrepo.repository import Repository
+from tensorrepo.repository import Repository
 
 DATASET_BYTES, ROW = 1_500_000_000, 3072
 STEP, LABELS, FIXED = 8192, 10, 100

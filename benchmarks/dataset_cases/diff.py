@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ import numpy as np
 import tensorrepo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from harness import Options
 
 ROWS, BATCH, SEED = 10_000_000, 1_000_000, 7

@@ -13,18 +13,15 @@ from __future__ import annotations
 import resource
 import shutil
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import simplejpeg
 from harness import SEED, Options, Peer, medians_ms, portions, ratio, take_turns
 
 import tensorrepo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 IMAGES, CLASSES, SIDE = 20_000, 10, 224
 ROW, ARRAY_BYTES = 3072, 1 << 30

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import SEED, Options, portions, store_dataset
 
 from tensorrepo.formats.dataset.read import iterate, open_dataset
-from tensorrepo.formats.dataset.schema.schema import Scalar, Schema, Tensor
+from tensorrepo.formats.dataset.schema.schema import ColumnType, Scalar, Schema, Tensor
 from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.store import ObjectStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnType
-    from tensorrepo.repo.ids import Buffer
 
 ROWS, HEAVY_BYTES, CLASSES = 200_000, 8192, 10
 STEP = 2048

@@ -13,7 +13,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import HERE, SEED, Options, written
@@ -27,13 +28,8 @@ from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.write import column_id
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 
 FRAGMENTS, ROWS = 1_000_000, 1000
 SIDE = 28

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import (
@@ -19,14 +20,10 @@ from harness import (
 
 from tensorrepo.formats.dataset.pages.tiles import resolve_region, touched_tiles
 from tensorrepo.formats.dataset.read import page_reader
+from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.reading.row_read import region_of
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
 from tensorrepo.repo.errors import Error
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.formats.dataset.reading.page_reader import PageReader
 
 SIDE, TILE, VOLUMES = 256, 64, 6
 LATENCY_MS = 20

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import (
@@ -20,17 +22,10 @@ from harness import (
     take_turns,
 )
 
-from tensorrepo.formats.dataset.read import column_index, page_reader, read_rows
+from tensorrepo.formats.dataset.read import StoredDataset, column_index, page_reader, read_rows
 from tensorrepo.formats.dataset.reading.range_read import RANGE_THREADS
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
-from tensorrepo.formats.dataset.schema.schema import Bytes, Schema, Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import ColumnType
+from tensorrepo.formats.dataset.schema.schema import Bytes, ColumnType, Schema, Tensor
 
 TAKEN = 1024
 ROW = 3072

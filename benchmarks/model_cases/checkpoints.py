@@ -9,24 +9,19 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
-from harness import MIB, SEED
+from harness import MIB, SEED, Options
 from model_cases import pairs
 
 import tensorrepo
 from tensorrepo.models.checkpointer import RetentionPolicy
 from tensorrepo.repo.changes.gc_fence import closure
 from tensorrepo.repo.objects.incarnations import parse_object_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from harness import Options
-
-    from tensorrepo.repository import Repository
+from tensorrepo.repository import Repository
 
 COUNT = 10
 WARM_STEPS = 50

@@ -9,26 +9,22 @@ processes may be about; `encode` and `decode` are GB/s of tensor on one core, th
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import zstandard
-from harness import Peer, Skipped
+from harness import Case, Options, Peer, Skipped
 from model_cases import encoder, pairs
 
 from tensorrepo.formats.common.tensors import TYPES
 from tensorrepo.formats.model.delta.frame_codec import FrameCodec, FrameShape
 from tensorrepo.formats.model.delta.predictions import AdamParams
 from tensorrepo.formats.model.delta.registry import ADAM, CODECS, DELTA, PLANES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from harness import Case, Options
 
 FRAME_ELEMENTS = 1 << 19
 KINDS = ("transformer", "cnn")

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import random
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.numpy import load_file, save_file
 from torch import nn
 from torch.nn.utils import parametrize
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 ENCODER = ROOT / ".bench" / "encoder"

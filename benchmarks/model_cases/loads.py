@@ -13,11 +13,13 @@ A delta's base is read, too: `load_delta_*` decode both.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from blake3 import blake3
-from harness import medians_ms, ratio
+from harness import Case, Options, medians_ms, ratio
 from model_cases.models import (
     AS_THEY_ARE,
     DELTAS,
@@ -32,12 +34,6 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as map_file
 
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness import Case, Options
 
 RAW_MIB, DELTA_MIB, SMALL_MIB = 512, 256, 32
 

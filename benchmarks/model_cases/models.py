@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import MIB, SEED
@@ -10,19 +11,14 @@ from model_cases import pairs
 from model_cases.codecs import trained
 
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
-from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.formats.model.stored_model import StoredModel
-    from tensorrepo.repo.history.trees import Entry
-
-    Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays = dict[str, np.ndarray[Any, Any]]
 
 AS_THEY_ARE = DeltaOptions(codecs=frozenset())
 DELTAS = frozenset({"delta"})

@@ -11,17 +11,14 @@ and 201 steps later. bf16 models are fp32's weights rounded, as checkpoints are 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
 
 KEPT = (0, 1, 20, 200, 201)
 PAIRS = ((0, 1), (200, 201), (0, 20), (0, 200))

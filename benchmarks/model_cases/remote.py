@@ -18,17 +18,14 @@ import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness import ratio
+from harness import Options, ratio
 from link import namespace, server
 from model_cases.models import AS_THEY_ARE, DELTAS, grown, random_model, stored_bytes
 
 import tensorrepo
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
-
-if TYPE_CHECKING:
-    from harness import Options
 
 MODEL_MIB, MBIT = 256, 1000
 SCRIPT = Path(__file__).with_name("remote_load.py")

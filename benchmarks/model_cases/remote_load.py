@@ -12,16 +12,13 @@ import resource
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import tensorrepo
+from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.models.model import Model
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.envelope import ObjectLink
 from tensorrepo.repo.objects.store import ObjectStore
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel
-    from tensorrepo.models.model import Model
-    from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 PIECE_BYTES = 8 << 20
 

@@ -7,24 +7,18 @@ included, and one frame for each tensor of the chain.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from harness import CountingStore
+from harness import Case, CountingStore, Options
 from model_cases.models import AS_THEY_ARE, DELTAS, grown, random_model
 
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
-from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from harness import Case, Options
-
-    from tensorrepo.formats.model.stored_model import StoredModel
 
 MIB_OF_MODEL = 192
 

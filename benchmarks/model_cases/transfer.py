@@ -6,11 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from harness import HERE, MIB, ratio, take_turns
+from harness import HERE, MIB, Case, Options, ratio, take_turns
 from model_cases.models import AS_THEY_ARE, Stored, random_model
 
 from tensorrepo.formats.exchange.checkpoints.safetensors import read_safetensors, write_safetensors
@@ -18,15 +19,9 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness import Case, Options
-
-    from tensorrepo.repo.history.trees import Entry
 
 MODEL_MIB = 1024
 READ_BYTES = 16 * MIB

@@ -13,17 +13,15 @@ import argparse
 import io
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import simplejpeg
 from pictures import decoded, jpegs
 from PIL import Image
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SIZE = 224
 BOX = (62.0, 0.0, 437.0, 375.0)  # the middle square

@@ -16,7 +16,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from harness import MIB, SEED, Options, Peer, ratio, reopen, store_dataset
@@ -26,10 +26,9 @@ from tensorrepo.formats.dataset.streaming.collate.decode import Decode
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pictures import SIZE, decoded, jpegs
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from pictures import SIZE, decoded, jpegs
 
 PEERS = ("torch", "litdata", "mosaic", "webdataset")
 ROWS, BATCH, ROWS_AT_ONCE = 5000, 64, 500

@@ -12,17 +12,15 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import MIB, SEED, Options, Peer, Skipped, reopen, store_dataset
 
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PEERS = ("litdata", "mosaic", "huggingface", "webdataset", "lance")
 ROWS, SHAPE, BATCH = 100_000, (32, 32, 3), 256

@@ -5,14 +5,11 @@ Each function prepares one peer and returns what does an epoch of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 COPY_BYTES = 256 << 20  # of each thread's arrays: far beyond every cache
 

@@ -29,12 +29,11 @@ from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.write import column_id
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 
 if TYPE_CHECKING:
     from harness import Options
 
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 NAME, ROWS, BYTES, FRAGMENT_PAGES = "large", 64, 64, 32
 PAGES = 500_000

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lance
 import numpy as np
@@ -11,9 +12,6 @@ import pyarrow as pa
 import torch
 from peer_support import arrays, serve
 from torch.utils.data import DataLoader, Dataset
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROWS = 8192  # of a batch that is written
 

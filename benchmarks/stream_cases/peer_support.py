@@ -14,16 +14,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    Prepare = Callable[[Path], None]
-    Loader = Callable[[Path, int, int, int], Iterable[Any]]
+Prepare = Callable[[Path], None]
+Loader = Callable[[Path, int, int, int], Iterable[Any]]
 
 
 def serve(version: str, prepare: Prepare, loader: Loader) -> None:

@@ -7,14 +7,11 @@ as `Decode(size=224)` does, to the bit. Needs none of ours, so that the peers us
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import cv2
 import numpy as np
 import simplejpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HEIGHT, WIDTH, QUALITY = 375, 500, 90
 SIZE = 224

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import litdata
 from litdata.streaming import downloader
 from peer_litdata import prepare
 from peer_support import serve
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # Its client obstore refuses servers without TLS; boto3, which it uses without that, does not.
 downloader._OBSTORE_AVAILABLE = False  # noqa: SLF001  there is no other way

@@ -16,10 +16,11 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +32,6 @@ from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 from tensorrepo.formats.native.rows import BEST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 QUIET = 0.05  # share of the machine that others may use in a quiet round
 

@@ -19,20 +19,18 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
     from tensorrepo.repo.ids import Buffer
 
 

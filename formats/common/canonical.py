@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -16,8 +17,6 @@ import msgspec
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tensorrepo.repo.ids import Buffer
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -10,12 +10,10 @@ from __future__ import annotations
 import sys
 from math import prod
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 _ALIGNMENT = 64
 _SMALL_BYTES = 4 << 10  # the allocator recycles these well

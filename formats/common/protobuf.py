@@ -15,16 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refused
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 MAX_VARINT_BYTES = 10
 

@@ -10,17 +10,15 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import parse_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 DERIVED_FROM: Final = "derived-from"
 TRAINED_ON: Final = "trained-on"

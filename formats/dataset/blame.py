@@ -7,26 +7,21 @@ cell. Rows are followed by id, so compaction hides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
-from tensorrepo.formats.dataset.read import live_rows, row_id_table
+from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_table
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
+from tensorrepo.formats.dataset.versions.match import NarrowedDataset
 from tensorrepo.repo.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.versions.match import NarrowedDataset
-    from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.ids import Digest
 
 ROW = ""  # stands for the row itself among ids of columns
 

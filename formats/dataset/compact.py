@@ -8,26 +8,21 @@ is really gone once no older version reaches it.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.formats.common.buffer_codecs import CodecChoice
 from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES
 from tensorrepo.formats.dataset.metadata.span_write import Fragment, leaf_fragments
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter, known_entries
 from tensorrepo.formats.dataset.pages.page import PAGE_FOREIGN, PAGE_TILES
-from tensorrepo.formats.dataset.read import BATCH_BYTES, row_id_table, scan
+from tensorrepo.formats.dataset.read import BATCH_BYTES, StoredDataset, row_id_table, scan
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, ENCODE_THREADS
 from tensorrepo.formats.dataset.writing.fragment_write import FragmentWriter, WriteOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tensorrepo.formats.common.buffer_codecs import CodecChoice
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 WORN_DELETED = 0.1  # share of a fragment's rows that are deleted
 WORN_PATCHED = 0.01  # share of a fragment's rows of which one column was patched

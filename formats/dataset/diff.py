@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
 from tensorrepo.formats.dataset.read import StoredDataset, fragment_records, open_dataset
-from tensorrepo.formats.dataset.schema.schema import type_to_json
+from tensorrepo.formats.dataset.schema.schema import Column, type_to_json
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Timestamp
 from tensorrepo.formats.dataset.schema.values import value_of_key
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
 from tensorrepo.formats.dataset.versions.row_diff import count_changes, paired_columns
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import ObjectSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from tensorrepo.formats.common.buffer_codecs import Codec
-from tensorrepo.formats.common.provenance import with_edges
+from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.provenance import ProvenanceEdge, with_edges
 from tensorrepo.formats.dataset.changing.patch import STEP_BYTES, Editing, computed, editing
+from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, ColumnTally
 from tensorrepo.formats.dataset.metadata.deletions import unpack_deletions
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.manifest import LeafEntry
 from tensorrepo.formats.dataset.metadata.span_write import Fragment, leaf_fragments
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
-from tensorrepo.formats.dataset.metadata.tree_write import put_root, tallies
+from tensorrepo.formats.dataset.metadata.tree_write import Groups, put_root, tallies
 from tensorrepo.formats.dataset.pages.stripes import NO_LIMIT, PageFiller, page_cuts, page_limit
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, collect
 from tensorrepo.formats.dataset.schema.coerce import (
     check_default,
@@ -33,25 +37,14 @@ from tensorrepo.formats.dataset.schema.coerce import (
 )
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.derived import derived_values
-from tensorrepo.formats.dataset.schema.schema import Schema, as_type
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, TypeLike, as_type
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat, range_of
 from tensorrepo.formats.dataset.schema.widen import can_widen, widen_range
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, column_id
 from tensorrepo.formats.dataset.writing.fragment_write import ColumnPartWriter
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.buffer_codecs import CodecChoice
-    from tensorrepo.formats.common.provenance import ProvenanceEdge
-    from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, ColumnTally
-    from tensorrepo.formats.dataset.metadata.manifest import LeafEntry
-    from tensorrepo.formats.dataset.metadata.tree_write import Groups
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import Column, TypeLike
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 # One value for each row: an array or a sequence, an iterable of such parts, or a function that is
 # given some of the rows and gives a value for each.

@@ -7,19 +7,15 @@ ingest that was cut off goes on behind them. The input must give the same rows i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits, batch_part, batch_rows
+from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
 from tensorrepo.formats.dataset.write import write_dataset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 CHECKPOINT_BYTES = 1 << 30
 

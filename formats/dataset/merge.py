@@ -12,10 +12,10 @@ Source:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import fragment_records, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.versions.conflicts import (
@@ -35,15 +35,10 @@ from tensorrepo.formats.dataset.versions.merge_schema import (
     merge_schemas,
 )
 from tensorrepo.formats.dataset.versions.merge_write import write_merged
-from tensorrepo.repo.history.merge_trees import Conflict
+from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.repo.history.merge_trees import MergeContext
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSink
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 
 class DatasetMergeDriver:

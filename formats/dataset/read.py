@@ -12,19 +12,20 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.external.foreign_read import ForeignReader
 from tensorrepo.formats.dataset.external.links import read_links
-from tensorrepo.formats.dataset.external.outside import Nothing
+from tensorrepo.formats.dataset.external.outside import Nothing, Outside
 from tensorrepo.formats.dataset.metadata.deletions import LiveRows, unpack_deletions
 from tensorrepo.formats.dataset.metadata.index import (
     ColumnIndex,
@@ -33,7 +34,13 @@ from tensorrepo.formats.dataset.metadata.index import (
     join_indexes,
     patched_rows,
 )
-from tensorrepo.formats.dataset.metadata.manifest import FRAGMENT, Root, decode_root
+from tensorrepo.formats.dataset.metadata.manifest import (
+    FRAGMENT,
+    FragmentSpan,
+    Leaf,
+    Root,
+    decode_root,
+)
 from tensorrepo.formats.dataset.metadata.row_ids import RowIdTable, id_table
 from tensorrepo.formats.dataset.metadata.tree_read import (
     Links,
@@ -53,22 +60,12 @@ from tensorrepo.formats.dataset.reading.row_read import read_columns, region_of
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.coerce import default_values
 from tensorrepo.formats.dataset.schema.convert import Presented, present, present_row
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, Leaf
-    from tensorrepo.formats.dataset.schema.schema import Column, Schema
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSource
-
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 ABSENT_BYTES = 1 << 30
 

@@ -9,10 +9,12 @@ the pages; compaction takes the rows out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.changing.patch import (
     STEP_BYTES,
@@ -34,7 +36,8 @@ from tensorrepo.formats.dataset.read import StoredDataset, page_reader
 from tensorrepo.formats.dataset.reading.row_read import read_columns
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.derived import derived_values
-from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.select_rows import (
     Chosen,
     FragmentRows,
@@ -44,15 +47,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
 )
 from tensorrepo.formats.dataset.write import BUDGET_BYTES
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 __all__ = ["STEP_BYTES", "Editing", "delete_rows", "editing", "set_values", "update_rows"]
 

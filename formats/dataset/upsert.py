@@ -9,36 +9,28 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from tensorrepo.formats.common.buffer_codecs import Codec
+from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.dataset.changing.patch import ValueSource
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, collect
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array, to_arrow_array
 from tensorrepo.formats.dataset.schema.coerce import coerce_batch
-from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
 from tensorrepo.formats.dataset.selecting.select_rows import Chosen, find_keys
 from tensorrepo.formats.dataset.update import set_values
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, write_dataset
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.buffer_codecs import CodecChoice
-    from tensorrepo.formats.dataset.changing.patch import ValueSource
-    from tensorrepo.formats.dataset.schema.schema import Column, InputBatch
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 
 @dataclass(frozen=True, slots=True, eq=False)

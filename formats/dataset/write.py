@@ -8,31 +8,26 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tensorrepo.formats.common.buffer_codecs import Codec
-from tensorrepo.formats.common.provenance import with_edges
+from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.provenance import ProvenanceEdge, with_edges
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.schema.coerce import LastingBatch
 from tensorrepo.formats.dataset.schema.lenient import Misfits, coerce_leniently
-from tensorrepo.formats.dataset.schema.schema import Column, Schema, type_to_json
+from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, type_to_json
 from tensorrepo.formats.dataset.writing.fragment_write import FragmentWriter, WriteOptions
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import content_tag, digest_bytes
+from tensorrepo.repo.ids import Digest, content_tag, digest_bytes
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from tensorrepo.formats.common.buffer_codecs import CodecChoice
-    from tensorrepo.formats.common.provenance import ProvenanceEdge
     from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import InputBatch
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 BUDGET_BYTES = 256 << 20
 ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))

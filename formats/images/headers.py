@@ -14,14 +14,11 @@ whose header gives no cause for harmless ones is decoded instead: whatever is sa
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from struct import Struct, error
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 Encoded = bytes | memoryview
 

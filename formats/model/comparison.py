@@ -14,12 +14,15 @@ the whole tensors are read, in order and in bounded memory, and named as if each
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import fsum, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.graph.graph import module_of
 from tensorrepo.formats.model.graph.source import model_config
 from tensorrepo.formats.model.layout.fingerprints import (
@@ -31,15 +34,8 @@ from tensorrepo.formats.model.layout.fingerprints import (
 from tensorrepo.formats.model.layout.number_values import numbers
 from tensorrepo.formats.model.read.loading import LoadableTensor
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.tensors import TensorReader
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import ObjectSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,25 +6,21 @@ Nothing of a tensor is read for it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.provenance import LOSSY_OF, ProvenanceEdge, relation_of
 from tensorrepo.formats.model.comparison import layer_of
 from tensorrepo.formats.model.graph.derived import natural_key
-from tensorrepo.formats.model.graph.graph import INPUT, graph_hash, prefix_hashes
+from tensorrepo.formats.model.graph.graph import INPUT, Graph, graph_hash, prefix_hashes
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprint
 from tensorrepo.formats.model.merging.adapters import adapter_of
 from tensorrepo.formats.model.state.lossy import approximation_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tensorrepo.formats.model.graph.graph import Graph
-    from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.formats.model.stored_model import StoredModel
 
 SHOWN_OPERATIONS = 8
 

@@ -6,6 +6,7 @@ files that are given back by their SHA-256. Memory is bounded, and one fault doe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tensorrepo.formats.model.stored_model import StoredModel
 
 

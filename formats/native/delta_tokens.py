@@ -11,14 +11,12 @@ Source:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.native.extensions import codecs
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 CONTEXTS: Final = 256
 SLACK_BYTES: Final = 16  # beyond the bits: they are written in words

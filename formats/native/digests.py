@@ -6,6 +6,7 @@ identical results. `BEST` is the faster one: without vectors of AVX-512 that is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -14,8 +15,6 @@ from blake3 import blake3
 from tensorrepo.formats.native.extensions import kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tensorrepo.repo.ids import Buffer
 
 DIGEST_BYTES = 32

@@ -9,18 +9,15 @@ system gave, however it changes meanwhile; sizes that it promises are never beli
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of
 from tensorrepo.formats.native.extensions import kernels
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 CODECS = ("", "png", "jpeg", "gif", "bmp", "tiff", "webp")
 RECORD = np.dtype(

@@ -9,14 +9,12 @@ Source:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.native.extensions import codecs
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SYMBOLS: Final = 256
 TABLE_BITS: Final = 12

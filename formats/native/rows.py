@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.native.extensions import kernels
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LEAST_SUMMED_BYTES = 241  # of a row that can be compared with its sum
 _SUM_BYTES = 4

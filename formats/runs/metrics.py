@@ -16,24 +16,19 @@ from __future__ import annotations
 import math
 import threading
 from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.canonical import decode_canonical, encode_canonical
 from tensorrepo.formats.runs.run_record import MAX_METRICS, Metric, MetricPoint, check_metric_name
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.repo.ids import Buffer, Digest
-
+from tensorrepo.repo.ids import Buffer, Digest
 
 VERSION: Final = 1
 CHUNK_POINTS: Final = 1 << 16  # of one object

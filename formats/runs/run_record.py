@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,12 +21,14 @@ from tensorrepo.formats.common.canonical import decode_canonical, encode_canonic
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.common.provenance import ProvenanceEdge, check_edge
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes, digest_from_bytes, parse_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import (
+    DIGEST_BYTES,
+    Buffer,
+    Digest,
+    digest_bytes,
+    digest_from_bytes,
+    parse_digest,
+)
 
 VERSION: Final = 1
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from sqlalchemy import create_engine, event, func, make_url, select
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -41,11 +42,6 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.repo.ids import Digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import URL, Connection, Engine
 
 WRITES: Final = "tensorrepo_writes"  # an execution option: this transaction will write
 _SPARE: Final = -1  # any number: a query holds a connection for each table that it reads

@@ -17,12 +17,13 @@ order on either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Dialect,
     Double,
     Index,
     Integer,
@@ -33,10 +34,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, TEXT
 from sqlalchemy.types import TypeDecorator, TypeEngine
-
-if TYPE_CHECKING:
-    from sqlalchemy import Dialect
-
 
 SQLITE: Final = "sqlite"
 POSTGRESQL: Final = "postgresql"

@@ -11,19 +11,15 @@ import os
 import platform
 import sqlite3
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from tensorrepo.repo.errors import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlalchemy import Connection
 
 WAIT_SECONDS: Final = 600  # for another process that is catching up
 TELL_SECONDS: Final = 1.0  # so long nobody is told that a command waits

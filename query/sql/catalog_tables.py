@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import select
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Table, select
 
+from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex
 from tensorrepo.formats.dataset.metadata.tree_read import read_index, read_leaf, read_patches
 from tensorrepo.formats.dataset.pages.page import (
     HAS_NAN,
@@ -29,10 +32,13 @@ from tensorrepo.formats.dataset.pages.page import (
     PAGE_PLAIN,
     PAGE_TILES,
 )
+from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.selecting.expression import (
     Call,
     ColumnRef,
+    ExpressionNode,
     Literal,
     expression_tree,
     field_names,
@@ -40,20 +46,8 @@ from tensorrepo.formats.dataset.selecting.expression import (
 from tensorrepo.formats.dataset.selecting.pruning import numbers_of_keys
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.tables import BytesColumn, Flag, Real, WholeColumn
-from tensorrepo.query.sql.pushdown import StoppedError, noting
+from tensorrepo.query.sql.pushdown import Scanned, StoppedError, noting
 from tensorrepo.repo.threads import ordered_map
-
-if TYPE_CHECKING:
-    import pyarrow.compute as pc
-    from numpy.typing import NDArray
-    from sqlalchemy import Connection, Table
-
-    from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.selecting.expression import ExpressionNode
-    from tensorrepo.query.sql.pushdown import Scanned
-
 
 FETCHED_ROWS = 1 << 13
 _TYPES = {WholeColumn: pa.int64(), Real: pa.float64(), Flag: pa.bool_(), BytesColumn: pa.binary()}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
@@ -22,6 +23,7 @@ from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.types import Timestamp
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
+    ColumnValues,
     FixedValues,
     RaggedValues,
     as_fixed,
@@ -30,10 +32,7 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
 
 # Bytes of a value that is an ARRAY of DuckDB, which reserves 2,048 of them before it reads the
 # first: larger ones are LISTs, of ARRAYs where those are small.

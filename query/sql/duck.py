@@ -15,17 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tensorrepo.query.sql.functions import NAMES, add_function
-from tensorrepo.query.sql.names import as_utf8, names_of, quoted
-from tensorrepo.query.sql.pushdown import Scanned, StoppedError, as_arrow_dataset
+from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of, quoted
+from tensorrepo.query.sql.pushdown import Scanned, ScannedTable, StoppedError, as_arrow_dataset
 from tensorrepo.query.sql.results import Result
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
-
-if TYPE_CHECKING:
-    from tensorrepo.query.sql.names import QueryNames
-    from tensorrepo.query.sql.pushdown import ScannedTable
 
 Params: TypeAlias = "Sequence[Any] | Mapping[str, Any] | None"
 MEMORY = "1GiB"

@@ -7,20 +7,17 @@ Python does, where ``t[i + 1][j + 1]`` is SQL's way to say it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.schema.arrow_types import is_list
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 MOST_INDEXES = 6
 NAMES = frozenset({"cosine", "dot", "element", "l2", "tensor_shape"})

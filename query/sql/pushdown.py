@@ -24,11 +24,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from threading import Event
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
@@ -39,15 +40,11 @@ from tensorrepo.formats.dataset.read import (
     scan,
 )
 from tensorrepo.formats.dataset.reading.row_read import read_columns
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.expression import expression_tree, field_names
 from tensorrepo.formats.dataset.selecting.select_rows import ranges_where
 from tensorrepo.query.sql.columns import sql_array, sql_field
 from tensorrepo.repo.threads import ordered_map
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
 
 
 class ScannedTable(Protocol):

@@ -19,12 +19,13 @@ they differ, the catalog is wrong.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy import Column, Connection, Table, bindparam, delete, select, update
 
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.database import CatalogDatabase, Cursor, connect, read_cursor
@@ -33,17 +34,13 @@ from tensorrepo.query.sync.contents import CONTENTS, Contents
 from tensorrepo.query.sync.loader import Loader, chunks, delete_where, present
 from tensorrepo.query.sync.refs import log_rows, move_refs, move_registry, move_runs
 from tensorrepo.repo.errors import InvalidInputError, RepositoryRewound
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.past_commits import PastCommits
+from tensorrepo.repo.log.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-
-    from sqlalchemy import Column, Connection, Table
-
     from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log.reader import LogView
-    from tensorrepo.repo.log.state import State
 
 
 _GRAPH_COLUMNS = (

@@ -8,25 +8,21 @@ the order does not matter.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.query.catalog import tables
-from tensorrepo.query.sync.loader import as_json
+from tensorrepo.query.sync.loader import TableRows, as_json
 from tensorrepo.repo.errors import Error
-from tensorrepo.repo.history.commits import decode_commit, read_commit
+from tensorrepo.repo.history.commits import Commit, decode_commit, read_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, TreeChanges
-from tensorrepo.repo.objects.envelope import Kind, decode_payload
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource, decode_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from tensorrepo.query.sync.loader import TableRows
-    from tensorrepo.repo.history.commits import Commit
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log.past_commits import PastCommits
-    from tensorrepo.repo.objects.envelope import ObjectSource
 
 MOST_AHEAD: Final = 1024
 

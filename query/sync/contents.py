@@ -11,7 +11,7 @@ rows, so the last ones are kept by what they were derived from.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import prod
@@ -19,40 +19,43 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import Column as SqlColumn
+from sqlalchemy import Table
 
 from tensorrepo.formats.common.provenance import DERIVED_FROM, ProvenanceEdge, edges_of, relation_of
-from tensorrepo.formats.dataset.metadata.manifest import decode_root
-from tensorrepo.formats.dataset.schema.schema import type_to_json
+from tensorrepo.formats.common.tensors import TensorType
+from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics, decode_root
+from tensorrepo.formats.dataset.schema.schema import Column, ColumnType, type_to_json
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, storage_of
 from tensorrepo.formats.dataset.schema.values import value_of_key
-from tensorrepo.formats.model.graph.graph import encode_graph, graph_hash, prefix_hashes
+from tensorrepo.formats.model.graph.graph import Graph, encode_graph, graph_hash, prefix_hashes
 from tensorrepo.formats.model.graph.source import CONFIG, model_graph
 from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprint
-from tensorrepo.formats.model.layout.manifest import decode_manifest
-from tensorrepo.formats.model.layout.placement import decode_placement
+from tensorrepo.formats.model.layout.manifest import (
+    Manifest,
+    TensorEntry,
+    TensorPiece,
+    decode_manifest,
+)
+from tensorrepo.formats.model.layout.placement import MemberEntry, Placement, decode_placement
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_view
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.tables import shown
-from tensorrepo.query.sync.loader import TableRows, as_json, bounded, number, present
+from tensorrepo.query.sync.loader import (
+    Loader,
+    TableRow,
+    TableRows,
+    as_json,
+    bounded,
+    number,
+    present,
+)
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import record_digest
+from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from sqlalchemy import Table
-
-    from tensorrepo.formats.common.tensors import TensorType
-    from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
-    from tensorrepo.formats.dataset.schema.schema import Column, ColumnType
-    from tensorrepo.formats.model.graph.graph import Graph
-    from tensorrepo.formats.model.layout.manifest import Manifest, TensorEntry, TensorPiece
-    from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
-    from tensorrepo.query.sync.loader import Loader, TableRow
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log.state import State
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import Column, Connection, Table, bindparam, delete, select
 
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.tables import (
@@ -24,12 +24,6 @@ from tensorrepo.query.catalog.tables import (
     POSTGRESQL,
     shown,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sqlalchemy import Column, Connection, Table
-
 
 # A row is its values in the order of the table's columns.
 TableRow: TypeAlias = tuple[Any, ...]

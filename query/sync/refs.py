@@ -5,38 +5,30 @@ A run that goes on is written anew every so often: only its newest document has 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import Connection, bindparam, delete, select
 
 from tensorrepo.formats.common.provenance import MADE_BY
-from tensorrepo.formats.runs.run_record import decode_run
+from tensorrepo.formats.runs.run_record import MetricPoint, RunDocument, decode_run
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.sync.contents import edge_row, edge_rows, kind_of_path
-from tensorrepo.query.sync.loader import as_json, delete_where, number
+from tensorrepo.query.sync.loader import Loader, TableRows, as_json, delete_where, number
 from tensorrepo.repo.errors import CommitExpired, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import read_commit
-from tensorrepo.repo.history.trees import EMPTY_TREE, differences
+from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, differences
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.apply import Folding
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
+from tensorrepo.repo.log.state import Verdict
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.registry.cards import BRANCH, Card, CardText, described
-from tensorrepo.repo.registry.versions import SPACE, registered
+from tensorrepo.repo.registry.versions import SPACE, Registered, registered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from sqlalchemy import Connection
-
-    from tensorrepo.formats.runs.run_record import MetricPoint, RunDocument
-    from tensorrepo.query.sync.loader import Loader, TableRows
     from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.history.trees import PathChange
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log.reader import LogView, RepositoryLog
-    from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
-    from tensorrepo.repo.log.state import Verdict
-    from tensorrepo.repo.objects.envelope import ObjectSource
-    from tensorrepo.repo.registry.versions import Registered
 
 
 Refs = "Mapping[str, Digest]"

@@ -7,20 +7,22 @@ for bytes of somebody who wants to break it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tensorrepo.formats.dataset.selecting.expression import Call, ColumnRef, Literal, stored_tree
+from tensorrepo.formats.dataset.selecting.expression import (
+    Call,
+    ColumnRef,
+    ExpressionNode,
+    Literal,
+    stored_tree,
+)
 from tensorrepo.query.untrusted.pipe import packed, unpacked
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.formats.dataset.selecting.expression import ExpressionNode
 
 MOST_FILTER_BYTES = 1 << 20
 MOST_DEPTH = 100  # of calls in one another

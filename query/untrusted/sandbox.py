@@ -21,14 +21,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import asdict, dataclass, field, replace
 from threading import TIMEOUT_MAX, Timer
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from tensorrepo.formats.common.arguments import printable
-from tensorrepo.query.sql.duck import reworded
-from tensorrepo.query.sql.names import as_utf8, names_of
-from tensorrepo.query.sql.pushdown import DatasetTable, Scanned
+from tensorrepo.query.sql.duck import Params, QueryTables, reworded
+from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of
+from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
 from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.pipe import Pipe, packed, unpacked
 from tensorrepo.query.untrusted.protocol import (
@@ -45,11 +45,6 @@ from tensorrepo.query.untrusted.protocol import (
 )
 from tensorrepo.query.untrusted.server import Serving
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.query.sql.duck import Params, QueryTables
-    from tensorrepo.query.sql.names import QueryNames
-    from tensorrepo.query.sql.pushdown import ScannedTable
 
 # Isolated, the child looks for modules where Python is installed, and not where its environment,
 # the folder it stands in or a script says. What this process found elsewhere comes last.

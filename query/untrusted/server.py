@@ -8,21 +8,16 @@ Only queries that read very many tables in turns ask for more of those.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from tensorrepo.query.sql.pushdown import DatasetTable
+from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
 from tensorrepo.query.untrusted.pipe import packed
-from tensorrepo.query.untrusted.protocol import filter_in, misbehaved
+from tensorrepo.query.untrusted.protocol import Next, ScanRequest, filter_in, misbehaved
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tensorrepo.query.sql.pushdown import Scanned, ScannedTable
-    from tensorrepo.query.untrusted.protocol import Next, ScanRequest
 
 MOST_COLUMNS: Final = 64  # that are being read: each may have threads, and some megabytes ahead
 LEAST_SCANS: Final = 4  # that stay open, however wide

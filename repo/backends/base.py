@@ -12,17 +12,15 @@ unknown: the bytes may be there, or may land later.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from tensorrepo.repo.errors import InvalidInputError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-    from typing import Self
-
     from tensorrepo.repo.ids import Buffer
 
 

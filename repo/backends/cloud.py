@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
@@ -19,16 +20,13 @@ from tensorrepo.repo.backends.remote import (
     SENDING_LITTLE,
     SENDING_MUCH,
     RemoteReader,
+    StoreLocation,
     open_store,
 )
 from tensorrepo.repo.errors import StorageError, UnsupportedError
 from tensorrepo.repo.threads import LoopFlights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Self
-
-    from tensorrepo.repo.backends.remote import StoreLocation
     from tensorrepo.repo.ids import Buffer
 
 # S3 takes 5 GiB in one PUT, Azure 5,000 MiB. Above this an object is sent in parts, which are

@@ -10,9 +10,10 @@ import os
 import re
 import secrets
 import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tensorrepo.repo.backends.base import (
     Guarantee,
@@ -33,9 +34,6 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.threads import ThreadFlights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Self
-
     from tensorrepo.repo.ids import Buffer
 
 _TEMPORARY = "tmp"

@@ -22,10 +22,11 @@ import secrets
 import stat
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tensorrepo.repo.backends.base import (
     Guarantee,
@@ -45,9 +46,6 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.threads import ThreadFlights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Self
-
     from tensorrepo.repo.ids import Buffer
 
 

@@ -10,8 +10,9 @@ import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from weakref import WeakValueDictionary
 
 from tensorrepo.repo.backends.base import (
@@ -24,9 +25,6 @@ from tensorrepo.repo.backends.base import (
 from tensorrepo.repo.errors import NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Self
-
     from tensorrepo.repo.ids import Buffer
 
 _SCHEME = "memory://"

@@ -10,12 +10,12 @@ import os
 import re
 import secrets
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.cloud import CloudBackend
 from tensorrepo.repo.backends.fsspec import FsspecBackend
 from tensorrepo.repo.backends.local import LocalBackend
@@ -23,12 +23,6 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.remote import SCHEMES, HttpBackend, find_place
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.threads import ordered_map
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tensorrepo.repo.backends.base import Backend
-
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:://|::)")
 _SLIP = re.compile(rf"(file|memory|{'|'.join(SCHEMES)}):(?!//|:)")  # s3:/bucket is no folder

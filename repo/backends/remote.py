@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -32,7 +33,7 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
-from tensorrepo.repo.backends.base import Guarantee, check_key, check_length
+from tensorrepo.repo.backends.base import Guarantee, StoredKey, Uploads, check_key, check_length
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -43,9 +44,6 @@ from tensorrepo.repo.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from tensorrepo.repo.backends.base import StoredKey, Uploads
     from tensorrepo.repo.ids import Buffer
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,21 +30,18 @@ from tensorrepo.repo.changes.transaction import (
     tree_of,
 )
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.history.commits import is_ancestor, read_commit
+from tensorrepo.repo.history.commits import Commit, MetadataValue, is_ancestor, read_commit
 from tensorrepo.repo.history.merge_trees import (
     MergeContext,
     merge_base_tree,
     merge_trees,
     pick_sides,
 )
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import LogEntry, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.history.commits import Commit, MetadataValue
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log.reader import LogView
 
 

@@ -9,22 +9,20 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
-from tensorrepo.repo.log.records import LogEntry, Update, decode_ref_updates
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.records import LogEntry, LogRecord, Update, decode_ref_updates
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log.reader import LogView
-    from tensorrepo.repo.log.records import LogRecord
 
 BRANCHES = "heads/"
 TAGS = "tags/"

@@ -7,12 +7,14 @@ A handle over a backend, its log and its objects; the verbs are functions in `tr
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.registry import probe
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -20,28 +22,20 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from tensorrepo.repo.history.commits import some_changed, touches, walk
+from tensorrepo.repo.history.commits import Commit, some_changed, touches, walk
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
-from tensorrepo.repo.log.append import append
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.append import Appended, append
+from tensorrepo.repo.log.log_slots import LogSlot
 from tensorrepo.repo.log.past_commits import PastCommits
-from tensorrepo.repo.log.reader import RepositoryLog, read_opening
-from tensorrepo.repo.log.records import decode_ref_updates
+from tensorrepo.repo.log.reader import LogView, RepositoryLog, read_opening
+from tensorrepo.repo.log.records import LogEntry, Update, decode_ref_updates
 from tensorrepo.repo.log.segments import SegmentCommit, changed_filter
 from tensorrepo.repo.objects.envelope import encode_object
 from tensorrepo.repo.objects.store import ObjectStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.history.commits import Commit
     from tensorrepo.repo.history.merge_trees import Drivers
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log.append import Appended
-    from tensorrepo.repo.log.log_slots import LogSlot
-    from tensorrepo.repo.log.reader import LogView
-    from tensorrepo.repo.log.records import LogEntry, Update
     from tensorrepo.repo.objects.cache import DiskCache
 
 IDENTITY_KEY = "repo.json"

@@ -15,28 +15,21 @@ Source:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.history.tree_pages import MAX_ROOT_BYTES
-from tensorrepo.repo.history.trees import EMPTY_TREE, diff, root_links
+from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, diff, root_links
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, digest_from_bytes, parse_digest
 from tensorrepo.repo.names import check_path, check_text, path_key
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tensorrepo.repo.history.trees import PathChange
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink, ObjectSource
-
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
 
 MetadataValue = None | bool | int | float | str | list["MetadataValue"] | dict[str, "MetadataValue"]
 

@@ -13,9 +13,9 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.commits import best_common, read_commit
@@ -29,14 +29,9 @@ from tensorrepo.repo.history.trees import (
     same_content,
     update,
 )
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import check_path, path_key
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSink, ObjectSource
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
 
 # How many criss-cross merges on top of each other are untangled; a deeper one takes its first
 # base as it is. Any choice is a correct merge, a better one only leaves fewer conflicts.

@@ -10,10 +10,10 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -21,9 +21,6 @@ from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes
 from tensorrepo.repo.names import folded, is_path
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 VERSION = 1
 HEADER = Struct("<BBH")  # version, level, items

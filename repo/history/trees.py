@@ -12,9 +12,10 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.history.tree_pages import (
@@ -36,12 +37,7 @@ from tensorrepo.repo.history.tree_pages import (
 )
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
 from tensorrepo.repo.names import check_path, folded, path_key
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tensorrepo.repo.objects.envelope import ObjectSink, ObjectSource
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
 
 __all__ = [
     "EMPTY_TREE",

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.log.records import KINDS, is_digest
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.records import KINDS, LogEntry, LogRecord, Update, is_digest
 from tensorrepo.repo.log.state import (
     CONFIG_KEYS,
     KNOWN_FEATURES,
@@ -26,10 +27,6 @@ from tensorrepo.repo.log.state import (
     Verdict,
     config_problem,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 
 Shape = dict[str, Callable[[object], bool]]  # what the members of `data` must be
 

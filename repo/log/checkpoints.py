@@ -10,29 +10,24 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import Final, TypeGuard
 
 from tensorrepo.repo.errors import CorruptError, Error
-from tensorrepo.repo.ids import state_digest
+from tensorrepo.repo.ids import Digest, state_digest
 from tensorrepo.repo.log.log_slots import (
     CHECKPOINT_PREFIX,
     MAX_GENERATION,
     LogSlot,
+    LogSlots,
     checkpoint_key,
     ref_page_key,
     slot_key,
 )
 from tensorrepo.repo.log.records import STATE_INTERVAL, canonical_json, is_digest, parse_json
-from tensorrepo.repo.log.state import FORMAT, Paging, State, decode_state
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log.log_slots import LogSlots
-    from tensorrepo.repo.log.state import EncodedState
+from tensorrepo.repo.log.state import FORMAT, EncodedState, Paging, State, decode_state
 
 HINT_INTERVAL: Final = 8  # a hint is written when a generation is a multiple
 PROBE_SLOTS: Final = HINT_INTERVAL  # read beyond a hint at once: enough while hints arrive

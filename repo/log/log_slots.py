@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tensorrepo.repo.errors import CorruptError, NotFoundError
-from tensorrepo.repo.ids import record_digest
+from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.records import LogRecord, canonical_json, decode_record, parse_canonical
 from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.ids import Digest
 
 T = TypeVar("T")
 R = TypeVar("R")

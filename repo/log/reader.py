@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, RepositoryRewound
-from tensorrepo.repo.ids import record_digest, state_digest
+from tensorrepo.repo.ids import Digest, record_digest, state_digest
 from tensorrepo.repo.log.apply import Folding
 from tensorrepo.repo.log.checkpoints import (
     MAX_PREFETCH,
@@ -40,21 +42,21 @@ from tensorrepo.repo.log.checkpoints import (
     load_base,
     newest_base,
 )
-from tensorrepo.repo.log.log_slots import HINT_KEY, IDENTITY_KEY, LogSlots, slot_key
-from tensorrepo.repo.log.records import STATE_INTERVAL, genesis_digest
+from tensorrepo.repo.log.log_slots import HINT_KEY, IDENTITY_KEY, LogSlot, LogSlots, slot_key
+from tensorrepo.repo.log.records import STATE_INTERVAL, LogRecord, Update, genesis_digest
 from tensorrepo.repo.log.rewind_guard import Memory, Pending, Remembered
 from tensorrepo.repo.log.segments import SEGMENT_LENGTHS, read_run
-from tensorrepo.repo.log.state import FORMAT, EncodedState, Paging, State, encode_with_pages
+from tensorrepo.repo.log.state import (
+    FORMAT,
+    EncodedState,
+    Paging,
+    State,
+    Verdict,
+    encode_with_pages,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log.log_slots import LogSlot
-    from tensorrepo.repo.log.records import LogRecord, Update
-    from tensorrepo.repo.log.state import Verdict
 
 MAX_WINDOW: Final = 256  # slots read at once: at most 16 MiB
 

@@ -19,19 +19,15 @@ Source:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, record_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 Name = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 PlainInteger = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]

@@ -15,15 +15,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tensorrepo.repo.errors import StorageError
 from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.records import is_txn
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _NOTE = re.compile(r"(.+)\.([1-9][0-9]{0,18})")
 

@@ -21,28 +21,25 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import zstandard
 
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
 from tensorrepo.repo.ids import (
+    Buffer,
+    Digest,
     content_tag,
     digest_bytes,
     digest_from_bytes,
     object_digest,
     record_digest,
 )
-from tensorrepo.repo.log.log_slots import segment_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.log.log_slots import LogSlot, LogSlots
+from tensorrepo.repo.log.log_slots import LogSlot, LogSlots, segment_key
 
 MAGIC = b"TRSG"
 VERSION = 1

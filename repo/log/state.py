@@ -16,22 +16,16 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from blake3 import blake3
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import Digest, state_digest
+from tensorrepo.repo.ids import Buffer, Digest, state_digest
 from tensorrepo.repo.log.records import KINDS, CanonicalValue, canonical_json, is_digest, parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from tensorrepo.repo.ids import Buffer
-
 
 # What is encoded here was sorted before, and can hold nothing but text.
 _ENCODER = msgspec.json.Encoder()

@@ -27,8 +27,10 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from math import inf
+from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -38,9 +40,6 @@ from xxhash import xxh3_64_intdigest
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from tensorrepo.repo.ids import Buffer
 
 

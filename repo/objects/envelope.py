@@ -18,19 +18,16 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import zstandard
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, object_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 MAGIC = b"TRPO"
 VERSION = 1

@@ -11,15 +11,12 @@ Source:
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Digest, digest_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 GRAVE = Struct("<8sI")  # first 8 bytes of a condemned digest, label
 assert GRAVE.size == 12, "docs/spec/objects.md promises 12-byte graves"

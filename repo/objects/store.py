@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import mmap
 from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from tensorrepo.repo.backends.base import BackendReadsOnce
+from tensorrepo.repo.backends.base import Backend, BackendReadsOnce
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.ids import Buffer, Digest, content_tag
 from tensorrepo.repo.objects.envelope import (
     HEADER,
     ZSTD_MAGIC,
+    CheckedSpan,
     Envelope,
     Kind,
     ObjectLink,
@@ -28,13 +30,8 @@ from tensorrepo.repo.objects.incarnations import GraveTable, object_key, parse_o
 from tensorrepo.repo.ranges import join_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.log.state import Condemnation
     from tensorrepo.repo.objects.cache import DiskCache
-    from tensorrepo.repo.objects.envelope import CheckedSpan
 
 T = TypeVar("T")
 _REMEMBERED_BYTES = 64 << 20

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import (
+    CheckedSpan,
     EncodedObject,
     Envelope,
     Kind,
@@ -24,11 +27,7 @@ from tensorrepo.repo.objects.incarnations import object_key
 from tensorrepo.repo.objects.store import REMEMBER_UPTO_BYTES, ObjectStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.log.state import Condemnation
-    from tensorrepo.repo.objects.envelope import CheckedSpan
 
 _PENDING_BYTES = 64 << 20
 

@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,16 +18,13 @@ from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import ConflictError, CorruptError, InvalidInputError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import check_path, check_text
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.repo.log.reader import LogView
-    from tensorrepo.repo.objects.envelope import ObjectSource
 
 BRANCH: Final = "meta/registry"
 FOLDER: Final = "files/registry/"

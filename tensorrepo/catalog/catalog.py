@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,15 +25,23 @@ from tensorrepo.formats.model.graph.derived import derived_graph
 from tensorrepo.formats.model.graph.graph import Graph, make_graph
 from tensorrepo.formats.model.graph.source import CONFIG, MAX_CONFIG_BYTES
 from tensorrepo.formats.model.merging.new_model import WantedTensor, graph_wanted, wanted_of
+from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.migrations import revisions
 from tensorrepo.migrations.revisions import SchemaFit, Standing
 from tensorrepo.models.model import Model
 from tensorrepo.query import architecture
 from tensorrepo.query.architecture import Donor, Owner, PathFound, Ranking
 from tensorrepo.query.catalog import database as core
-from tensorrepo.query.sql.catalog_tables import DerivedColumn, catalog_names, catalog_table
+from tensorrepo.query.sql.catalog_tables import (
+    CatalogTable,
+    DerivedColumn,
+    catalog_names,
+    catalog_table,
+)
+from tensorrepo.query.sql.pushdown import Scanned
 from tensorrepo.query.sync import catch_up as catchup
-from tensorrepo.query.sync.catch_up import Difference, differences
+from tensorrepo.query.sync.catch_up import CatchUpProgress, CaughtUp, Difference, differences
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import (
     CorruptError,
     Error,
@@ -44,16 +52,9 @@ from tensorrepo.repo.errors import (
 from tensorrepo.runs.record import state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from sqlalchemy import Connection, Engine
 
     from tensorrepo.context import Context
-    from tensorrepo.formats.model.write.model_source import ModelSource
-    from tensorrepo.query.sql.catalog_tables import CatalogTable
-    from tensorrepo.query.sql.pushdown import Scanned
-    from tensorrepo.query.sync.catch_up import CatchUpProgress, CaughtUp
-    from tensorrepo.repo.changes.repository import RepositoryCore
 
 
 ArchitectureSource: TypeAlias = "Graph | Model | Mapping[str, Any] | Path | str"

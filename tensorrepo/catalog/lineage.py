@@ -7,6 +7,7 @@ about, its methods ask.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
@@ -39,8 +40,6 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.runs.record import RunRecord, Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from sqlalchemy import Connection
 
     from tensorrepo.context import Context

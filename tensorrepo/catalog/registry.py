@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import msgspec
 from tensorrepo.checks import check_instance, mapping, text
 from tensorrepo.formats.common.arguments import flag
 from tensorrepo.models.model import Model, model_at
+from tensorrepo.repo.changes.refs import Move
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects.envelope import Kind
@@ -42,10 +44,7 @@ from tensorrepo.repo.registry.versions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from tensorrepo.context import Context
-    from tensorrepo.repo.changes.refs import Move
     from tensorrepo.repo.log.reader import LogView
 
 __all__ = ["AliasMove", "RegisteredModel", "RegisteredVersion", "Registry"]

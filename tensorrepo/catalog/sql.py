@@ -6,7 +6,7 @@ other commit as ``"fashion@v1"``; and the tables of the catalog, as ``catalog.mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,26 +16,21 @@ from tensorrepo.checks import check_instance, ref_text, text
 from tensorrepo.connect import parse_size
 from tensorrepo.formats.common.arguments import wrong
 from tensorrepo.formats.common.json import as_plain
-from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.query.sql.catalog_tables import PagesTable
-from tensorrepo.query.sql.duck import MEMORY, DuckSession, Settings
-from tensorrepo.query.sql.pushdown import DatasetTable
+from tensorrepo.query.sql.duck import MEMORY, DuckSession, Params, Settings
+from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
+from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.sandbox import QueryLimits, query_sandboxed
 from tensorrepo.repo.changes.refs import BRANCHES
+from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tensorrepo.context import Context
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.query.sql.duck import Params
-    from tensorrepo.query.sql.pushdown import Scanned, ScannedTable
-    from tensorrepo.query.sql.results import Result
-    from tensorrepo.repo.changes.revisions import Revision
-    from tensorrepo.repo.ids import Digest
 
 SPACES = {"datasets": Kind.DATASET, "views": Kind.VIEW}
 SELF, CATALOG, PAGES = "self", "catalog", "pages"

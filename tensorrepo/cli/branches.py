@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Context, Option
 
@@ -19,9 +19,7 @@ from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.workspace.checkout import switch, update_tracked
-
-if TYPE_CHECKING:
-    from tensorrepo.workspace.session import WorkspaceSession
+from tensorrepo.workspace.session import WorkspaceSession
 
 
 def branch_command(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Context, Exit, Option
 
@@ -13,16 +14,11 @@ from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import JsonOption, RepoOption, complete_place, resolve_path, session_of
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import catalog_url
+from tensorrepo.query.architecture import Donor, Owner, PathFound
+from tensorrepo.query.sync.catch_up import CatchUpProgress
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.change import find_model
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.query.architecture import Donor, Owner, PathFound
-    from tensorrepo.query.sync.catch_up import CatchUpProgress
-    from tensorrepo.workspace.session import WorkspaceSession
-
+from tensorrepo.workspace.session import WorkspaceSession
 
 CORRUPT = 5
 CatalogOption = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Context, Option
 
@@ -22,9 +22,7 @@ from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.checkout import WrittenFiles, checkout_paths, export, switch
-
-if TYPE_CHECKING:
-    from tensorrepo.workspace.session import WorkspaceSession
+from tensorrepo.workspace.session import WorkspaceSession
 
 
 def checkout_command(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Context, Exit, Option
 
@@ -10,8 +10,11 @@ from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import JsonOption, complete_ref, session_of
 from tensorrepo.repo.changes import merge_branches
+from tensorrepo.repo.changes.transaction import LandedCommit
 from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.history.commits import MAX_CHANGED
+from tensorrepo.repo.ids import Digest
+from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.staging import (
     check_strategy,
     commit_staged,
@@ -20,11 +23,6 @@ from tensorrepo.workspace.staging import (
     prepare,
     refuse_staged,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.transaction import LandedCommit
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.workspace.session import WorkspaceSession
 
 
 def commit_command(

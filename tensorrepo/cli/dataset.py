@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
@@ -13,9 +15,13 @@ from tensorrepo.connect import parse_size
 from tensorrepo.datasets.sql_edit import expression_updates, expression_values
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.envelope import ObjectLink
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace.change import (
     Changed,
     change_dataset,
@@ -26,13 +32,6 @@ from tensorrepo.workspace.change import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.selecting.select_rows import Where
-    from tensorrepo.repo.objects.envelope import ObjectLink
-    from tensorrepo.repo.objects.writer import ObjectWriter
     from tensorrepo.workspace.change import Progress, Verb
 
     ColumnVerb = Callable[[ObjectWriter, StoredDataset, Progress], ObjectLink]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Context, Exit, Option
 
@@ -22,6 +23,7 @@ from tensorrepo.cli.options import (
 from tensorrepo.datasets.blame import Blame, CellOrigin, blame
 from tensorrepo.describe import describe_entry
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout, Text
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import tree_of
@@ -30,13 +32,7 @@ from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.compare import Comparison, DatasetChange, compare, row_documents, row_lines
 from tensorrepo.workspace.diff import compare_working
 from tensorrepo.workspace.doctor import files_in_place, files_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tensorrepo.formats.dataset.schema.schema import Column, Schema
-    from tensorrepo.workspace.session import WorkspaceSession
-
+from tensorrepo.workspace.session import WorkspaceSession
 
 _T = TypeVar("_T")
 SHOWN_ROWS = 20  # of each dataset, unless told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Context, Exit, Option
 
@@ -11,15 +11,11 @@ from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import JsonOption, RepoOption, complete_place, session_of
 from tensorrepo.describe import describe_entry, file_json, preview
 from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.workspace.session import find_staged
-from tensorrepo.workspace.status import WorkspaceStatus
+from tensorrepo.workspace.session import WorkspaceSession, find_staged
+from tensorrepo.workspace.status import StagedChange, WorkspaceStatus
 from tensorrepo.workspace.status import status as read_status
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.workspace.session import WorkspaceSession
-    from tensorrepo.workspace.status import StagedChange
 
 
 def status_command(

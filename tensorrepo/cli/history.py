@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Context, Option
 
@@ -18,16 +19,9 @@ from tensorrepo.cli.options import (
     split_words,
 )
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.history.commits import walk
-from tensorrepo.workspace.session import SPACES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from tensorrepo.repo.history.commits import Commit
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.workspace.session import WorkspaceSession
-
+from tensorrepo.repo.history.commits import Commit, walk
+from tensorrepo.repo.ids import Digest
+from tensorrepo.workspace.session import SPACES, WorkspaceSession
 
 RefNames = dict["Digest", list[str]]
 

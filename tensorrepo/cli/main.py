@@ -15,11 +15,12 @@ import importlib
 import os
 import re
 import sys
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from errno import EROFS
 from inspect import cleandoc
 from types import MappingProxyType, NoneType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -27,10 +28,6 @@ from typer.core import TyperCommand, TyperGroup
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
 from tensorrepo.repo.errors import Error, NotFoundError, PermissionDenied, StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 DONE = 0
 NOTHING_TO_DO = 1  # also: differences found, where --exit-code asked for it

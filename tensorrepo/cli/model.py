@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from typer import Argument, Context, Exit, Option
@@ -19,27 +20,24 @@ from tensorrepo.cli.options import (
     model_path,
     session_of,
 )
-from tensorrepo.formats.model.comparison import diff_models
+from tensorrepo.formats.model.comparison import ModelDiff, diff_models
 from tensorrepo.formats.model.description import describe_model
 from tensorrepo.formats.model.graph.source import model_graph
-from tensorrepo.formats.model.maintenance.similar_models import similar_models
-from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
+from tensorrepo.formats.model.maintenance.similar_models import Similarity, similar_models
+from tensorrepo.formats.model.maintenance.usage import (
+    DiskUsage,
+    Reached,
+    every_tree,
+    measure_usage,
+    models_at,
+)
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import CorruptError, NotFoundError
-from tensorrepo.repo.ids import digest_from_bytes
+from tensorrepo.repo.ids import Digest, digest_from_bytes
 from tensorrepo.workspace.change import find_model
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tensorrepo.formats.model.comparison import ModelDiff
-    from tensorrepo.formats.model.maintenance.similar_models import Similarity
-    from tensorrepo.formats.model.maintenance.usage import DiskUsage, Reached
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.workspace.session import WorkspaceSession
-
+from tensorrepo.workspace.session import WorkspaceSession
 
 StoredModelArgument = Annotated[
     str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,22 +23,30 @@ from tensorrepo.cli.options import (
     resolve_path,
     session_of,
 )
-from tensorrepo.formats.model.maintenance.repack import ALPHA, DEPTH, RepackOptions, repack_models
-from tensorrepo.formats.model.merging.new_model import RULES, remake
+from tensorrepo.formats.model.maintenance.repack import (
+    ALPHA,
+    DEPTH,
+    RepackOptions,
+    RepackReport,
+    repack_models,
+)
+from tensorrepo.formats.model.merging.new_model import RULES, NewModel, remake
 from tensorrepo.formats.model.merging.recipe import ADAPTER, METHODS, make_recipe
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.verbs.models import construct, merge, slice_out
 from tensorrepo.workspace.add import AddMode, AddRequest, add
-from tensorrepo.workspace.change import adapter_base, find_model, make_model, named_in, recipe_named
+from tensorrepo.workspace.change import (
+    StagedModel,
+    adapter_base,
+    find_model,
+    make_model,
+    named_in,
+    recipe_named,
+)
+from tensorrepo.workspace.session import WorkspaceSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tensorrepo.formats.model.maintenance.repack import RepackReport
-    from tensorrepo.formats.model.merging.new_model import NewModel
     from tensorrepo.verbs.stage import Stage
-    from tensorrepo.workspace.change import StagedModel
-    from tensorrepo.workspace.session import WorkspaceSession
 
 
 AsOption = Annotated[str, Option("--as", metavar="NAME", help="Of the new model.")]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Context, Option
 
@@ -24,10 +25,6 @@ from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import iterate
 from tensorrepo.repo.registry.versions import registered
 from tensorrepo.workspace.session import SPACES, WorkspaceSession, open_session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 RepoOption = Annotated[
     str | None, Option("--repo", metavar="URL", help="Look at this repository; needs no workspace.")

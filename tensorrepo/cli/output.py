@@ -9,22 +9,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from math import isfinite, isnan
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from tensorrepo.formats.common import arguments
-from tensorrepo.repo.errors import ConflictError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from tensorrepo.repo.errors import Error
-
+from tensorrepo.repo.errors import ConflictError, Error
 
 bytes_text = arguments.bytes_text
 counted = arguments.counted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from typer import Argument, Context, Exit, Option
 
 from tensorrepo.cli import output
@@ -21,17 +23,12 @@ from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.formats.runs.run_record import STATUSES
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.runs.record import STALE
+from tensorrepo.repository import Repository
+from tensorrepo.runs.record import STALE, RunRecord
+from tensorrepo.workspace.session import WorkspaceSession
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.catalog.lineage import Kinship, Lineage
-    from tensorrepo.repository import Repository
-    from tensorrepo.runs.record import RunRecord
-    from tensorrepo.workspace.session import WorkspaceSession
 
 
 _BARS: Final = "▁▂▃▄▅▆▇█"

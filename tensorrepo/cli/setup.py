@@ -6,7 +6,7 @@ import platform
 import time
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Context, Exit, Option
 
@@ -18,11 +18,8 @@ from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotF
 from tensorrepo.repo.log import append
 from tensorrepo.repo.log.repair import void_slot
 from tensorrepo.workspace.doctor import examine, repair
-from tensorrepo.workspace.session import start_workspace
+from tensorrepo.workspace.session import WorkspaceSession, start_workspace
 from tensorrepo.workspace.state import find_workspace
-
-if TYPE_CHECKING:
-    from tensorrepo.workspace.session import WorkspaceSession
 
 
 def init_command(

@@ -24,24 +24,20 @@ from tensorrepo.cli.options import (
     session_of,
 )
 from tensorrepo.cli.sdk_handle import handle_of
-from tensorrepo.connect import parse_size
-from tensorrepo.formats.views import diff_views, open_view
+from tensorrepo.connect import Machine, parse_size
+from tensorrepo.formats.views import StoredView, diff_views, open_view
 from tensorrepo.query.sql.duck import MEMORY, DuckSession, Settings
 from tensorrepo.query.sql.functions import NAMES
-from tensorrepo.query.sql.results import as_text
+from tensorrepo.query.sql.results import Result, as_text
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.views import REFRESH_LIMITS
 from tensorrepo.workspace.change import stage_view, staged_view, view_path
+from tensorrepo.workspace.session import WorkspaceSession as WorkSession
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from tensorrepo.connect import Machine
-    from tensorrepo.formats.views import StoredView
-    from tensorrepo.query.sql.results import Result
-    from tensorrepo.workspace.session import WorkspaceSession as WorkSession
 
 
 MARK = "tensorrepo> "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from dataclasses import replace as replaced
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 from typer import Argument, Context, Option
 
@@ -31,12 +32,8 @@ from tensorrepo.workspace.add import (
     adopt_and_stage,
     tracked_request,
 )
+from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.staging import move, remove, restore, unstage
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.workspace.session import WorkspaceSession
 
 
 def add_command(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Context, Option
 
@@ -24,13 +25,9 @@ from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profi
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 from tensorrepo.formats.views import live_numbers, open_view
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.workspace.session import WorkspaceSession
+from tensorrepo.workspace.session import WorkspaceSession
 
 ORDERS: dict[str, Shuffle] = {
     "pages": "pages", "global": "global", "buffer": "buffer", "no": False,

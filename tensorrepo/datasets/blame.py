@@ -7,29 +7,26 @@ where the dataset had another name, the commit that renamed it is the first one.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo.describe import value_json, value_text
 from tensorrepo.formats.dataset.blame import DatasetVersion, blame_row
+from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id, row_ids
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.history.commits import read_commit
+from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.history.trees import lookup
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.repo.history.commits import Commit
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSource
 
 OPEN_VERSIONS = 16
 

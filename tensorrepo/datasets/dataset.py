@@ -7,12 +7,15 @@ stands for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo import connect
 from tensorrepo.catalog.sql import sql
@@ -21,42 +24,51 @@ from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import MANY, html_table, value_text
 from tensorrepo.formats.common.dtypes import is_small_float
-from tensorrepo.formats.dataset.read import open_dataset, read_live, resolve_rows
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, read_live, resolve_rows
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.convert import as_torch, present
-from tensorrepo.formats.dataset.schema.values import FixedValues
-from tensorrepo.formats.dataset.selecting.select_rows import find_rows, ids_of_rows, rows_of_ids
-from tensorrepo.formats.dataset.streaming.options import StreamOptions, described, options_of
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
+from tensorrepo.formats.dataset.selecting.select_rows import (
+    Where,
+    find_rows,
+    ids_of_rows,
+    rows_of_ids,
+)
+from tensorrepo.formats.dataset.streaming.collate.decode import Images
+from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
+from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm
+from tensorrepo.formats.dataset.streaming.options import (
+    GivenWeights,
+    StreamOptions,
+    Workers,
+    described,
+    options_of,
+)
+from tensorrepo.formats.dataset.streaming.order.schedule import Last
+from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
+from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
 from tensorrepo.formats.dataset.streaming.stream import stream as open_stream
-from tensorrepo.formats.views import ViewDiff, diff_views, live_numbers, open_rows, open_view
+from tensorrepo.formats.views import (
+    StoredView,
+    ViewDiff,
+    diff_views,
+    live_numbers,
+    open_rows,
+    open_view,
+)
+from tensorrepo.query.sql.duck import Params
+from tensorrepo.query.sql.results import Result
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.cache import PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import note_streamed, noted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     import pyarrow as pa
-    from numpy.typing import NDArray
 
     from tensorrepo.context import Context
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import Column, Schema
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tensorrepo.formats.dataset.selecting.select_rows import Where
-    from tensorrepo.formats.dataset.streaming.collate.decode import Images
-    from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
-    from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm
-    from tensorrepo.formats.dataset.streaming.options import GivenWeights, Workers
-    from tensorrepo.formats.dataset.streaming.order.schedule import Last
-    from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
-    from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
-    from tensorrepo.formats.views import StoredView
-    from tensorrepo.query.sql.duck import Params
-    from tensorrepo.query.sql.results import Result
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.cache import PageDiskCache
 
 
 def check_fill(dataset: StoredDataset, fill: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,10 @@ of a scalar column is a number in a row, and a list or array of numbers in a bat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -23,34 +23,23 @@ from tensorrepo.formats.common.arguments import encodable, flag
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.schema.lenient import Misfits
-from tensorrepo.formats.dataset.schema.schema import Column, as_type
-from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.evolve import NewValues
+from tensorrepo.formats.dataset.external.outside import Outside
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit
+from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, as_type
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, TypeLike
+from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import BATCH_BYTES, OpenedSource
+from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Self
-
-    from tensorrepo.formats.dataset.evolve import NewValues
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.lenient import OnMisfit
-    from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
-    from tensorrepo.formats.dataset.schema.types import TypeLike
-    from tensorrepo.formats.dataset.selecting.select_rows import Where
-    from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
-    from tensorrepo.repo.objects.envelope import ObjectLink
-
 
 _ROW_BYTES = 64  # what a row costs beside its values
 

@@ -6,13 +6,12 @@ bar is longer than the one before it is what the loop waits for.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorrepo.repo.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from PIL.ImageDraw import ImageDraw
 
     from tensorrepo.formats.dataset.streaming.profile import Profile

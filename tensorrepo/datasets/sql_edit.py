@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tensorrepo.catalog.sql import SELF
 from tensorrepo.checks import mapping, text
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
-from tensorrepo.formats.dataset.schema.types import Scalar, Tensor
+from tensorrepo.formats.dataset.schema.types import ColumnType, Scalar, Tensor
 from tensorrepo.formats.dataset.selecting.select_rows import (
     RowBitmap,
     Where,
@@ -23,16 +25,9 @@ from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
 from tensorrepo.query.sql.columns import is_nested, row_shape
 from tensorrepo.query.sql.duck import DuckSession
 from tensorrepo.query.sql.names import quoted
-from tensorrepo.query.sql.pushdown import NUMBER, DatasetTable
+from tensorrepo.query.sql.pushdown import NUMBER, DatasetTable, Scanned, ScannedTable
+from tensorrepo.query.sql.results import Result
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.types import ColumnType
-    from tensorrepo.query.sql.pushdown import Scanned, ScannedTable
-    from tensorrepo.query.sql.results import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,24 +10,20 @@ torch is imported when an adapter is made, and not before.
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 from tensorrepo.formats.common import arguments
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.streaming import checks
+from tensorrepo.formats.dataset.streaming.mix.blend import Batching
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
+from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.ids import Digest
 from tensorrepo.runs.run_context import note_streamed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.streaming.mix.blend import Batching
-    from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
-    from tensorrepo.repo.ids import Digest
-
 
 # What all workers of a loader and its process share: `_CLAIM_WORKERS` of the loop `_CLAIM` use the
 # place that was loaded.

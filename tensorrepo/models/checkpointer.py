@@ -23,48 +23,50 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakMethod
 
 from tensorrepo.connect import parse_size
 from tensorrepo.formats.common.arguments import whole
-from tensorrepo.formats.common.tensors import tensor_of
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.common.provenance import ProvenanceEdge
+from tensorrepo.formats.common.tensors import TensorReader, tensor_of
+from tensorrepo.formats.model.delta.base_choice import DeltaOptions, Prediction
 from tensorrepo.formats.model.layout.placement import decode_placement
 from tensorrepo.formats.model.state.adam_steps import adam_steps, predictions
 from tensorrepo.formats.model.state.chains import next_step
-from tensorrepo.formats.model.state.lossy import approximation_of, shorten_state
+from tensorrepo.formats.model.state.lossy import (
+    Approximation,
+    LossyState,
+    approximation_of,
+    shorten_state,
+)
 from tensorrepo.formats.model.state.snapshot_buffer import SnapshotBuffer, bytes_of
 from tensorrepo.formats.model.state.state_dict import put_together, take_apart
-from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.formats.runs.run_record import check_metric_name, check_run_name
 from tensorrepo.repo.changes.refs import BRANCHES, delete_ref
-from tensorrepo.repo.changes.transaction import MOST_DROPPED, begin_beside, commit_beside
+from tensorrepo.repo.changes.transaction import (
+    MOST_DROPPED,
+    CommitTransaction,
+    begin_beside,
+    commit_beside,
+)
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import note_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-    from typing import Self
-
     from tensorrepo.context import Context
-    from tensorrepo.formats.common.provenance import ProvenanceEdge
-    from tensorrepo.formats.common.tensors import TensorReader
-    from tensorrepo.formats.model.delta.base_choice import Prediction
-    from tensorrepo.formats.model.state.lossy import Approximation, LossyState
-    from tensorrepo.formats.model.stored_model import StoredModel
-    from tensorrepo.repo.changes.transaction import CommitTransaction
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log.reader import LogView
 
 
 def before_pools_end(finish: Callable[[], None]) -> None:

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo.checks import check_instance, chosen, file_path, text
 from tensorrepo.describe import MANY, html_table
 from tensorrepo.formats.common.arguments import encodable, flag, wrong
+from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.exchange.checkpoints.models import export_model, export_options
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
-from tensorrepo.formats.model.comparison import diff_models
-from tensorrepo.formats.model.description import describe_model
+from tensorrepo.formats.model.comparison import ModelDiff, diff_models
+from tensorrepo.formats.model.description import ModelDescription, describe_model
+from tensorrepo.formats.model.graph.graph import Graph
 from tensorrepo.formats.model.graph.source import model_graph
-from tensorrepo.formats.model.maintenance.similar_models import similar_models
+from tensorrepo.formats.model.maintenance.similar_models import Similarity, similar_models
 from tensorrepo.formats.model.maintenance.usage import every_tree, models_at
-from tensorrepo.formats.model.merging.adapters import adapter_of
+from tensorrepo.formats.model.merging.adapters import Adapter, adapter_of
 from tensorrepo.formats.model.merging.new_model import ModelRef, remake
 from tensorrepo.formats.model.merging.recipe import recipe_of
-from tensorrepo.formats.model.stored_model import open_model
-from tensorrepo.formats.model.verification import verify_model
+from tensorrepo.formats.model.read.selection import ElementIndex
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
+from tensorrepo.formats.model.verification import VerificationReport, verify_model
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import noted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from tensorrepo.context import Context
-    from tensorrepo.formats.common.provenance import ProvenanceEdge
-    from tensorrepo.formats.model.comparison import ModelDiff
-    from tensorrepo.formats.model.description import ModelDescription
-    from tensorrepo.formats.model.graph.graph import Graph
-    from tensorrepo.formats.model.maintenance.similar_models import Similarity
-    from tensorrepo.formats.model.merging.adapters import Adapter
-    from tensorrepo.formats.model.read.selection import ElementIndex
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-    from tensorrepo.formats.model.verification import VerificationReport
-    from tensorrepo.repo.ids import Digest
 
 
 class Selector:

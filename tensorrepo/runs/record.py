@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tensorrepo.checks import chosen, text
+from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.runs.metrics import (
     CHUNK_POINTS,
     Logbook,
@@ -46,6 +47,7 @@ from tensorrepo.formats.runs.run_record import (
     Metric,
     RunAttempt,
     RunDocument,
+    RunOutput,
     check_run_name,
     chunk_names,
     decode_run,
@@ -55,18 +57,13 @@ from tensorrepo.models.checkpointer import before_pools_end
 from tensorrepo.repo.changes.transaction import begin_beside, commit_beside
 from tensorrepo.repo.errors import ConflictError, Error, NotFoundError, StorageError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind, encode_object
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
 from tensorrepo.repo.threads import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tensorrepo.context import Context
-    from tensorrepo.formats.common.provenance import ProvenanceEdge
-    from tensorrepo.formats.runs.run_record import RunOutput
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log.reader import LogView
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 
 _GIT_SECONDS: Final = 5.0

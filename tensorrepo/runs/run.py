@@ -11,9 +11,11 @@ import re
 import secrets
 import threading
 import time
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from operator import index
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import structs
 
@@ -44,12 +46,15 @@ from tensorrepo.formats.runs.run_record import (
     check_metric_name,
     check_run_name,
 )
-from tensorrepo.models.checkpointer import checkpointer_of, number
+from tensorrepo.models.checkpointer import Checkpointer, checkpointer_of, number
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest
 from tensorrepo.runs.record import (
     RUNS,
+    RunRecord,
     Runs,
     RunWriter,
     code_version,
@@ -57,22 +62,13 @@ from tensorrepo.runs.record import (
     find_record,
     new_attempt,
 )
-from tensorrepo.runs.run_context import CURRENT
+from tensorrepo.runs.run_context import CURRENT, CommittedEntry, RunObserver
 from tensorrepo.transaction import begin_transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
     from contextvars import Token
-    from types import TracebackType
-    from typing import Self
 
     from tensorrepo.context import Context
-    from tensorrepo.models.checkpointer import Checkpointer
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.runs.record import RunRecord
-    from tensorrepo.runs.run_context import CommittedEntry, RunObserver
 
 
 _LEARNED: Final = frozenset({TRAINED_ON, EVALUATED_ON})

@@ -6,12 +6,11 @@ methods note (`Run.stream`, `Run.save_model`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from tensorrepo.formats.common.provenance import ProvenanceEdge
     from tensorrepo.repo.history.trees import Entry
     from tensorrepo.repo.ids import Digest

@@ -6,6 +6,7 @@ or went (``-``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tensorrepo.describe import describe_entry, value_json, value_text
-from tensorrepo.formats.dataset.diff import ColumnFactsChange, compare_datasets
+from tensorrepo.formats.dataset.diff import ColumnFactsChange, DatasetDiff, compare_datasets
+from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
-from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Image, Schema
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.versions.match import emptied
 from tensorrepo.formats.dataset.versions.row_diff import (
     ChangeCounts,
@@ -30,19 +33,11 @@ from tensorrepo.formats.dataset.versions.row_diff import (
 from tensorrepo.formats.model.comparison import diff_models
 from tensorrepo.formats.views import diff_views, open_view
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied, StorageError
-from tensorrepo.repo.history.trees import PathChange, diff
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.history.trees import Entry, PathChange, diff
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from tensorrepo.formats.dataset.diff import DatasetDiff
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
     from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.objects.envelope import ObjectSource
 
 
 EXACT_BYTES = 64 << 20  # up to this size updated rows are counted by their values

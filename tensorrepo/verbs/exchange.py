@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
+from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.formats.exchange.in_place.adopt import Adopted
 from tensorrepo.formats.exchange.in_place.adopt import adopt as adopt_urls
 from tensorrepo.formats.exchange.records.samples import record_files
@@ -20,9 +22,6 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from tensorrepo.formats.exchange.base import OpenedSource
     from tensorrepo.verbs.stage import Stage
 
 

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo.checks import mapping
 from tensorrepo.formats.common.json import as_plain
-from tensorrepo.formats.common.provenance import ADAPTER_OF
+from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.merging.adapters import adapter_of, declare
 from tensorrepo.formats.model.merging.new_model import (
     ModelRef,
+    NewModel,
     construct_model,
     merge_models,
     slice_model,
 )
+from tensorrepo.formats.model.merging.recipe import Recipe
 from tensorrepo.formats.model.write.model_source import ModelSource, source_of
-from tensorrepo.formats.model.write.model_writer import store_model
+from tensorrepo.formats.model.write.model_writer import WriteProgress, store_model
+from tensorrepo.formats.model.write.tensor_writer import WrittenModel
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.history.trees import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tensorrepo.formats.common.provenance import ProvenanceEdge
-    from tensorrepo.formats.model.merging.new_model import NewModel
-    from tensorrepo.formats.model.merging.recipe import Recipe
-    from tensorrepo.formats.model.write.model_writer import WriteProgress
-    from tensorrepo.formats.model.write.tensor_writer import WrittenModel
-    from tensorrepo.repo.history.trees import Entry
     from tensorrepo.verbs.stage import Stage
 
 

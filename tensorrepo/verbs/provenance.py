@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorrepo.checks import mapping
 from tensorrepo.datasets.dataset import Dataset
@@ -14,10 +15,6 @@ from tensorrepo.formats.common.provenance import DERIVED_FROM, ProvenanceEdge, i
 from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.models.model import Model
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 HASHED_BYTES: Final = 64 << 20  # a fraction of a second beside reading its rows
 

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from tensorrepo.catalog.sql import RepositoryTables
+from tensorrepo.catalog.sql import RepositoryTables, Used
 from tensorrepo.checks import text
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
 from tensorrepo.formats.dataset.selecting.select_rows import rows_of_ids
 from tensorrepo.formats.views import make_view, write_view
 from tensorrepo.query.sql.duck import DuckSession, Settings
+from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.sandbox import QueryLimits, query_sandboxed
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.catalog.sql import Used
     from tensorrepo.context import Context
-    from tensorrepo.query.sql.results import Result
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
     from tensorrepo.verbs.stage import Stage
 
 ID_DIGITS = 16

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import mmap
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
@@ -18,17 +19,19 @@ import numpy as np
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.buffer_codecs import parse_codec
-from tensorrepo.formats.common.provenance import ADAPTER_OF, imported_from
+from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge, imported_from
 from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
 from tensorrepo.formats.dataset.ingest import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
-from tensorrepo.formats.dataset.schema.lenient import Misfits
+from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.exchange import registry
-from tensorrepo.formats.exchange.base import Ignore, read_ignore
+from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.merging.adapters import declare
+from tensorrepo.formats.model.write.model_source import ModelSource
+from tensorrepo.formats.model.write.tensor_writer import WriteReport
 from tensorrepo.repo.changes.transaction import entry_digests, tree_of
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -38,30 +41,20 @@ from tensorrepo.repo.errors import (
     StorageError,
 )
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.names import check_path
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt
 from tensorrepo.verbs.models import save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts
 from tensorrepo.workspace.change import find_model
-from tensorrepo.workspace.session import RESERVED, entry_at
+from tensorrepo.workspace.session import RESERVED, WorkspaceSession, entry_at
 from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
 from tensorrepo.workspace.state import Tracked, Unfinished, changed_files, describe_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tensorrepo.formats.common.provenance import ProvenanceEdge
-    from tensorrepo.formats.dataset.schema.lenient import Misfit, OnMisfit
-    from tensorrepo.formats.exchange.base import OpenedSource
-    from tensorrepo.formats.model.write.model_source import ModelSource
-    from tensorrepo.formats.model.write.tensor_writer import WriteReport
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectLink
     from tensorrepo.verbs.stage import Stage
-    from tensorrepo.workspace.session import WorkspaceSession
 
 
 class AddMode(Enum):

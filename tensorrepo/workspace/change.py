@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo.datasets.sql_edit import row_selection
-from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
+    Column,
     Image,
     Json,
     Scalar,
@@ -25,46 +27,39 @@ from tensorrepo.formats.dataset.schema.schema import (
     Timestamp,
     type_from_json,
 )
+from tensorrepo.formats.dataset.schema.types import ColumnType
 from tensorrepo.formats.dataset.schema.types import Link as LinkType
-from tensorrepo.formats.dataset.selecting.select_rows import count_rows, matching_rows, predicate_of
+from tensorrepo.formats.dataset.selecting.select_rows import (
+    Where,
+    count_rows,
+    matching_rows,
+    predicate_of,
+)
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.model.merging.adapters import adapter_of
 from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
-from tensorrepo.formats.model.merging.recipe import recipe_of
+from tensorrepo.formats.model.merging.recipe import Recipe, recipe_of
 from tensorrepo.formats.model.stored_model import open_model
-from tensorrepo.formats.views import open_view
+from tensorrepo.formats.views import StoredView, open_view
+from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import parse_digest
+from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.names import check_path
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.views import create_view
-from tensorrepo.workspace.session import entry_at, find_staged, full_path
+from tensorrepo.workspace.session import WorkspaceSession, entry_at, find_staged, full_path
 from tensorrepo.workspace.staging import begin_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from tensorrepo.context import Context
-    from tensorrepo.formats.model.merging.recipe import Recipe
-    from tensorrepo.formats.views import StoredView
-    from tensorrepo.query.untrusted.sandbox import QueryLimits
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSource
     from tensorrepo.verbs.stage import Stage
-    from tensorrepo.workspace.session import WorkspaceSession
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.schema.types import ColumnType
-    from tensorrepo.formats.dataset.selecting.select_rows import Where
-    from tensorrepo.repo.objects.envelope import ObjectLink
-    from tensorrepo.repo.objects.writer import ObjectWriter
 
-    Progress = Callable[[int, int], None]  # rows done so far, and rows in all
-    Verb = Callable[[ObjectWriter, StoredDataset, Where | None, Progress], ObjectLink]
 
+Progress = Callable[[int, int], None]  # rows done so far, and rows in all
+Verb = Callable[[ObjectWriter, StoredDataset, Where | None, Progress], ObjectLink]
 
 
 _PLAIN_TYPES: dict[str, ColumnType] = {

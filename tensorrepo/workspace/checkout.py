@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.external.outside import Outside
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.checkpoints.models import (
     export_model,
@@ -23,21 +26,12 @@ from tensorrepo.repo.errors import (
     InvalidInputError,
     PermissionDenied,
 )
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.names import check_ref
-from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.workspace.session import RESERVED, full_path
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.workspace.session import RESERVED, WorkspaceSession, full_path
 from tensorrepo.workspace.staging import carry_staging
 from tensorrepo.workspace.state import Tracked, changed_files, describe_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.objects.envelope import ObjectSource
-    from tensorrepo.workspace.session import WorkspaceSession
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tensorrepo.repo.history.trees import PathChange
 from tensorrepo.verbs.compare import Comparison, compare_entry, is_under
-from tensorrepo.workspace.session import base_entry
+from tensorrepo.workspace.session import WorkspaceSession, base_entry
 from tensorrepo.workspace.status import status
-
-if TYPE_CHECKING:
-    from tensorrepo.workspace.session import WorkspaceSession
 
 
 def compare_working(session: WorkspaceSession, paths: tuple[str, ...] = ()) -> Comparison:

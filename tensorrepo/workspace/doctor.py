@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorrepo.formats.dataset.external.foreign_read import ForeignVersion, foreign_files
+from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.native.extensions import why_not_native
 from tensorrepo.formats.native.rows import NATIVE
 from tensorrepo.repo.backends.base import Guarantee
-from tensorrepo.repo.backends.local import mount_of
+from tensorrepo.repo.backends.local import Mount, mount_of
 from tensorrepo.repo.backends.registry import probe
 from tensorrepo.repo.changes.gc_fence import closure
 from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, UnsupportedError
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, decode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key
 from tensorrepo.repo.log.repair import rewrite_checkpoint, rewrite_hint
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.repo.backends.local import Mount
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.objects.envelope import ObjectSource
     from tensorrepo.workspace.session import WorkspaceSession
 
 

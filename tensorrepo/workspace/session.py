@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import difflib
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorrepo.connect import Machine, allowed_outside, author, connect, create, is_url
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, Revision, resolve, split_path
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
+from tensorrepo.repo.ids import Digest
 from tensorrepo.workspace.state import (
     FOLDER,
     StagingArea,
@@ -22,11 +25,7 @@ from tensorrepo.workspace.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Digest
 
 
 RESERVED = (FOLDER, ".git")  # folders that version control keeps for itself

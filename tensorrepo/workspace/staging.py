@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from tensorrepo.formats.model.merging.recipe import METHODS
 from tensorrepo.repo.changes.revisions import split_path
-from tensorrepo.repo.changes.transaction import begin, entry_digests, tree_of
+from tensorrepo.repo.changes.transaction import LandedCommit, begin, entry_digests, tree_of
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     ConflictError,
@@ -27,24 +27,15 @@ from tensorrepo.repo.errors import (
 )
 from tensorrepo.repo.history.commits import is_ancestor, walk
 from tensorrepo.repo.history.merge_trees import pick_sides
-from tensorrepo.repo.history.trees import lookup
+from tensorrepo.repo.history.trees import Entry, lookup
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append, resolve
-from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.records import CanonicalValue, LogEntry, LogRecord
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.workspace.session import SPACES, base_entry, entry_at, full_path
+from tensorrepo.workspace.session import SPACES, WorkspaceSession, base_entry, entry_at, full_path
 from tensorrepo.workspace.state import StagedEntry, StagingArea
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from tensorrepo.repo.changes.transaction import LandedCommit
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log.reader import LogView
-    from tensorrepo.repo.log.records import CanonicalValue, LogRecord
-    from tensorrepo.workspace.session import WorkspaceSession
-
 
 LEASE_SECONDS = 14 * 24 * 3600
 RENEW_SECONDS = 24 * 3600  # a lease younger than this is not renewed

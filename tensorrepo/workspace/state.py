@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -25,9 +26,6 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 FOLDER = ".tensorrepo"
 FORMAT = 1

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.history.commits import ahead_behind, walk
-from tensorrepo.repo.log.rewind_guard import Pending
-from tensorrepo.workspace.session import base_entry, entry_at
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.rewind_guard import Pending, Unresolved
+from tensorrepo.workspace.session import WorkspaceSession, base_entry, entry_at
 from tensorrepo.workspace.staging import LEASE_SECONDS, find_committed
-from tensorrepo.workspace.state import changed_files
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.revisions import Head
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log.rewind_guard import Unresolved
-    from tensorrepo.workspace.session import WorkspaceSession
-    from tensorrepo.workspace.state import StagedEntry
+from tensorrepo.workspace.state import StagedEntry, changed_files
 
 
 @dataclass(frozen=True, slots=True)

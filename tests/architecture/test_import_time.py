@@ -6,12 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import tensorrepo as tr
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAVY = {
     "PIL", "alembic", "blake3", "cv2", "duckdb", "fsspec", "ml_dtypes", "msgspec", "numpy",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.architecture import rules
 from tests.support.architecture.sources import LAYERS, ROOT, Source, project, sources
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RULES = [
     rules.upward_imports,

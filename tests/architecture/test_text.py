@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tests.support.architecture.pages import headings, pages, text_files
 from tests.support.architecture.sources import ROOT, sources
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Hosts that our text may name. A package registry's is not among them: clients know their own.
 HOSTS = {

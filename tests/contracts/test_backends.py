@@ -6,14 +6,14 @@ import os
 import pickle
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.fsspec import FsspecBackend
 from tensorrepo.repo.backends.registry import open_backend, probe
 from tensorrepo.repo.errors import (
@@ -26,17 +26,12 @@ from tensorrepo.repo.errors import (
 from tests.support.faults.races import race_processes, race_threads, value
 from tests.support.servers.object_stores import (
     SECRET,
+    Bucket,
     azure_on_ours,
     gcs_on_ours,
     s3_on_moto,
     s3_on_ours,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tensorrepo.repo.backends.base import Backend
-    from tests.support.servers.object_stores import Bucket
 
 KEY = "objects/ab/cdef"
 VALUE = bytes(range(256)) * 40

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
@@ -36,11 +38,8 @@ from tests.support.effort import sampled, soaking
 from tests.support.faults.damage import unrefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import pyarrow as pa
 
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 ROWS = 60
 RNG = np.random.default_rng(3)

@@ -10,8 +10,9 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,10 +30,6 @@ from tensorrepo.repo.errors import (
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.foreign import dataset_of, forbidden, png, rows_of, store
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 ROWS = 12
 PICTURES = [png(np.full((3, 4), row, np.uint8)) for row in range(ROWS)]

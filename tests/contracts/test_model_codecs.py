@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +18,12 @@ from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import store_model
 from tensorrepo.repo.errors import Error, InvalidInputError
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.models import MappedObjects, copy_of, flip, payload_start, stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import sampled
 from tests.support.faults.damage import unrefused
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Digest
 
 FRAME = 1 << 19
 NAMES = ["raw", *(name for name, codec in CODECS.items() if codec.bases < 2)]

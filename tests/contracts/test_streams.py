@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,18 +14,13 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor, Text
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.objects.cache import PageDiskCache
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.streams import stream_threads
 from tests.support.servers.object_stores import Bucket, gcs_on_ours, s3_on_moto, s3_on_ours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Backend
 
 ROWS = 3000
 STORES = ["local", "memory", "s3-moto", "s3-ours", "gcs", "http"]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes.repository import open_repository
 from tensorrepo.repo.errors import CommitOutcomeUnknown
 from tensorrepo.repo.log.append import resolve
 from tests.support.builders.histories import CHANGES, Harm, copied, snapshot, to_disk, verify, warm
 from tests.support.builders.repositories import BOB, commit_files
 from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.backends.local import LocalBackend
 
 HARM = Harm()
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import merge_branches, refs
-from tensorrepo.repo.changes.repository import open_repository
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.checkpoints import HINT_INTERVAL
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key, slot_key
@@ -24,13 +26,6 @@ from tests.support.builders.repositories import ADA, commit_files, files_at, new
 from tests.support.effort import sampled
 from tests.support.faults.damage import FLIPS, flipped, places
 from tests.support.reference.collector import condemn, delete
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Digest
 
 HEAD = STATE_INTERVAL + 2
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.repository import (
     LocalState,
@@ -25,18 +27,12 @@ from tensorrepo.repo.changes.repository import (
 from tensorrepo.repo.changes.transaction import begin, tree_of
 from tensorrepo.repo.errors import CommitOutcomeUnknown
 from tensorrepo.repo.history.trees import Entry, lookup
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.datasets import same_rows
 from tests.support.builders.histories import copied, verify
 from tests.support.builders.repositories import ADA
 from tests.support.effort import sampled
 from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 PATH = "datasets/d"
 DRIVERS: Any = {Kind.DATASET: DatasetMergeDriver()}

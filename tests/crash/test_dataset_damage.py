@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Envelope, Kind, decode_object
 from tests.support.builders.columns import MappedObjects
 from tests.support.builders.datasets import same_rows
@@ -18,9 +19,6 @@ from tests.support.effort import soaking
 from tests.support.faults.damage import flipped
 from tests.support.golden.dataset import CASES, Case
 from tests.support.second_readers.comparison import ids_of
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Digest
 
 FLIPS = 60 if soaking() else 20  # for each case
 MASKS = [*(1 << bit for bit in range(8)), 0xFF]

@@ -9,21 +9,16 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tensorrepo.repo.backends.local import TEMPORARY, Disk, LocalBackend
-from tensorrepo.repo.changes.repository import open_repository
-from tensorrepo.repo.history.commits import walk
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.history.commits import Commit, walk
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import resolve
 from tensorrepo.repo.log.rewind_guard import Pending
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import commit_files, files_at, new_repository, tip_of
 from tests.support.effort import soaking
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.history.commits import Commit
-    from tensorrepo.repo.ids import Digest
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 200 if soaking() else 12

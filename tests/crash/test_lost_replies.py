@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tensorrepo.repo.changes.repository import open_repository
+from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import CommitOutcomeUnknown, Error, StorageError
 from tensorrepo.repo.log.append import resolve
 from tests.support.builders.histories import CHANGES, Harm, copied, snapshot, to_disk, verify, warm
 from tests.support.builders.repositories import ADA, stage_files
-from tests.support.faults.backends import LostReplyBackend, WrappedBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.backends.local import LocalBackend
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tests.support.faults.backends import Loss
+from tests.support.faults.backends import Loss, LostReplyBackend, WrappedBackend
 
 HARM = Harm()
 HEAD = open_repository(HARM.backend, drivers={}).log.refresh().generation

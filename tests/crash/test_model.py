@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import store_model
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.repository import (
     LocalState,
@@ -26,9 +27,6 @@ from tests.support.builders.histories import copied, verify
 from tests.support.builders.repositories import ADA
 from tests.support.effort import sampled
 from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.backends.base import Backend
 
 PATH = "models/m"
 DRIVERS: Any = {Kind.MODEL: ModelMergeDriver()}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from safetensors.numpy import save_file
 
 from tensorrepo.connect import Machine
 from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.repository import LocalState, create_repository, open_repository
 from tensorrepo.repo.changes.revisions import Head
@@ -25,12 +28,6 @@ from tests.support.builders.repositories import ADA
 from tests.support.effort import sampled
 from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
 from tests.support.reference.collector import condemn, delete
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Backend
 
 T = TypeVar("T")
 ONE = np.random.default_rng(1).normal(0, 0.02, (200, 400)).astype("f4")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorrepo as tr
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("torch", reason="torch is not installed: pip install tensorrepo[torch]")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,6 @@ import pytest
 import tensorrepo as tr
 from tests.support.effort import soaking
 from tests.support.processes.ranks import notes, run_job
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROWS = 500  # steps of 24, and a last one of 20
 STEPS = 21

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.support.architecture.pages import blocks
 from tests.support.architecture.sources import ROOT
 from tests.support.processes.prepared import prepared_commands
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GUIDES = [
     "../tutorial",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support.architecture.answers import answered, unchanging
@@ -9,8 +10,6 @@ from tests.support.architecture.pages import headings
 from tests.support.architecture.sources import ROOT
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 PAGE = ROOT / "docs/guides/questions.md"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,12 +18,8 @@ from sqlalchemy import text
 import tensorrepo as tr
 from tensorrepo.migrations import revisions
 from tensorrepo.query.catalog.database import CatalogDatabase, connect
+from tests.support.processes.shell import Shell
 from tests.support.servers.catalogs import rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.processes.shell import Shell
 
 LATER = '''"""A column that is filled from others, and a table of what was counted.
 

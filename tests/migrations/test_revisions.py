@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import inspect, select
@@ -14,9 +15,6 @@ from tensorrepo.query.catalog.database import CatalogDatabase, connect
 from tensorrepo.query.sync.catch_up import catch_up
 from tests.support.builders.repositories import commit_files, new_repository
 from tests.support.servers.catalogs import fresh_rows, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tensorrepo.query.catalog.database import CatalogDatabase
 from tests.support.servers import catalogs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tensorrepo.query.catalog.database import CatalogDatabase
 
 
 @pytest.fixture(params=catalogs.DATABASES)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from tensorrepo.query import architecture as module
 from tensorrepo.query.architecture import ways
 from tensorrepo.query.catalog import tables
+from tensorrepo.query.catalog.database import CatalogDatabase
 from tensorrepo.query.sync.loader import insert
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from tensorrepo.query.catalog.database import CatalogDatabase
 
 # Operation of each node, and edges by places: several graphs of few words, so that many are alike.
 Stored = tuple[list[str], set[tuple[int, int]]]

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.query.catalog import tables
+from tensorrepo.query.catalog.database import CatalogDatabase
 from tensorrepo.query.lineage import ancestors, descendants, trained_on
 from tensorrepo.query.sync.contents import edge_row
 from tensorrepo.query.sync.loader import insert
@@ -18,7 +19,6 @@ from tensorrepo.repo.errors import InvalidInputError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from tensorrepo.query.catalog.database import CatalogDatabase
 
 URL = "https://example.org/a.csv"
 Edges = list[tuple[int, int, str]]

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
 
 import pytest
 
 from tensorrepo.repo.errors import StorageError
 from tensorrepo.repo.threads import LoopFlights, ThreadFlights
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 NAME = "tensorrepo-test"
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +12,11 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.objects.cache import DiskCache
-from tensorrepo.repo.objects.envelope import CheckedSpan, Kind, read_spans
+from tensorrepo.repo.objects.envelope import CheckedSpan, Kind, ObjectLink, read_spans
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.ranges import join_ranges, split_range
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 RANGES = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 300)), max_size=30)
 DATA = np.random.default_rng(1).integers(0, 256, 300_000, "u1").tobytes()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tensorrepo.repo.threads import OrderedMap, ordered_map
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 THREADS = [1, 2, 5]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +12,6 @@ from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, TreeChanges, d
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PATHS = [f"files/{name}" for name in ("a", "ab", "abc", "b", "c/a", "c/b", "d", "e0", "e1", "e2")]
 DIGESTS = [Digest(digit * 64) for digit in "0123"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tensorrepo import connect
 from tensorrepo.models.checkpointer import RetentionPolicy
 from tensorrepo.query.sync.catch_up import catch_up
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.errors import Error
@@ -25,9 +26,6 @@ from tests.support.builders.repositories import ADA, new_repository
 from tests.support.effort import examples
 from tests.support.reference import collector
 from tests.support.servers.catalogs import catalog_at, catalog_url, fresh_rows, rows_of
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.backends.base import Backend
 
 MODELS = st.sampled_from(["models/a", "models/b"])
 DATASETS = st.sampled_from(["datasets/a", "datasets/b"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -41,7 +41,7 @@ from tensorrepo.formats.dataset.versions.row_diff import row_changes
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import examples
 from tests.support.golden.dataset import small_cuts
@@ -49,9 +49,6 @@ from tests.support.reference.dataset import SCHEMA, Model, given, plain, rows_of
 from tests.support.reference.merge import merge_versions
 from tests.support.second_readers.comparison import agrees, ids_of
 from tests.support.second_readers.linked import unbounded, unlinked
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 SEEDS = st.integers(0, 10_000)
 PLACES = st.lists(st.integers(0, 60), min_size=1, max_size=8, unique=True)

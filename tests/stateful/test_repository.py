@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -18,14 +18,16 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import merge_branches, refs
-from tensorrepo.repo.changes.repository import open_repository
-from tensorrepo.repo.changes.transaction import begin, tree_of
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.changes.transaction import CommitTransaction, LandedCommit, begin, tree_of
 from tensorrepo.repo.errors import CommitExpired, ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import lookup
+from tensorrepo.repo.ids import Digest
 from tests.support.builders.repositories import ADA, BOB, files_at, new_repository, stage_files
 from tests.support.effort import examples
 from tests.support.reference import collector
@@ -40,14 +42,6 @@ from tests.support.reference.repository import (
     three_way,
 )
 from tests.support.second_readers.tree import clashing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.changes.transaction import CommitTransaction, LandedCommit
-    from tensorrepo.repo.ids import Digest
 
 # Few names, so that things meet; "fix" is a folder of "fix/a", and paths clash in three ways.
 BRANCHES = st.sampled_from(["main", "dev", "fix", "fix/a"])

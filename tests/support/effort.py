@@ -6,12 +6,10 @@ examples a property draws and how many cases a parametrised test has.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DEV_EXAMPLES, SOAK_EXAMPLES = 25, 500
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +15,7 @@ from tensorrepo.formats.dataset.schema.types import Link
 from tensorrepo.formats.exchange.in_place.adopt import MOST_FILE_EDGES
 from tensorrepo.verbs import provenance
 from tests.support.builders.adopted import ROWS, write_npy, write_parquet, write_tar
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 def test_a_file_is_staged_and_committed_without_its_rows(shell: Shell) -> None:

@@ -6,7 +6,9 @@ import gzip
 import json
 import pickle
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +19,6 @@ from tensorrepo.repo.history.trees import EMPTY_TREE
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.faults.places import read_only, small_disk
 from tests.support.processes.shell import Shell, write_pictures, write_points
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 USAGE, NOT_FOUND, CORRUPT, PERMISSION, STORAGE, UNSUPPORTED = 2, 3, 5, 6, 7, 8
 

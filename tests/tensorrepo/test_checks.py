@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -10,9 +11,6 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.catalog.sql import checked_params
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WEIGHTS = {"w": np.ones((4, 4), np.float32)}
 

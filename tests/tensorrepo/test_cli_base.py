@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-if TYPE_CHECKING:
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 WEIGHT = np.random.default_rng(1).normal(0, 0.02, (300, 400)).astype("f4")
 NEAR = WEIGHT + np.random.default_rng(9).normal(0, 1e-6, WEIGHT.shape).astype("f4")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.processes.shell import Shell, write_points
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BOB = "Bob <bob@example.org>"
 

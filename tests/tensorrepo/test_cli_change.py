@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tensorrepo.connect import Machine
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
     Column,
@@ -20,14 +21,11 @@ from tensorrepo.formats.dataset.schema.schema import (
 )
 from tensorrepo.formats.dataset.update import update_rows
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.envelope import ObjectLink
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace.change import change_dataset, parse_type, parse_value
 from tensorrepo.workspace.session import open_session
 from tests.support.processes.shell import Shell
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.repo.objects.envelope import ObjectLink
-    from tensorrepo.repo.objects.writer import ObjectWriter
 
 CSV = "id,city,score\n1,Ulm,0.5\n2,,0.7\n3,Bern,0.1\n"
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.processes.shell import Shell, write_pictures
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tensorrepo.cli.main import COMMANDS, load_command
-
-if TYPE_CHECKING:
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 LINES = {"log", "cat"}
 OF_A_RUN = {"runs show", "runs compare"}

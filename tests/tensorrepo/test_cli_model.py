@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,7 @@ import pytest
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tests.support.builders.models import stored
 from tests.support.faults.damage import flipped
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 def tensors(value: float) -> dict[str, Any]:

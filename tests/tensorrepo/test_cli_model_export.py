@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 import tensorrepo as tr
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders import model_files
-
-if TYPE_CHECKING:
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tests.support.builders.models import stored
-
-if TYPE_CHECKING:
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 def weights(moved: float) -> dict[str, Any]:

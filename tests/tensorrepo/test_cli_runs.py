@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from tensorrepo.cli.runs import chart, sparkline
-
-if TYPE_CHECKING:
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,11 +14,7 @@ import pytest
 from tensorrepo.cli import sql as command
 from tensorrepo.cli.sql import converse
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 COUNT = "SELECT count(*) AS n FROM points"
 

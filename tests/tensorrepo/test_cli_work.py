@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.processes.shell import Shell, write_pictures, write_points
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_first_commit_goes_from_init_to_log(shell: Shell) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
 
 from tensorrepo.cli.main import app
-
-if TYPE_CHECKING:
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 def offered(shell: Shell, line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

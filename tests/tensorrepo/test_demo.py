@@ -6,15 +6,12 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.architecture.sources import ROOT
 from tests.support.processes.prepared import prepared_commands
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # The demo's own process imports them: here that would be 2 s of every worker's time.
 pytestmark = pytest.mark.skipif(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tensorrepo.repo.backends.local import Mount
@@ -11,9 +9,7 @@ from tensorrepo.repo.log.checkpoints import decode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.workspace.doctor import judge
-
-if TYPE_CHECKING:
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.architecture.sources import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SAID = {
     "train_pytorch": ["resumed at row 640 of epoch 0"],

@@ -8,19 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tensorrepo.sdk import open_repository
 from tensorrepo.workspace import add
-from tests.support.processes.shell import write_pictures
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell, write_pictures
 
 ROWS = 40_000
 CHECKPOINT_BYTES = 200_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from errno import EACCES, ENOENT, ENOSPC
-from typing import TYPE_CHECKING
 
 import pytest
 import typer
@@ -11,9 +10,7 @@ from typer.testing import CliRunner
 
 from tensorrepo.cli.main import COMMANDS, EXIT_CODES, GROUPS, guarded
 from tensorrepo.repo.errors import CommitOutcomeUnknown, ConflictError, Error, error_classes
-
-if TYPE_CHECKING:
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 def ended(error: BaseException) -> tuple[int, str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorrepo as tr
 from tests.support.builders.graphs import small_network
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def weights(value: float) -> dict[str, Any]:

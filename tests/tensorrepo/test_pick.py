@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +11,6 @@ from safetensors.numpy import save_file
 
 import tensorrepo as tr
 from tests.support.processes.shell import Shell, write_points
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BOB = "Bob <bob@example.org>"
 NAMES = ("datasets/points", "files/notes.txt", "models/net")

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.effort import sampled
 from tests.support.processes.shell import Shell, write_points
-from tests.support.servers.object_stores import SECRET, s3_on_moto, s3_on_ours
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.servers.object_stores import Bucket
+from tests.support.servers.object_stores import SECRET, Bucket, s3_on_moto, s3_on_ours
 
 UNKNOWN, INTERRUPTED, BROKEN_PIPE, KILLED = 9, 130, 141, -signal.SIGKILL
 

@@ -7,7 +7,9 @@ import multiprocessing
 import os
 import pickle
 import pickletools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,6 @@ import pytest
 import tensorrepo as tr
 from tensorrepo import connect
 from tests.support.servers.object_stores import s3_on_ours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 COLUMNS = {"point": tr.Tensor("float32", (2,)), "label": tr.ClassLabel(("low", "high"))}
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorrepo as tr
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Points:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +12,8 @@ from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.workspace.add import _note as note_unfinished
 from tensorrepo.workspace.staging import stage
+from tests.support.processes.shell import Shell
 from tests.support.reference.collector import condemn, delete
-
-if TYPE_CHECKING:
-    from tests.support.processes.shell import Shell
 
 WEIGHTS = np.random.default_rng(1).normal(0, 0.02, (300, 400)).astype("f4")
 TUNED = WEIGHTS + np.float32(1e-6)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorrepo as tr
 from tensorrepo.connect import Machine, page_cache, world
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
@@ -11,10 +9,9 @@ import tensorrepo as tr
 
 pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
-from tests.support.builders.pictures import jpeg, smooth
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.support.builders.pictures import jpeg, smooth
 
 COUNT, BROKEN = 40, 17
 RANDOM = tr.Decode(size=24, fit="random", flip=True)

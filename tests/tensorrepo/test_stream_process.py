@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -20,10 +22,6 @@ import tensorrepo as tr
 from tensorrepo.formats.dataset.streaming.stream import stream as open_stream
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.transforms import doubled, ending, failing, killed, sleepy, unsendable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 WAITED = 30.0
 

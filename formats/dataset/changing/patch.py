@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from tensorrepo.formats.common.buffer_codecs import AUTO, Codec
+from tensorrepo.formats.common.buffer_codecs import AUTO, Codec, CodecChoice
+from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.span_write import PatchPart, leaf_patches
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit, TreeEditor
@@ -27,24 +29,20 @@ from tensorrepo.formats.dataset.pages.page import PAGE_COMPRESSED
 from tensorrepo.formats.dataset.pages.stripes import PageCuts, PageFiller, page_cuts, page_limit
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, page_reader
 from tensorrepo.formats.dataset.reading.overlay import overlay
+from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.equality import differing_alike
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Json
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.formats.dataset.write import ENCODE_THREADS
 from tensorrepo.formats.dataset.writing.fragment_write import ColumnPartWriter
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.envelope import ObjectSink
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.buffer_codecs import CodecChoice
-    from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart
-    from tensorrepo.formats.dataset.reading.page_reader import PageReader
-    from tensorrepo.formats.dataset.schema.schema import Column, Schema
     from tensorrepo.formats.dataset.selecting.select_rows import Chosen, FragmentRows
-    from tensorrepo.repo.objects.envelope import ObjectSink
 
 
 # The values of a column for rows of a dataset, given their physical numbers and which of the values

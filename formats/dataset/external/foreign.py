@@ -9,23 +9,18 @@ Source:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, PAGE_FOREIGN
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import type_from_json, type_to_json
+from tensorrepo.formats.dataset.schema.types import ColumnType, type_from_json, type_to_json
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.types import ColumnType
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer
 
 VERSION = 1
 HASH_BYTES = 32

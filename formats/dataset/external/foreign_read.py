@@ -10,16 +10,18 @@ from __future__ import annotations
 import io
 import json
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import element_dtype
 from tensorrepo.formats.dataset.external.foreign import (
@@ -28,12 +30,13 @@ from tensorrepo.formats.dataset.external.foreign import (
     ForeignPlace,
     InlinePlace,
     MembersPlace,
+    TablePlace,
     decode_foreign,
 )
-from tensorrepo.formats.dataset.external.outside import Stat, hide_secrets
+from tensorrepo.formats.dataset.external.outside import Outside, Stat, hide_secrets
 from tensorrepo.formats.dataset.external.outside_read import OutsideFile
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
-from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -41,20 +44,10 @@ from tensorrepo.formats.dataset.schema.values import (
     offsets_of,
 )
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
 from tensorrepo.repo.ranges import join_ranges
 from tensorrepo.repo.threads import ordered_map
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.external.foreign import TablePlace
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.formats.dataset.schema.types import Storage
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 
 def array_range(place: ArrayPlace, first: int, rows: int, size: int) -> tuple[int, int]:

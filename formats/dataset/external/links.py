@@ -7,18 +7,16 @@ Source:
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from tensorrepo.formats.dataset.external.outside import Stat, hide_secrets
+from tensorrepo.formats.dataset.external.outside import Outside, Stat, hide_secrets
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tensorrepo.formats.dataset.external.outside import Outside
     from tensorrepo.formats.dataset.schema.types import LinkValue
 
 LINK_BYTES = 1 << 30  # of one value: whoever wrote the link may have pointed it at anything

@@ -11,14 +11,12 @@ Source:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import quote, unquote
 
 from tensorrepo.repo.errors import InvalidInputError, PermissionDenied, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*::")

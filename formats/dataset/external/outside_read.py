@@ -14,16 +14,22 @@ import os
 import stat
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError
 
-from tensorrepo.formats.dataset.external.outside import Address, Stat, check_allowed, parse_address
+from tensorrepo.formats.dataset.external.outside import (
+    Address,
+    Outside,
+    Stat,
+    check_allowed,
+    parse_address,
+)
 from tensorrepo.repo.backends.local import explain as explain_disk
 from tensorrepo.repo.backends.remote import (
     READING,
@@ -43,11 +49,6 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tensorrepo.formats.dataset.external.outside import Outside
 
 _R = TypeVar("_R")
 OPEN_FILES = 32  # kept open between reads

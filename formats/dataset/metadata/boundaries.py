@@ -14,27 +14,23 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.dataset.metadata.chunk import ChunkColumn, LaidChunk, encode_footer, lay_out
 from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex
 from tensorrepo.formats.dataset.pages.page import HAS_RANGE, PAGE_ENTRY, TAG_BYTES, EncodedPage
-from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.ids import Digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
-    from tensorrepo.formats.dataset.schema.types import Storage
-    from tensorrepo.repo.ids import Digest
 
 
 MIN_BYTES = 64 << 10

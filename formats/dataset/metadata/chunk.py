@@ -11,11 +11,13 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.dataset.metadata.index import (
@@ -25,22 +27,15 @@ from tensorrepo.formats.dataset.metadata.index import (
     column_sections,
     decode_columns,
 )
-from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, TAG_BYTES
+from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, TAG_BYTES, EncodedPage
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
     encode_sections,
     section_array,
 )
+from tensorrepo.formats.dataset.schema.types import Storage
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.pages.page import EncodedPage
-    from tensorrepo.formats.dataset.schema.types import Storage
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer
 
 CHUNK_BYTES = 64 << 20
 FOOTER_MAGIC = b"TRPF"

@@ -10,10 +10,12 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
@@ -23,10 +25,6 @@ from tensorrepo.formats.dataset.pages.sections import (
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
     from tensorrepo.repo.ids import Buffer
 
 

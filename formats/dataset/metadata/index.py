@@ -14,10 +14,12 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import dtype_code, dtype_from_code
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, PAGE_TILES, TAG_BYTES
@@ -27,16 +29,11 @@ from tensorrepo.formats.dataset.pages.sections import (
     section_array,
 )
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes, digest_from_bytes
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tensorrepo.repo.ids import Buffer
     from tensorrepo.repo.objects.envelope import ObjectLink
 
 

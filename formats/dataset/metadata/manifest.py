@@ -10,11 +10,13 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.index import decode_index, decode_patch_index
 from tensorrepo.formats.dataset.pages.sections import (
@@ -24,14 +26,7 @@ from tensorrepo.formats.dataset.pages.sections import (
 )
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes, digest_from_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
 
 VERSION = 2
 INLINE_LEAF_BYTES = 64 << 10  # a leaf of fewer bytes stands in the root

@@ -11,10 +11,12 @@ Source:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
@@ -24,10 +26,6 @@ from tensorrepo.formats.dataset.pages.sections import (
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.repo.ids import Buffer
 
 

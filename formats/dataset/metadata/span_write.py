@@ -9,24 +9,28 @@ deleted, patched and moved since. No page is read.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.boundaries import (
     ColumnPart,
     Cuts,
     FragmentPart,
     OpenSpan,
+    WaitingPage,
     column_part,
     index_parts,
     part_of,
 )
-from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES
-from tensorrepo.formats.dataset.metadata.deletions import encode_deletion_map
+from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES, LaidChunk
+from tensorrepo.formats.dataset.metadata.deletions import Deletions, encode_deletion_map
 from tensorrepo.formats.dataset.metadata.index import (
     ColumnPages,
+    PageIndex,
     PatchIndex,
     column_pages,
     encode_index,
@@ -38,6 +42,7 @@ from tensorrepo.formats.dataset.metadata.manifest import (
     INLINE_LEAF_BYTES,
     NO_GROUP,
     FragmentSpan,
+    Leaf,
     LeafEntry,
     encode_leaf,
 )
@@ -52,25 +57,15 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
     read_patches,
     read_runs,
 )
+from tensorrepo.formats.dataset.schema.types import Storage
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.ids import digest_bytes
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.metadata.boundaries import WaitingPage
-    from tensorrepo.formats.dataset.metadata.chunk import LaidChunk
-    from tensorrepo.formats.dataset.metadata.deletions import Deletions
-    from tensorrepo.formats.dataset.metadata.index import PageIndex
-    from tensorrepo.formats.dataset.metadata.manifest import Leaf
     from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.types import Storage
-    from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink, ObjectSource
 
 
 _Each = TypeVar("_Each")

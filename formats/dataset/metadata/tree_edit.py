@@ -11,20 +11,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.boundaries import (
     MAX_BYTES,
     ColumnPart,
+    ColumnTally,
     FragmentPart,
     IndexParts,
     OpenSpan,
+    WaitingPage,
 )
+from tensorrepo.formats.dataset.metadata.deletions import Deletions
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.manifest import (
     HAS_DELETIONS,
     HAS_PATCHES,
     INLINE_DATA_BYTES,
+    FragmentSpan,
     Leaf,
+    LeafEntry,
 )
 from tensorrepo.formats.dataset.metadata.span_write import PatchPart, Room, SpanWriter, leaf_patches
 from tensorrepo.formats.dataset.metadata.tree_read import (
@@ -35,18 +41,13 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
     read_leaf,
 )
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, known_entries, put_root, tallies
+from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.metadata.boundaries import ColumnTally, WaitingPage
-    from tensorrepo.formats.dataset.metadata.deletions import Deletions
-    from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, LeafEntry
     from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import Schema
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 
 @dataclass(frozen=True, slots=True, eq=False)

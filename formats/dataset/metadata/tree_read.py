@@ -7,11 +7,12 @@ one without the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.boundaries import fragment_bounds, part_of
 from tensorrepo.formats.dataset.metadata.deletions import (
@@ -31,6 +32,7 @@ from tensorrepo.formats.dataset.metadata.manifest import (
     NO_GROUP,
     FragmentSpan,
     Leaf,
+    LeafEntry,
     decode_leaf,
 )
 from tensorrepo.formats.dataset.metadata.row_ids import decode_row_runs
@@ -38,11 +40,6 @@ from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Digest, digest_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.metadata.manifest import LeafEntry
     from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 

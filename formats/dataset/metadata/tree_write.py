@@ -6,12 +6,23 @@ the base, unless a boundary falls behind it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.metadata.boundaries import ColumnTally, Cuts, IndexParts, OpenSpan
+from tensorrepo.formats.dataset.metadata.boundaries import (
+    ColumnPart,
+    ColumnTally,
+    Cuts,
+    FragmentPart,
+    IndexParts,
+    OpenSpan,
+    WaitingPage,
+)
+from tensorrepo.formats.dataset.metadata.deletions import Deletions
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.manifest import (
     FRAGMENT,
@@ -35,26 +46,20 @@ from tensorrepo.formats.dataset.metadata.span_write import (
     leaf_patches,
 )
 from tensorrepo.formats.dataset.metadata.tree_read import (
+    Links,
     read_deletions,
     read_index,
     read_leaf,
     read_runs,
 )
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart, WaitingPage
-    from tensorrepo.formats.dataset.metadata.deletions import Deletions
-    from tensorrepo.formats.dataset.metadata.tree_read import Links
     from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import Schema
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 Groups = tuple[tuple[str, ...], ...]
 

@@ -9,12 +9,14 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.common.buffer_codecs import (
@@ -34,16 +36,9 @@ from tensorrepo.formats.dataset.schema.values import (
     range_of,
 )
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.ids import Buffer, content_tag
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.repo.ids import Buffer
-
-    Allocate = Callable[[int], NDArray[np.uint8]]
+Allocate = Callable[[int], NDArray[np.uint8]]
 
 ALIGNMENT = 64
 TAG_BYTES = 16

@@ -12,19 +12,17 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, decode_buffer
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
     from tensorrepo.repo.ids import Buffer
 
 VERSION = 1

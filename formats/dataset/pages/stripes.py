@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -30,12 +30,6 @@ from tensorrepo.formats.dataset.schema.values import (
     TiledValues,
     offsets_of,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.types import Storage
-
 
 PAGE_BYTES = 1 << 20
 SMALL_PAGE_BYTES = 256 << 10

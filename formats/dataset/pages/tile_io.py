@@ -12,12 +12,14 @@ being encoded and the chunk being filled.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.common.buffer_codecs import (
@@ -29,13 +31,14 @@ from tensorrepo.formats.common.buffer_codecs import (
 )
 from tensorrepo.formats.dataset.pages.tiles import (
     TILE,
+    Axis,
     TilePart,
     grid_of,
     resolve_region,
     tile_slices,
     touched_tiles,
 )
-from tensorrepo.formats.dataset.schema.types import MAX_DIM
+from tensorrepo.formats.dataset.schema.types import MAX_DIM, Storage
 from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
     TiledValues,
@@ -43,17 +46,10 @@ from tensorrepo.formats.dataset.schema.values import (
     valid_rows,
 )
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.ids import Buffer, content_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Executor, Future
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.pages.tiles import Axis
-    from tensorrepo.formats.dataset.schema.types import Storage
-    from tensorrepo.repo.ids import Buffer
 
 
 GAP_BYTES = 64 << 10

@@ -10,13 +10,15 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.common.buffer_codecs import Codec
@@ -28,16 +30,10 @@ from tensorrepo.formats.dataset.pages.page import (
     decode_validity,
     split_page,
 )
+from tensorrepo.formats.dataset.schema.types import Storage
 from tensorrepo.formats.dataset.schema.values import TiledValues, valid_rows
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import content_tag
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.types import Storage
 
 # Where one tile lies and what proves it; in memory as on disk.
 TILE = np.dtype(

@@ -13,10 +13,12 @@ by its tag.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.dataset.pages.page import (
@@ -34,7 +36,7 @@ from tensorrepo.formats.dataset.pages.page import (
     table_row_bytes,
 )
 from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
-from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -46,12 +48,7 @@ from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ranges import GAP_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.reading.page_reader import PageReader
-    from tensorrepo.formats.dataset.schema.types import Storage
 
 _SUM_BYTES = 4
 

@@ -6,10 +6,12 @@ once; `overlay` replaces rows by values that were set later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
@@ -19,11 +21,6 @@ from tensorrepo.formats.dataset.schema.values import (
     offsets_of,
     valid_rows,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 ALONE_BYTES = 16 << 10  # fixed rows from here on are copied one by one: no batch of them in between
 ALONE_ELEMENTS = 256  # the others too, from here on: faster than one index per element

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_FOREIGN,
@@ -33,15 +34,10 @@ from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues, TiledValues
 from tensorrepo.formats.dataset.schema.widen import convert_values
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.objects.envelope import ObjectLink
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.metadata.index import ColumnIndex
-    from tensorrepo.repo.objects.envelope import ObjectSource
 
 
 _V = TypeVar("_V")

@@ -6,23 +6,17 @@ between them. The bytes are NOT verified here: the caller holds the sums.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.objects.envelope import ObjectLink
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 from tensorrepo.repo.ranges import GAP_BYTES, REQUEST_BYTES, join_ranges, split_range
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.repo.objects.envelope import ObjectSource
-
 
 RANGE_THREADS = 64  # with latency the number of requests in flight decides
 

@@ -8,11 +8,13 @@ Everything else goes page by page. Rows count physically: deleted ones too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.pages.page import (
     ALIGNMENT,
@@ -30,11 +32,6 @@ from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, PageRea
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import BinaryValues, ColumnValues, FixedValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 GATHERED_ROW_BYTES = 32 << 10  # from here on one copy per row is faster
 GATHER_BYTES = 128 << 10  # numpy gathers into a buffer of its own, which should stay in cache

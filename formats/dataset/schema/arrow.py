@@ -7,11 +7,12 @@ bits in Arrow and bytes here, so they are converted. Tiled tensors look like any
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.schema.arrow_types import (
     FixedTensorType,
@@ -40,9 +41,6 @@ from tensorrepo.formats.dataset.schema.values import (
     offsets_of,
     row_shapes,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _V = TypeVar("_V", BinaryValues, RaggedValues)
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 import msgspec
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
@@ -57,13 +58,11 @@ from tensorrepo.formats.dataset.schema.values import (
     offsets_of,
     valid_rows,
 )
+from tensorrepo.formats.images.headers import ImageHeader
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
-    from tensorrepo.formats.images.headers import ImageHeader
 
 
 class LastingBatch(dict[str, Any]):

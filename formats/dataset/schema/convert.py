@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import CODES, SMALL_FLOATS, is_float, is_small_float
 from tensorrepo.formats.common.tensors import is_torch, tensor_of
@@ -37,8 +38,6 @@ from tensorrepo.formats.images.headers import raster_formats
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.schema.schema import Column
 
 

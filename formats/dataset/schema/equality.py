@@ -7,11 +7,12 @@ in a narrower form, it is widened first.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -22,11 +23,6 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.formats.dataset.schema.widen import convert_values
 from tensorrepo.repo.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.types import Storage
 
 
 def differing(

@@ -14,20 +14,17 @@ Source:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 
 from tensorrepo.formats.common.dtypes import DTypeLike, dtype_name, element_dtype
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 MAX_DIMS = 32
 MAX_DIM = (1 << 32) - 1

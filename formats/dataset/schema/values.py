@@ -17,20 +17,18 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import element_dtype, is_float, is_small_float
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.schema.types import Storage
 
 

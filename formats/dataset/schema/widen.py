@@ -6,10 +6,12 @@ converted when they are read. Class labels may be renamed and appended to: store
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import element_dtype, is_float
 from tensorrepo.formats.dataset.schema.types import (
@@ -24,6 +26,7 @@ from tensorrepo.formats.dataset.schema.types import (
 )
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
+    ColumnValues,
     FixedValues,
     RaggedValues,
     as_fixed,
@@ -35,12 +38,7 @@ from tensorrepo.formats.dataset.schema.values import (
 from tensorrepo.repo.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 # How wide an integer's bits may be for a float to hold all of them.

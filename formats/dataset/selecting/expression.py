@@ -9,15 +9,12 @@ data interface: pyarrow's own mapping would keep one of each.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow.compute as pc
+import pyarrow.compute as pc
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,14 @@ sizes of rows instead. Its pages are skipped by their nulls only.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_float
 from tensorrepo.formats.dataset.pages.page import HAS_NAN, HAS_RANGE
@@ -30,15 +33,11 @@ from tensorrepo.formats.dataset.selecting.expression import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import pyarrow.compute as pc
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.metadata.index import ColumnIndex
     from tensorrepo.formats.dataset.schema.schema import Column
 
-    Bools = NDArray[np.bool_]
+
+Bools = NDArray[np.bool_]
 
 _SIGN = np.uint64(1 << 63)
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}

@@ -11,10 +11,10 @@ are not read, see `pruning`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -35,19 +35,13 @@ from tensorrepo.formats.dataset.read import (
 from tensorrepo.formats.dataset.read import scan as scan_pages
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
-from tensorrepo.formats.dataset.schema.values import concat
+from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
 from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
 from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.formats.dataset.schema.schema import Column, Schema
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
-
 
 _STEP = 1 << 20  # rows that are unpacked at a time; a multiple of 8
 

@@ -6,17 +6,19 @@ that are mixed. The stream that has it keeps the position, and makes batches wit
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_table
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler, plan_stretches
 from tensorrepo.formats.dataset.streaming.collate.batch import BatchForm
 from tensorrepo.formats.dataset.streaming.load.loaders import loader_of
-from tensorrepo.formats.dataset.streaming.options import Tuning
+from tensorrepo.formats.dataset.streaming.options import StreamSetup, Tuning
 from tensorrepo.formats.dataset.streaming.order.items import items_total
-from tensorrepo.formats.dataset.streaming.plan.pages import Explanation, explain
+from tensorrepo.formats.dataset.streaming.plan.pages import Explanation, StreamPlan, explain
 from tensorrepo.formats.dataset.streaming.state import (
     ItemsState,
     StreamState,
@@ -27,14 +29,8 @@ from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.native.rows import BEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     import numpy as np
     from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.pool import Pool
-    from tensorrepo.formats.dataset.streaming.options import StreamSetup
-    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 
 
 class Pass(NamedTuple):

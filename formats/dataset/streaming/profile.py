@@ -13,20 +13,18 @@ the times of single parts: those run side by side, and only waiting for the last
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.objects.envelope import Envelope, ObjectLink, ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.formats.dataset.read import StoredDataset
     from tensorrepo.formats.dataset.streaming.stats import StreamStats
     from tensorrepo.formats.dataset.streaming.stream import BatchStream
-    from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.objects.envelope import Envelope, ObjectLink, ObjectSource
 
 SECONDS = 10.0
 KEPT_BYTES = 1 << 30

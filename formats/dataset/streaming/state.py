@@ -10,17 +10,14 @@ Source:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from tensorrepo.formats.dataset.streaming.mix.blend import MixWish
 from tensorrepo.formats.dataset.streaming.plan.pages import Arrangement, OrderKind
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 FORMAT = "tensorrepo stream state v2"
 

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.pool import Pool
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.streaming import checks
+from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.collate.decode import chosen_decodes
 from tensorrepo.formats.dataset.streaming.collate.error_policy import report
 from tensorrepo.formats.dataset.streaming.collate.outputs import check_moments
@@ -45,18 +47,15 @@ from tensorrepo.formats.dataset.streaming.options import (
     batches_ahead,
 )
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
+from tensorrepo.formats.dataset.streaming.order.schedule import Share
 from tensorrepo.formats.dataset.streaming.plan.build import plan_stream
+from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.cache import PageDiskCache
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
-    from tensorrepo.formats.dataset.streaming.order.schedule import Share
-    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
-    from tensorrepo.repo.objects.cache import PageDiskCache
 
 
 def stream(

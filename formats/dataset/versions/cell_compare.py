@@ -8,32 +8,30 @@ values are read on both sides, in bounded memory, and compared.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import PAGE_FOREIGN
 from tensorrepo.formats.dataset.read import column_index, page_reader
+from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
 from tensorrepo.formats.dataset.schema.equality import differing
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
-from tensorrepo.formats.dataset.schema.values import BinaryValues, concat, valid_rows
-from tensorrepo.formats.dataset.versions.match import Stretches, same_default
+from tensorrepo.formats.dataset.schema.values import (
+    BinaryValues,
+    ColumnValues,
+    TiledValues,
+    concat,
+    valid_rows,
+)
+from tensorrepo.formats.dataset.versions.match import NarrowedDataset, Stretches, same_default
 from tensorrepo.repo.objects.envelope import ObjectLink
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.metadata.index import ColumnIndex
-    from tensorrepo.formats.dataset.reading.page_reader import PageReader
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.schema.values import ColumnValues, TiledValues
-    from tensorrepo.formats.dataset.versions.match import NarrowedDataset
-
 
 _BYTES = Storage(ColumnLayout.BINARY, "uint8", ())
 

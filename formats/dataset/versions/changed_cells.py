@@ -6,23 +6,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.read import row_id_table
+from tensorrepo.formats.dataset.read import StoredDataset, row_id_table
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.versions.cell_compare import ColumnComparer
-from tensorrepo.formats.dataset.versions.match import Matched, NarrowedDataset, match_rows, narrow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.versions.match import RowRanges
+from tensorrepo.formats.dataset.versions.match import (
+    Matched,
+    NarrowedDataset,
+    RowRanges,
+    match_rows,
+    narrow,
+)
 
 WINDOW_ROWS = 1 << 20  # rows whose changes are known at a time
 WINDOW_CELLS = 64 << 20  # and the cells of these rows, at most

@@ -6,17 +6,13 @@ JSON values for programs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from tensorrepo.formats.dataset.schema.schema import type_to_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.formats.dataset.schema.schema import Column, type_to_json
 
 SHOWN_CLASHES = 20
 SHOWN_LETTERS = 40

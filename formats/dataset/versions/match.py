@@ -10,26 +10,20 @@ are counted in it, and `NarrowedDataset` maps them to rows of the whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.metadata.manifest import LeafEntry, encode_leaf
+from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, Leaf, LeafEntry, encode_leaf
+from tensorrepo.formats.dataset.metadata.row_ids import RowIdTable
 from tensorrepo.formats.dataset.read import StoredDataset, dataset_leaves, live_rows
 from tensorrepo.formats.dataset.schema.coerce import default_values
 from tensorrepo.formats.dataset.schema.equality import differing
-from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, Leaf
-    from tensorrepo.formats.dataset.metadata.row_ids import RowIdTable
-    from tensorrepo.formats.dataset.schema.schema import Column
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,11 +7,13 @@ a row and its cells, is a clash, which a preferred side decides.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, format_row_id
 from tensorrepo.formats.dataset.read import (
@@ -24,6 +26,7 @@ from tensorrepo.formats.dataset.read import (
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.equality import differing
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.versions.changed_cells import (
     ChangedCells,
     ChangedRows,
@@ -32,13 +35,6 @@ from tensorrepo.formats.dataset.versions.changed_cells import (
     changed_rows,
 )
 from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName, cell_clash, row_clash
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import Column
 
 COMPARED_BYTES = 8 << 20  # of values that are compared at a time, on each side
 NO_ROWS = np.zeros(0, np.int64)

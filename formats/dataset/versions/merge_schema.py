@@ -6,6 +6,7 @@ changed differently is a clash, which a preferred side decides.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,8 +21,6 @@ from tensorrepo.formats.dataset.versions.conflicts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from tensorrepo.formats.dataset.metadata.tree_write import Groups
 
 _Value = TypeVar("_Value")

@@ -11,18 +11,30 @@ added; rows without pages are counted as what their default is.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.common.buffer_codecs import AUTO, Codec
-from tensorrepo.formats.dataset.changing.patch import STEP_BYTES, Editing, editing
+from tensorrepo.formats.common.buffer_codecs import AUTO, Codec, CodecChoice
+from tensorrepo.formats.dataset.changing.patch import STEP_BYTES, Editing, ValueSource, editing
 from tensorrepo.formats.dataset.evolve import page_ends
-from tensorrepo.formats.dataset.metadata.boundaries import ColumnTally, FragmentPart, WaitingPage
-from tensorrepo.formats.dataset.metadata.deletions import pack_deletions, unpack_deletions
+from tensorrepo.formats.dataset.metadata.boundaries import (
+    ColumnPart,
+    ColumnTally,
+    FragmentPart,
+    WaitingPage,
+)
+from tensorrepo.formats.dataset.metadata.deletions import (
+    Deletions,
+    pack_deletions,
+    unpack_deletions,
+)
+from tensorrepo.formats.dataset.metadata.manifest import LeafEntry
 from tensorrepo.formats.dataset.metadata.row_ids import ids_of_runs, plain_run, runs_of_ids
 from tensorrepo.formats.dataset.metadata.span_write import Fragment, leaf_fragments, read_fragments
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
@@ -42,31 +54,19 @@ from tensorrepo.formats.dataset.reading.overlay import overlay, repeated
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
 from tensorrepo.formats.dataset.schema.coerce import default_values, null_values
 from tensorrepo.formats.dataset.schema.equality import in_memory_form
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
-from tensorrepo.formats.dataset.schema.values import FixedValues, concat, range_of
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat, range_of
 from tensorrepo.formats.dataset.schema.widen import convert_values, widen_range
 from tensorrepo.formats.dataset.selecting.select_rows import Chosen, by_leaf
 from tensorrepo.formats.dataset.update import set_values
-from tensorrepo.formats.dataset.versions.merge_rows import CellMoves
+from tensorrepo.formats.dataset.versions.merge_rows import CellMoves, RowPlan, Side
 from tensorrepo.formats.dataset.writing.fragment_write import ColumnPartWriter
-from tensorrepo.repo.ids import content_tag, digest_bytes
+from tensorrepo.repo.ids import Digest, content_tag, digest_bytes
+from tensorrepo.repo.objects.envelope import ObjectSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.buffer_codecs import CodecChoice
-    from tensorrepo.formats.dataset.changing.patch import ValueSource
-    from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart
-    from tensorrepo.formats.dataset.metadata.deletions import Deletions
-    from tensorrepo.formats.dataset.metadata.manifest import LeafEntry
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tensorrepo.formats.dataset.versions.merge_rows import RowPlan, Side
     from tensorrepo.formats.dataset.versions.merge_schema import MergedRoot
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSink
 
 
 class MergedCounts:

@@ -8,34 +8,26 @@ in the order of their version.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.read import page_reader, row_id_table
+from tensorrepo.formats.dataset.read import StoredDataset, page_reader, row_id_table
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
-from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
 from tensorrepo.formats.dataset.versions.cell_compare import read_near
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair, window_rows
-from tensorrepo.formats.dataset.versions.match import RowRanges
+from tensorrepo.formats.dataset.versions.match import NarrowedDataset, RowRanges
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tensorrepo.formats.dataset.versions.match import NarrowedDataset
-
 
 READ_ROWS = 1 << 18  # keys that are read at a time
 

@@ -13,13 +13,14 @@ hold them, they go into chunks of their own as they come.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.pool import Pool
@@ -32,6 +33,7 @@ from tensorrepo.formats.dataset.metadata.chunk import (
 )
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.row_ids import join_runs, runs_of_ids
+from tensorrepo.formats.dataset.metadata.span_write import SpanWriter
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.pages.page import (
     DIRECTORY,
@@ -43,8 +45,7 @@ from tensorrepo.formats.dataset.pages.page import (
 from tensorrepo.formats.dataset.pages.stripes import Stripes, StripeStep, page_limit
 from tensorrepo.formats.dataset.pages.tile_io import TileStore, tiled_rows
 from tensorrepo.formats.dataset.pages.tiles import encode_tile_table, number_chunks
-from tensorrepo.formats.dataset.schema.schema import ColumnLayout, Schema
-from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.schema import Column, ColumnLayout, Schema, Storage
 from tensorrepo.formats.dataset.schema.values import (
     ColumnValues,
     RaggedValues,
@@ -53,18 +54,7 @@ from tensorrepo.formats.dataset.schema.values import (
     concat_tiled,
 )
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from concurrent.futures import Executor
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.metadata.span_write import SpanWriter
-    from tensorrepo.formats.dataset.schema.schema import Column, Storage
-    from tensorrepo.repo.ids import Digest
-
+from tensorrepo.repo.ids import Digest
 
 SLAB_BYTES = 8 << 20
 HEAVY_ROW_BYTES = 256  # columns with rows of at least this many bytes get a group of their own

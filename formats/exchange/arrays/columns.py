@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.dtypes import dtype_name
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
+    ColumnBatch,
     ColumnType,
     Scalar,
     Tensor,
@@ -31,11 +33,6 @@ from tensorrepo.formats.dataset.schema.schema import (
 from tensorrepo.formats.dataset.schema.types import TimeUnit
 from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
 
 # Up to here a buffer is made at once; a larger one grows with the bytes that really come.
 _TRUSTED_BYTES = 64 << 20

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePath
 from struct import Struct
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Schema
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, ColumnBatch, Schema
 from tensorrepo.formats.exchange.arrays.columns import (
     ArraySource,
     array_batches,
@@ -40,9 +40,6 @@ from tensorrepo.formats.exchange.base import (
     read_ignore,
 )
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
 
 HEAD = Struct(">HBB")
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

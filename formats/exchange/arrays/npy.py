@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from struct import Struct
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
@@ -63,10 +64,6 @@ from tensorrepo.formats.exchange.output import (
     new_folder,
 )
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65_536  # numpy itself reads 10,000 unless told to trust the file

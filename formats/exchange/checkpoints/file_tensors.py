@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.tensors import ArrayTensor, TensorType
 from tensorrepo.formats.model.write.model_source import FileStretch, OriginalFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
 
 class RangeFile:

@@ -15,7 +15,9 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from struct import Struct, pack, unpack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,13 +29,10 @@ from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-    from tensorrepo.repo.ids import Buffer
 
 
 MAGIC: Final = b"GGUF"

@@ -7,6 +7,8 @@ which weights lie beside their config and tokenizer, as Hugging Face lays them o
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.common.damage import damage, is_refused
@@ -28,14 +30,11 @@ from tensorrepo.formats.exchange.checkpoints.snapshot import (
 from tensorrepo.formats.exchange.checkpoints.torch import write_torch
 from tensorrepo.formats.exchange.records.samples import parse_count
 from tensorrepo.formats.exchange.registry import model_format
+from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from tensorrepo.formats.model.stored_model import StoredModel
-    from tensorrepo.formats.model.write.model_source import ModelSource
 
 WRITERS: Final[dict[str, Callable[..., None]]] = {
     "safetensors": write_safetensors,

@@ -6,13 +6,15 @@ Arrays that lie in the file as they are (not compressed, little-endian, C order)
 from __future__ import annotations
 
 import zipfile
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 
 from tensorrepo.formats.common.damage import damage, within
 from tensorrepo.formats.common.tensors import ArrayTensor, TensorReader, tensor_of
-from tensorrepo.formats.exchange.arrays.columns import read_array
+from tensorrepo.formats.exchange.arrays.columns import ArraySource, read_array
 from tensorrepo.formats.exchange.arrays.npy import npy_array, npz_arrays
 from tensorrepo.formats.exchange.checkpoints.file_tensors import (
     FileTensor,
@@ -27,15 +29,10 @@ from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import IO
-
-    from tensorrepo.formats.exchange.arrays.columns import ArraySource
     from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-    from tensorrepo.repo.ids import Buffer
 
 NPZ: Final = "npz"
 NPY: Final = "npy"

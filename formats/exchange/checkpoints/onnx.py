@@ -7,10 +7,12 @@ graph has no nodes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refused
 from tensorrepo.formats.common.protobuf import Wire, read_varints, write_field, write_varint
@@ -26,17 +28,12 @@ from tensorrepo.formats.model.graph.onnx_file import (
     scan_onnx,
 )
 from tensorrepo.formats.model.write.byte_exact import whole_original
-from tensorrepo.formats.model.write.model_source import ModelSource
+from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.ids import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-    from tensorrepo.formats.model.write.model_source import OriginalFile
-    from tensorrepo.repo.ids import Buffer
 
 FORMAT: Final = "onnx"
 DATA: Final = "onnx data"  # a file of external data

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,13 +29,10 @@ from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from tensorrepo.formats.model.stored_model import StoredModel
-    from tensorrepo.repo.ids import Buffer
 
 FORMAT: Final = "safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000  # the reference reader's limit

@@ -11,6 +11,7 @@ card beside safetensors, in shards with an index when there is more than one fil
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tensorrepo.formats.common.damage import damage, is_refused, refusals, refused
+from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.exchange.base import read_ignore
 from tensorrepo.formats.exchange.checkpoints.gguf import read_gguf
 from tensorrepo.formats.exchange.checkpoints.npz import read_npy_model, read_npz_model
@@ -34,9 +36,6 @@ from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFil
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from tensorrepo.formats.common.tensors import TensorReader
     from tensorrepo.formats.model.stored_model import StoredModel
 
 

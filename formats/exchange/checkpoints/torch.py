@@ -22,8 +22,10 @@ Source:
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from struct import Struct, pack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,17 +51,14 @@ from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tensorrepo.repo.ids import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
     from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-    from tensorrepo.repo.ids import Buffer
-    from collections.abc import Callable
 
-    Find = Callable[[str, str], object]
-    Persistent = Callable[[object], object]
 
+Find = Callable[[str, str], object]
+Persistent = Callable[[object], object]
 
 
 _U2, _I4, _U4, _U8, _F8 = (Struct(code) for code in ("<H", "<i", "<I", "<Q", ">d"))

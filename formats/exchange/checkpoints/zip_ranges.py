@@ -9,14 +9,13 @@ from __future__ import annotations
 import stat
 import struct
 import zipfile
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.formats.common.damage import refusals
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tensorrepo.formats.exchange.checkpoints.file_tensors import RangeFile
 
 BAD_ZIP: Final = (

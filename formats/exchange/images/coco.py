@@ -17,13 +17,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.dataset.schema.schema import Column, Json, Scalar, Schema, Tensor, Text
+from tensorrepo.formats.dataset.schema.schema import (
+    Column,
+    ColumnBatch,
+    Json,
+    Scalar,
+    Schema,
+    Tensor,
+    Text,
+)
 from tensorrepo.formats.exchange.base import (
     Candidate,
     Damage,
@@ -42,13 +51,8 @@ from tensorrepo.formats.exchange.images.labels import (
     read_record,
     scan,
 )
+from tensorrepo.formats.exchange.images.walk import ImageFile
 from tensorrepo.repo.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
-    from tensorrepo.formats.exchange.images.walk import ImageFile
 
 _HEAD_BYTES = 1 << 16
 _MAX_LISTED = 64  # JSON files of a folder that are looked into

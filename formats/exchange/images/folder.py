@@ -15,13 +15,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.coerce import EncodedImages, LastingBatch
-from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Image, Schema, Text
+from tensorrepo.formats.dataset.schema.schema import (
+    ClassLabel,
+    Column,
+    ColumnBatch,
+    Image,
+    Schema,
+    Text,
+)
 from tensorrepo.formats.dataset.schema.values import BinaryValues
 from tensorrepo.formats.exchange.arrays.npy import join_names
 from tensorrepo.formats.exchange.base import (
@@ -57,10 +64,6 @@ from tensorrepo.formats.exchange.images.walk import (
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, new_folder
 from tensorrepo.formats.images.headers import HEAD_BYTES, SUFFIXES, codec_of
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
-
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
 _UNSAFE = frozenset('/\\:*?"<>|%\x7f')

@@ -19,22 +19,32 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.dataset.schema.schema import Column, Image, Json, Schema, Text
+from tensorrepo.formats.dataset.schema.schema import (
+    Column,
+    ColumnBatch,
+    Image,
+    InputBatch,
+    Json,
+    Schema,
+    Text,
+)
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Damage,
+    Ignore,
     ImportOrigin,
     OpenedSource,
     file_bytes,
@@ -53,15 +63,6 @@ from tensorrepo.formats.exchange.tables.jsonl import infer_schema, read_jsonl
 from tensorrepo.formats.exchange.tables.samples import size_of
 from tensorrepo.formats.images.headers import codec_of
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch, InputBatch
-    from tensorrepo.formats.exchange.base import Ignore
-
 
 PIECE_BYTES = 4 << 20
 MAX_TEXT_BYTES = 256 << 20  # of one text: masks of large pictures take megabytes

@@ -18,9 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.pool import Pool
@@ -28,10 +29,6 @@ from tensorrepo.formats.exchange.base import BATCH_BYTES, Ignore
 from tensorrepo.formats.images.headers import HEAD_BYTES, JPEG_MODES, SUFFIXES, ImageHeader, examine
 from tensorrepo.formats.native.files import BEST, CODECS, FileReader
 from tensorrepo.repo.errors import Error, InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 CLASSES_FILE = "classes.txt"
 _SUFFIXES = frozenset(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)

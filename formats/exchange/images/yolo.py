@@ -19,14 +19,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
     Column,
+    ColumnBatch,
     Json,
     Scalar,
     Schema,
@@ -47,14 +49,13 @@ from tensorrepo.formats.exchange.images.labels import (
     image_column,
     read_text,
 )
-from tensorrepo.formats.exchange.images.walk import CLASSES_FILE, is_called_image, walk_images
+from tensorrepo.formats.exchange.images.walk import (
+    CLASSES_FILE,
+    ImageFile,
+    is_called_image,
+    walk_images,
+)
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
-    from tensorrepo.formats.exchange.images.walk import ImageFile
 
 YAML_FILES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 NAME_FILES = (CLASSES_FILE, "obj.names", "labels/classes.txt")

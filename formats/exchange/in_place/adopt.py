@@ -22,7 +22,7 @@ from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.provenance import ProvenanceEdge, imported_from, with_edges
 from tensorrepo.formats.dataset.external.foreign import ForeignFile, encode_foreign
 from tensorrepo.formats.dataset.external.foreign_read import hash_outside
-from tensorrepo.formats.dataset.external.outside import parse_address
+from tensorrepo.formats.dataset.external.outside import Outside, parse_address
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.span_write import Fragment
@@ -43,12 +43,10 @@ from tensorrepo.formats.exchange.in_place.tar import (
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.external.outside import Outside
     from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 FORMATS = ("parquet", "tar", "npy", "safetensors")
 MOST_FILE_EDGES = 32

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.dtypes import dtype_name
@@ -36,9 +37,6 @@ from tensorrepo.formats.exchange.in_place.scan import (
     FileScan,
 )
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # What safetensors calls the element types that columns have.
 _TYPES = {

@@ -12,23 +12,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.dataset.external.foreign import TablePlace, foreign_entries, place_type
 from tensorrepo.formats.dataset.external.foreign_read import read_group, read_metadata
 from tensorrepo.formats.dataset.pages.page import DIRECTORY, padded
-from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Image, ColumnLayout, Schema
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, ColumnLayout, Image, Schema
 from tensorrepo.formats.exchange.in_place.scan import AdoptedFragment, AdoptedSource, FileScan
 from tensorrepo.formats.exchange.tables.files import ARROW_ERRORS, adapt
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8  # length of the footer, magic

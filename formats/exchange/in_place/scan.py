@@ -9,18 +9,15 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.external.foreign import VERSION, ForeignFile, ForeignPlace
+from tensorrepo.formats.dataset.external.outside import Outside, Stat
 from tensorrepo.formats.dataset.external.outside_read import OutsideFile
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.external.outside import Outside, Stat
-    from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.schema import Schema
 
 FRAGMENT_BYTES = 64 << 20
 FRAGMENT_ROWS = 1 << 20  # however small the rows are

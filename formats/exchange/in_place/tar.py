@@ -10,9 +10,10 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.external.foreign import (
@@ -46,9 +47,6 @@ from tensorrepo.formats.exchange.records.webdataset import (
     stem_of,
 )
 from tensorrepo.repo.errors import NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SMALL_BYTES = 256
 MAX_CLASSES_BYTES = 16 << 20

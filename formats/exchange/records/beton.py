@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from struct import Struct
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
@@ -45,9 +46,6 @@ from tensorrepo.formats.exchange.records.samples import (
     read_exactly,
 )
 from tensorrepo.repo.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SUFFIXES = (".beton",)
 _VERSION = 2

@@ -25,14 +25,16 @@ from itertools import islice
 from math import prod
 from pathlib import Path
 from struct import Struct
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
+    ColumnBatch,
     ColumnType,
     Image,
     Scalar,
@@ -55,12 +57,6 @@ from tensorrepo.formats.exchange.records.samples import (
     read_exactly,
 )
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
-
 
 DATA_FILE = "data.mdb"
 MAGIC = 0xBEEFC0DE

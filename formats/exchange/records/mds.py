@@ -27,17 +27,19 @@ from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import xxhash
 import zstandard
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
+    ColumnBatch,
     ColumnType,
     Image,
     Json,
@@ -65,12 +67,6 @@ from tensorrepo.formats.exchange.records.samples import (
     read_exactly,
 )
 from tensorrepo.repo.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
-
 
 _SCALARS = {
     "int": "int64",

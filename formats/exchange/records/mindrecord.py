@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from struct import Struct
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
@@ -49,9 +50,6 @@ from tensorrepo.formats.exchange.records.samples import (
     read_exactly,
 )
 from tensorrepo.repo.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SUFFIXES = (".mindrecord",)
 MAX_HEADER_BYTES = 64 << 20

@@ -18,22 +18,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.dtypes import dtype_name
-from tensorrepo.formats.dataset.schema.schema import ColumnType, Image, Scalar, Tensor
+from tensorrepo.formats.dataset.schema.schema import ColumnBatch, ColumnType, Image, Scalar, Tensor
 from tensorrepo.formats.exchange.base import BATCH_BYTES, read_ignore
 from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of, examine
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
-
 
 SAMPLES = 256  # records from which types are inferred, unless an option says another number
 # Up to here a block is read at once; a larger one grows with the bytes that really come.

@@ -3,7 +3,8 @@
 A file is records one after another, plain or as one gzip or zlib stream. Both the length of a
 record and its bytes have a checksum, which is checked before either is believed.
 
-ColumnLayout of a record: length u64 | masked CRC-32C of the length u32 | bytes | masked CRC-32C of them.
+Layout of a record: length u64 | masked CRC-32C of the length u32 | bytes | masked CRC-32C of
+them.
 
 An example is a map from names to lists of bytes, of float32 or of int64, and nothing says which
 lists are tensors or what bytes mean. The first examples tell: always one value is a scalar, always
@@ -33,9 +34,10 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from struct import Struct
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.protobuf import write_field, write_varints
@@ -43,10 +45,11 @@ from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
+    ColumnBatch,
+    ColumnLayout,
     ColumnType,
     Image,
     Json,
-    ColumnLayout,
     Scalar,
     Schema,
     Tensor,
@@ -76,12 +79,6 @@ from tensorrepo.formats.exchange.records.samples import (
     record_files,
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
-
 
 NAME = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?(\.gz|\.zlib|\.z)?")
 _HEAD = Struct("<QI")

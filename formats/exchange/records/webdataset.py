@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
@@ -37,6 +38,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
+    ColumnBatch,
     ColumnType,
     Embedding,
     Image,
@@ -84,9 +86,6 @@ from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
 
 
 KEY = "__key__"

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate
+from tensorrepo.formats.exchange.base import BATCH_BYTES, Candidate, OpenedSource
 from tensorrepo.formats.exchange.child import TableFile
 from tensorrepo.formats.exchange.tables.files import ARROW_ERRORS, has_table_files, read_tables
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.exchange.base import OpenedSource
-
 
 MAGIC = b"PAR1"
 SUFFIXES = (".parquet", ".pq")

@@ -22,7 +22,7 @@ import time
 import traceback
 import weakref
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ import pyarrow.csv as pa_csv
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import Schema
-from tensorrepo.formats.exchange.base import Candidate, Damage
+from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource
 from tensorrepo.formats.exchange.child import TableFile
 from tensorrepo.formats.exchange.tables.files import (
     ARROW_ERRORS,
@@ -46,14 +46,8 @@ from tensorrepo.formats.exchange.tables.files import (
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.exchange.base import OpenedSource
-    from collections.abc import Callable, Iterator
-    import pyarrow as pa
-    import pyarrow.csv as pc
-
     Handler = Callable[[Any], str]
     Open = Callable[["LentStream", "Handler | None"], pc.CSVStreamingReader]
-
 
 
 _PATIENCE_SECONDS = 30.0  # then it is given up: an abort is less than a program that hangs

@@ -20,14 +20,22 @@ from datetime import date, time
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.arrow_types import is_list, is_text
-from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Image, Json, Schema
+from tensorrepo.formats.dataset.schema.schema import (
+    ClassLabel,
+    Column,
+    ColumnBatch,
+    Image,
+    Json,
+    Schema,
+    Values,
+)
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
@@ -38,10 +46,6 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.child import TableFile, open_files
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch, Values
-
 
 MAX_DEPTH = 64
 STEP_BYTES = 1 << 20  # of Arrow's: as Python's objects they are many times as much

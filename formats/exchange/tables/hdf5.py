@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tensorrepo.formats.common.dtypes import dtype_name
 from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
     Column,
+    ColumnBatch,
     ColumnType,
     Scalar,
     Schema,
@@ -37,9 +38,6 @@ from tensorrepo.formats.exchange.base import (
     shorten_notes,
 )
 from tensorrepo.repo.errors import NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 SUFFIXES = (".h5", ".hdf5", ".he5", ".hdf")

@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.dtypes import dtype_name
@@ -35,9 +36,10 @@ from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
+    ColumnBatch,
+    ColumnLayout,
     Image,
     Json,
-    ColumnLayout,
     Scalar,
     Schema,
     Tensor,
@@ -68,12 +70,6 @@ from tensorrepo.formats.exchange.tables.files import (
 )
 from tensorrepo.formats.exchange.tables.samples import read_samples
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
-
 
 _LISTS = frozenset({"Sequence", "List", "LargeList"})
 _ARRAYS = frozenset({"Array2D", "Array3D", "Array4D", "Array5D"})
@@ -613,7 +609,9 @@ def _value(dtype: str) -> dict[str, Any]:
 
 def _dtype(column: Column) -> str:
     dtype = column.storage.dtype
-    if column.storage.layout not in (ColumnLayout.FIXED, ColumnLayout.RAGGED) or not _is_plain(dtype):
+    if column.storage.layout not in (ColumnLayout.FIXED, ColumnLayout.RAGGED) or not _is_plain(
+        dtype
+    ):
         raise column_refused(column, f"datasets has no {dtype}")
     return dtype
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.dataset.schema.schema import Column, Json, Schema
+from tensorrepo.formats.dataset.schema.schema import Column, ColumnBatch, Json, Schema
 from tensorrepo.formats.exchange.base import (
     Candidate,
     Damage,
@@ -27,9 +27,6 @@ from tensorrepo.formats.exchange.base import (
 from tensorrepo.formats.exchange.tables.csv import is_text, open_text
 from tensorrepo.formats.exchange.tables.files import has_table_files, table_files
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
 
 SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 BLOCK_BYTES = 1 << 20

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,10 +29,11 @@ from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
+    ColumnBatch,
+    ColumnLayout,
     ColumnType,
     Image,
     Json,
-    ColumnLayout,
     Scalar,
     Schema,
     Tensor,
@@ -41,10 +42,6 @@ from tensorrepo.formats.dataset.schema.schema import (
 )
 from tensorrepo.formats.exchange.base import BATCH_BYTES, Damage, ImportOrigin, OpenedSource
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import ColumnBatch
-
 
 # Pillow's modes that a format keeps to the last bit.
 LOSSLESS = {

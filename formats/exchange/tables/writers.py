@@ -6,12 +6,12 @@ values: class labels are written as their names, times as text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,9 +25,9 @@ from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
+    ColumnLayout,
     Image,
     Json,
-    ColumnLayout,
     Link,
     Scalar,
     Text,
@@ -38,9 +38,6 @@ from tensorrepo.formats.dataset.schema.widen import convert_values
 from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, compressed, new_file
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROW_GROUP_BYTES = 64 << 20
 

@@ -7,37 +7,31 @@ have one, some of them are read. The best two are tried, tensor by tensor, on sa
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tensorrepo.formats.common.tensors import TensorReader
+from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.delta.similarity import ALIKE_BITS, distance, look, signature
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
 from tensorrepo.formats.model.layout.manifest import Manifest, decode_manifest, piece_name
-from tensorrepo.formats.model.layout.pack import MAX_DEPTH
-from tensorrepo.formats.model.layout.placement import Placement, decode_placement
+from tensorrepo.formats.model.layout.pack import MAX_DEPTH, PackMember
+from tensorrepo.formats.model.layout.placement import MemberEntry, Placement, decode_placement
 from tensorrepo.formats.model.read.frames import StoredFrames
-from tensorrepo.formats.model.read.members import MemberReader
-from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE
-from tensorrepo.formats.model.write.packing import Location, locate
+from tensorrepo.formats.model.read.members import MemberPlace, MemberReader
+from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE, TensorPart
+from tensorrepo.formats.model.write.packing import Location, PackSlot, locate
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import digest_bytes
+from tensorrepo.repo.objects.envelope import ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from tensorrepo.formats.common.tensors import TensorReader
-    from tensorrepo.formats.model.delta.frame_codec import FrameShape
-    from tensorrepo.formats.model.layout.pack import PackMember
-    from tensorrepo.formats.model.layout.placement import MemberEntry
-    from tensorrepo.formats.model.read.members import MemberPlace
-    from tensorrepo.formats.model.write.encoding import TensorPart
-    from tensorrepo.formats.model.write.packing import PackSlot
     from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.objects.envelope import ObjectSource
 
 DEPTH: Final = 2  # bases that a read of a new model passes through at most
 RUN_DEPTH: Final = 8  # of checkpoints of one run

@@ -24,11 +24,13 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.model.delta.plane_codec import (
     FrequencyTables,
@@ -55,10 +57,6 @@ from tensorrepo.formats.native.delta_tokens import (
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.common.tensors import TensorType
     from tensorrepo.formats.model.delta.frame_codec import FrameShape
 

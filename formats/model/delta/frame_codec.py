@@ -10,11 +10,10 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from tensorrepo.formats.common.tensors import TensorType
     from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 

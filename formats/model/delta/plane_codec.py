@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from tensorrepo.formats.native import rans
 from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tensorrepo.repo.ids import Buffer
 
 

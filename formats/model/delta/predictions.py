@@ -31,12 +31,14 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.model.delta.distances import (
     RowGrid,
@@ -47,17 +49,12 @@ from tensorrepo.formats.model.delta.distances import (
     row_grid,
 )
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
-from tensorrepo.formats.native.delta_tokens import BEST
+from tensorrepo.formats.native.delta_tokens import BEST, Numbers
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.common.tensors import TensorType
     from tensorrepo.formats.model.delta.frame_codec import FrameShape
-    from tensorrepo.formats.native.delta_tokens import Numbers
 
 
 MANTISSA_BITS: Final = {"F32": 23, "BF16": 7, "F16": 10}

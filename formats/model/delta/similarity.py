@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.common.tensors import TensorReader, TensorType
 
 SIGNATURE_ITEMS: Final = 256

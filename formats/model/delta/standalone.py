@@ -14,6 +14,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,8 +25,6 @@ from tensorrepo.formats.native.planes import BEST
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tensorrepo.formats.common.tensors import TensorType
     from tensorrepo.formats.model.delta.frame_codec import FrameShape
 

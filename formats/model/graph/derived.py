@@ -9,7 +9,8 @@ source is "names".
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from tensorrepo.formats.model.graph.graph import (
     INPUT,
@@ -20,11 +21,7 @@ from tensorrepo.formats.model.graph.graph import (
     make_graph,
     module_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from tensorrepo.formats.model.layout.fingerprints import NamedShape
+from tensorrepo.formats.model.layout.fingerprints import NamedShape
 
 # Settings of a config file that change what the same tensors compute. Sizes are not among them:
 # shapes tell those, and models of another depth share their first layers all the same.

@@ -21,10 +21,11 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from blake3 import blake3
@@ -32,12 +33,7 @@ from blake3 import blake3
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from tensorrepo.repo.ids import Buffer
-
+from tensorrepo.repo.ids import Buffer
 
 VERSION: Final = 1
 SOURCES: Final = ("export", "fx", "onnx", "names", "given")

@@ -8,6 +8,7 @@ part of the node's configuration, and what they take from outside becomes argume
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,6 @@ from tensorrepo.formats.model.graph.onnx_file import OnnxConstant, OnnxGraph, On
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from tensorrepo.formats.model.stored_model import TensorSpec
 
 _CONSTANT = "constant"

@@ -13,6 +13,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from struct import Struct
@@ -30,13 +31,11 @@ from tensorrepo.formats.common.protobuf import (
     signed,
 )
 from tensorrepo.formats.common.tensors import TYPES, TensorType
+from tensorrepo.formats.model.layout.manifest import Original
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tensorrepo.formats.model.layout.manifest import Original
     from tensorrepo.formats.model.stored_model import StoredModel
 
 

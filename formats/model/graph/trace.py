@@ -7,10 +7,11 @@ between them. Nothing is run that the module does not run itself, and weights ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tensorrepo.formats.common.tensors import tensor_of
+from tensorrepo.formats.common.tensors import TensorType, tensor_of
 from tensorrepo.formats.model.graph.graph import (
     INPUT,
     Graph,
@@ -20,11 +21,6 @@ from tensorrepo.formats.model.graph.graph import (
     make_graph,
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tensorrepo.formats.common.tensors import TensorType
 
 _GETITEM = "getitem"
 

@@ -14,6 +14,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from struct import Struct, pack
 from typing import TYPE_CHECKING, Final, NewType, Protocol
@@ -21,13 +22,10 @@ from typing import TYPE_CHECKING, Final, NewType, Protocol
 import msgspec
 from blake3 import blake3
 
-from tensorrepo.repo.ids import DIGEST_BYTES
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tensorrepo.formats.common.tensors import TensorType
-    from tensorrepo.repo.ids import Buffer
 
 
 Fingerprint = NewType("Fingerprint", bytes)

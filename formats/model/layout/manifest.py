@@ -9,9 +9,10 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import pairwise, product
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,13 +22,8 @@ from tensorrepo.formats.common.provenance import ProvenanceEdge, check_edge
 from tensorrepo.formats.common.tensors import TYPES, TensorType
 from tensorrepo.formats.model.layout.fingerprints import INLINE_BYTES
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_from_bytes
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_from_bytes
 from tensorrepo.repo.names import check_file_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tensorrepo.repo.ids import Buffer
 
 MAX_NAME_BYTES: Final = 4096
 

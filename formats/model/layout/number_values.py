@@ -8,17 +8,12 @@ the same bits.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.common.tensors import TYPES
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.tensors import TensorType
-
+from tensorrepo.formats.common.tensors import TYPES, TensorType
 
 # Sign, exponent and mantissa bits, bias; `fn`: no infinities, only S.1111.111 is NaN.
 _SMALL_FLOATS: Final = {

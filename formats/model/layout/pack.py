@@ -13,26 +13,21 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.delta.similarity import SIGNATURE, SIGNATURE_ITEMS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import DIGEST_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer
 
 VERSION: Final = 2
 LARGE_ALIGNMENT: Final = 4096  # members that may be mapped begin on a memory page

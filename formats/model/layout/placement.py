@@ -10,17 +10,14 @@ Source:
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tensorrepo.formats.common.canonical import VERSION, decode_canonical, encode_canonical
 from tensorrepo.formats.model.layout.pack import MAX_DEPTH
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_from_bytes
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_from_bytes
 
 MAX_BASES: Final = 3
 TAG_BYTES: Final = 16

@@ -6,25 +6,23 @@ What is known of a tensor is a few hundred bytes; few models are open at a time.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from tensorrepo.formats.model.delta.base_choice import open_base
+from tensorrepo.formats.common.tensors import TensorReader
+from tensorrepo.formats.model.delta.base_choice import BaseModel, open_base
 from tensorrepo.formats.model.maintenance.similar_models import piece_readers
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import ObjectSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
-    from tensorrepo.formats.common.tensors import TensorReader
-    from tensorrepo.formats.model.delta.base_choice import BaseModel
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSource
 
 OPEN_MODELS: Final = 4  # each may keep decoded frames of bases
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
@@ -24,7 +25,7 @@ from tensorrepo.formats.model.delta.base_choice import WrittenBase
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.layout.fingerprints import Fingerprint, frame_bytes
 from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH, RAW
-from tensorrepo.formats.model.layout.placement import ChosenBase, encode_placement
+from tensorrepo.formats.model.layout.placement import ChosenBase, Placement, encode_placement
 from tensorrepo.formats.model.maintenance.inventory import Inventory, take_stock
 from tensorrepo.formats.model.maintenance.repack_plan import (
     Measured,
@@ -38,32 +39,33 @@ from tensorrepo.formats.model.maintenance.usage import Reached, models_at
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.write.encoding import (
     EncodingChoice,
+    TensorChunk,
     TensorPart,
     each,
     encode_frame,
     fallback,
     read_chunks,
 )
-from tensorrepo.formats.model.write.packing import PACK_BYTES, MemberDraft, Packer, build_placement
+from tensorrepo.formats.model.write.packing import (
+    PACK_BYTES,
+    MemberDraft,
+    Packer,
+    PackSlot,
+    SealedFrame,
+    build_placement,
+)
 from tensorrepo.formats.model.write.tensor_writer import locations_of
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import digest_bytes
+from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from concurrent.futures import Executor
-
-    from tensorrepo.formats.model.layout.placement import Placement
-    from tensorrepo.formats.model.write.encoding import TensorChunk
-    from tensorrepo.formats.model.write.packing import PackSlot, SealedFrame
     from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Buffer, Digest
     from tensorrepo.repo.log.reader import LogView
 
 

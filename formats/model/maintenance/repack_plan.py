@@ -17,6 +17,8 @@ Source:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -33,6 +35,7 @@ from tensorrepo.formats.model.write.encoding import (
     LEAST_BYTES,
     SAMPLE_ELEMENTS,
     EncodingChoice,
+    TensorChunk,
     TensorPart,
     read_chunks,
     shares,
@@ -44,11 +47,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import DIGEST_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from concurrent.futures import Executor
-
     from tensorrepo.formats.model.maintenance.inventory import Inventory
-    from tensorrepo.formats.model.write.encoding import TensorChunk
 
 
 OptionChoice = tuple[int, ...]  # for each tensor the number of its option

@@ -21,33 +21,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod, sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.common.provenance import ADAPTER_OF
+from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
+from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, numbers, rounded
 from tensorrepo.formats.model.merging.blend import Blend
-from tensorrepo.formats.model.write.model_source import content_of
+from tensorrepo.formats.model.write.model_source import ModelSource, content_of
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from tensorrepo.formats.common.provenance import ProvenanceEdge
-    from tensorrepo.formats.common.tensors import TensorReader
-    from tensorrepo.formats.model.stored_model import StoredModel
-    from tensorrepo.formats.model.write.model_source import ModelSource
-    from collections.abc import Sequence
-    from numpy.typing import NDArray
-    from tensorrepo.formats.common.tensors import TensorReader, TensorType
     from tensorrepo.formats.model.merging.recipe import Recipe
+    from tensorrepo.formats.model.stored_model import StoredModel
 
-    Values = NDArray[Any]
+
+Values = NDArray[Any]
 
 
 LORA, IA3, REPLACE, ADD = "lora", "ia3", "replace", "add"
@@ -131,7 +128,6 @@ def _span(word: str, values: Iterable[float | None]) -> Sequence[str]:
     if not told:
         return ()
     return (f"{word} {told[0]:g}" + (f" to {told[-1]:g}" if len(told) > 1 else ""),)
-
 
 
 _PARTS: Final = {LORA: 2, IA3: 1, REPLACE: 1, ADD: 1}  # how many tensors of the adapter each takes

@@ -18,28 +18,26 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import acos, ceil, frexp, fsum, ldexp, nan, sin, sqrt
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, numbers, rounded
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from collections.abc import Sequence
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from tensorrepo.formats.common.tensors import TensorReader, TensorType
     from tensorrepo.formats.model.merging.recipe import Recipe
     from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 
-    Values = NDArray[Any]
 
+Values = NDArray[Any]
 
 
 _SMALL_ANGLE = 1e-4  # below it an arc and a line are one
@@ -171,7 +169,6 @@ def _count(parts: Iterable[NDArray[Any]], prefix: int, shift: int) -> tuple[NDAr
         digits = bits >> np.uint64(shift) & np.uint64((1 << _DIGIT_BITS) - 1)
         counts += np.bincount(digits.astype(np.int64), minlength=len(counts))
     return counts, total
-
 
 
 SHOWN: Final = 5

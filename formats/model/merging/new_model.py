@@ -14,12 +14,14 @@ be made alone, and every machine makes the same bits.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.provenance import (
@@ -29,7 +31,7 @@ from tensorrepo.formats.common.provenance import (
     SLICED_FROM,
     ProvenanceEdge,
 )
-from tensorrepo.formats.common.tensors import TYPES, tensor_of
+from tensorrepo.formats.common.tensors import TYPES, TensorReader, TensorType, tensor_of
 from tensorrepo.formats.model.comparison import content_of
 from tensorrepo.formats.model.graph.derived import derived_graph
 from tensorrepo.formats.model.graph.graph import (
@@ -49,20 +51,11 @@ from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource, source_of
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import ObjectSink
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from numpy.typing import NDArray
-    from tensorrepo.formats.common.tensors import TensorReader, TensorType
-    from tensorrepo.repo.objects.envelope import ObjectSink
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from tensorrepo.formats.model.stored_model import StoredModel
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.ids import Digest
-
-    Progress = Callable[[int, int], None]
-
-
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

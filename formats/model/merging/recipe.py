@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +18,6 @@ import msgspec
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tensorrepo.formats.model.layout.manifest import Manifest
 
 KEY: Final = "recipe"

@@ -12,32 +12,25 @@ settled by the strategy that was named ("ours", "theirs", or a method that blend
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.provenance import MERGED_FROM, ProvenanceEdge
+from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.comparison import contents_of, measure_change
 from tensorrepo.formats.model.graph.graph import encode_graph
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE
 from tensorrepo.formats.model.merging.blend import BlendedTensor
 from tensorrepo.formats.model.merging.recipe import KEY, METHODS, WITH_BASE, make_recipe
-from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import write_model
-from tensorrepo.repo.history.merge_trees import Conflict
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tensorrepo.formats.common.tensors import TensorReader
-    from tensorrepo.formats.model.stored_model import StoredModel
-    from tensorrepo.repo.history.merge_trees import MergeContext
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.objects.envelope import ObjectSink
-
+from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 SIDES: Final = ("ours", "theirs")
 MEASURED: Final = 20  # contested tensors of which a conflict says how far they moved

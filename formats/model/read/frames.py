@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.layout.fingerprints import (
@@ -38,9 +39,6 @@ from tensorrepo.formats.native.digests import BEST
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 AHEAD_FRAMES: Final = 4
 RUN_BYTES: Final = 8 << 20  # decoded bytes of the frames that are asked for together from afar

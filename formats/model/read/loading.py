@@ -13,10 +13,11 @@ from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.tensors import TensorType, array_of, torch_of
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
@@ -31,9 +32,6 @@ from tensorrepo.formats.model.read.frames import (
 from tensorrepo.formats.model.read.load_options import LoadOptions
 from tensorrepo.formats.model.read.selection import ElementIndex, select
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LoadableTensor = StoredFrames | PiecedTensor
 R = TypeVar("R", bound="PendingRead")

@@ -9,6 +9,7 @@ decoded from a wrong base is a wrong frame.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from threading import Lock
@@ -31,17 +32,14 @@ from tensorrepo.formats.model.layout.pack import (
     decode_directory,
 )
 from tensorrepo.repo.errors import CorruptError, Error
-from tensorrepo.repo.ids import content_tag
-from tensorrepo.repo.objects.envelope import CheckedSpan, read_spans
+from tensorrepo.repo.ids import Buffer, Digest, content_tag
+from tensorrepo.repo.objects.envelope import CheckedSpan, ObjectLink, ObjectSource, read_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
     from tensorrepo.formats.common.tensors import TensorType
     from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
-    from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 
 def truncate(data: memoryview, element: TensorType, planes: int) -> None:

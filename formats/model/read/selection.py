@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ElementIndex = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
 _GATHER_BELOW: Final = 256  # items of a run; longer ones are copied one by one

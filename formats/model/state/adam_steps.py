@@ -8,9 +8,10 @@ guess that costs nothing when it is wrong: a prediction that does not come true 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.model.delta.base_choice import Prediction
@@ -18,10 +19,7 @@ from tensorrepo.formats.model.delta.predictions import MOST_STEPS, AdamParams, R
 from tensorrepo.formats.model.state.state_dict import dict_of, name_of, optimizers
 from tensorrepo.repo.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    Json = Any
+Json = Any
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _NO_GUESS = (

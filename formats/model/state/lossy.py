@@ -13,15 +13,17 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.provenance import LOSSY_OF, ProvenanceEdge
-from tensorrepo.formats.common.tensors import tensor_of
+from tensorrepo.formats.common.tensors import TensorReader, tensor_of
 from tensorrepo.formats.model.layout.fingerprints import (
     INLINE_BYTES,
     fingerprint,
@@ -32,14 +34,7 @@ from tensorrepo.formats.model.state.snapshot_buffer import memory_of
 from tensorrepo.formats.model.state.state_dict import dict_of, name_of, optimizers
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.common.tensors import TensorReader
-
-    Json = Any
+Json = Any
 
 # What torch's optimisers call moments of gradients, none of which holds a weight.
 MOMENTS: Final = (

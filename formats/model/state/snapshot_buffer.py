@@ -7,20 +7,17 @@ with more waits.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.common.tensors import TORCH_NAMES, is_torch, memory_key, tensor_of
 from tensorrepo.repo.threads import Waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from numpy.typing import NDArray
 
 _ALIGNMENT = 64
 

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from tensorrepo.formats.common.json import MAX_JSON_NESTING, check_text
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 StateJson = Any
 MAX_NESTING: Final = 48

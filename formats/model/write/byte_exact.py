@@ -5,29 +5,29 @@ It is made once from its parts when it is stored, and compared with the file.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 
-from tensorrepo.formats.model.layout.manifest import Original
-from tensorrepo.formats.model.read.frames import tensor_chunks
-from tensorrepo.formats.model.write.model_source import FileStretch, content_of, open_file
+from tensorrepo.formats.model.layout.manifest import Original, TensorEntry
+from tensorrepo.formats.model.read.frames import PackReader, tensor_chunks
+from tensorrepo.formats.model.write.model_source import (
+    FileStretch,
+    ModelSource,
+    OriginalFile,
+    content_of,
+    open_file,
+)
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import digest_bytes
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.ids import Buffer, digest_bytes
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from concurrent.futures import Executor
-
-    from tensorrepo.formats.model.layout.manifest import TensorEntry
-    from tensorrepo.formats.model.read.frames import PackReader
     from tensorrepo.formats.model.stored_model import StoredModel
-    from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
-    from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import ObjectSink
 
 _LITERAL_BYTES: Final = 8 << 20  # of a long stretch of a file that is compared at a time
 

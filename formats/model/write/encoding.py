@@ -10,12 +10,19 @@ of chunks takes no more than a budget; a tensor that is larger is several chunks
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.model.delta.frame_codec import FrameSample, FrameShape, stored_share
+from tensorrepo.formats.model.delta.frame_codec import (
+    FrameCodec,
+    FrameSample,
+    FrameShape,
+    stored_share,
+)
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS, DECAY, LOW_RANK, PLANES
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
@@ -24,13 +31,9 @@ from tensorrepo.formats.model.write.packing import Location, PackSlot, SealedFra
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.common.tensors import TensorReader
-    from tensorrepo.formats.model.delta.frame_codec import FrameCodec
 
 
 LEAST_BYTES: Final = 4096  # of a member that is encoded: a smaller one saves less than it costs

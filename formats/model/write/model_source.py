@@ -7,22 +7,17 @@ read here: tensors hand over their bytes when they are written.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from tensorrepo.formats.common.damage import refusals
 from tensorrepo.formats.common.tensors import TensorReader, memory_key, tensor_of
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tensorrepo.repo.ids import Buffer
-
+from tensorrepo.repo.ids import Buffer
 
 FileContent = bytes | Path
 

@@ -8,12 +8,13 @@ of a tensor.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorrepo.formats.common.provenance import ProvenanceEdge
+from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.delta.base_choice import (
     RANKED,
     SIMILAR,
@@ -27,11 +28,12 @@ from tensorrepo.formats.model.layout.manifest import (
     Alias,
     FileEntry,
     Manifest,
+    TensorEntry,
     TypeEntry,
     encode_manifest,
 )
 from tensorrepo.formats.model.layout.pack import LARGE_ALIGNMENT
-from tensorrepo.formats.model.layout.placement import decode_placement, encode_placement
+from tensorrepo.formats.model.layout.placement import Placement, decode_placement, encode_placement
 from tensorrepo.formats.model.read.frames import PackReader
 from tensorrepo.formats.model.write.byte_exact import StoredTensors, store_original
 from tensorrepo.formats.model.write.model_source import (
@@ -41,21 +43,11 @@ from tensorrepo.formats.model.write.model_source import (
     source_of,
 )
 from tensorrepo.formats.model.write.packing import PACK_BYTES, known_tensors
-from tensorrepo.formats.model.write.tensor_writer import TensorWriter, WrittenModel
+from tensorrepo.formats.model.write.tensor_writer import TensorWriter, WriteReport, WrittenModel
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import digest_bytes
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from tensorrepo.formats.common.tensors import TensorReader, TensorType
-    from tensorrepo.formats.model.layout.manifest import TensorEntry
-    from tensorrepo.formats.model.layout.placement import Placement
-    from tensorrepo.formats.model.write.tensor_writer import WriteReport
-    from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.objects.envelope import ObjectSink
+from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 WriteProgress = Callable[[int, int], None]
 DEFAULT_BUDGET_BYTES: Final = 320 << 20

@@ -11,6 +11,7 @@ is reused only from packs that the model needs anyway, or uses half of.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -39,16 +40,13 @@ from tensorrepo.formats.model.layout.placement import (
     Placement,
     StoredTensor,
 )
-from tensorrepo.repo.ids import content_tag, digest_bytes
+from tensorrepo.repo.ids import Buffer, Digest, content_tag, digest_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     import numpy as np
     from numpy.typing import NDArray
-
-    from tensorrepo.repo.ids import Buffer, Digest
 
 
 PACK_BYTES: Final = 64 << 20

@@ -9,14 +9,15 @@ say into the manifest and the placement. Tensors are not gathered anywhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from tensorrepo.formats.common.tensors import TensorType
+from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.delta.base_choice import SIMILAR, DeltaOptions
+from tensorrepo.formats.model.layout.fingerprints import Fingerprint
 from tensorrepo.formats.model.layout.manifest import (
     Manifest,
     TensorEntry,
@@ -33,14 +34,7 @@ from tensorrepo.formats.model.write.model_writer import (
 from tensorrepo.formats.model.write.packing import Locations, build_placement, known_tensors
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tensorrepo.formats.common.tensors import TensorReader
-    from tensorrepo.formats.model.layout.fingerprints import Fingerprint
-    from tensorrepo.repo.objects.envelope import ObjectSink
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 
 class TensorShard(NamedTuple):

@@ -7,12 +7,14 @@ its frames on all cores, and put them into packs, which are stored meanwhile.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tensorrepo.formats.common.arguments import bytes_text
-from tensorrepo.formats.common.tensors import MemoryTensor
-from tensorrepo.formats.model.delta.base_choice import WrittenBase
+from tensorrepo.formats.common.tensors import MemoryTensor, TensorReader
+from tensorrepo.formats.model.delta.base_choice import Bases, WrittenBase
 from tensorrepo.formats.model.delta.similarity import LEAST_ELEMENTS, signature
 from tensorrepo.formats.model.layout.fingerprints import (
     INLINE_BYTES,
@@ -24,6 +26,7 @@ from tensorrepo.formats.model.layout.manifest import TensorEntry, TensorPiece
 from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH, RAW
 from tensorrepo.formats.model.layout.placement import ChosenBase, PackEntry, Placement
 from tensorrepo.formats.model.write.encoding import (
+    BaseFrames,
     EncodingChoice,
     TensorChunk,
     TensorPart,
@@ -50,21 +53,16 @@ from tensorrepo.formats.model.write.packing import (
     worth_reusing,
 )
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.ids import Buffer, Digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.ids import Digest
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Executor, Future
     import numpy as np
     from numpy.typing import NDArray
-    from tensorrepo.formats.common.tensors import TensorReader
-    from tensorrepo.formats.model.delta.base_choice import Bases
-    from tensorrepo.formats.model.write.encoding import BaseFrames
-    from tensorrepo.repo.ids import Buffer, Digest
 
-    Progress = Callable[[int, int], None]
+    from tensorrepo.repo.history.trees import Entry
+
+
+Progress = Callable[[int, int], None]
 
 
 SAME = "same"
@@ -156,8 +154,6 @@ class WriteTally:
             for codec, count in self.tensors.items()
         }
         return WriteReport(shares, bases, tuple(self.notes))
-
-
 
 
 class TensorWriter:

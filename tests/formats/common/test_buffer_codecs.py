@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import (
     AUTO,
@@ -21,9 +22,6 @@ from tensorrepo.formats.common.buffer_codecs import (
     parse_codec,
 )
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 RNG = np.random.default_rng(5)
 WALK = np.cumsum(RNG.normal(size=40_000)).astype("<f4")

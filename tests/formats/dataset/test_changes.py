@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -18,14 +19,10 @@ from tensorrepo.formats.dataset.selecting.select_rows import ids_of_rows, rows_o
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.column_types import TYPES, tiled, value
 from tests.support.builders.datasets import Rows, same_rows
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 
 class Model:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,9 @@ from tensorrepo.formats.dataset.schema.schema import Bytes, Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.repo.ids import Digest
 
 SCHEMA = Schema.of({"x": Tensor("float32", (300,)), "b": Bytes(), "n": "int64"})
 COUNT = 3000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,12 +35,9 @@ from tensorrepo.formats.dataset.schema.values import order_key
 from tensorrepo.formats.dataset.update import delete_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 SCHEMA = Schema.of({"n": "int32", "text": Text(), "x": Tensor("uint8", (500,))})
 COUNT = 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,11 +14,9 @@ from tensorrepo.formats.dataset.selecting.select_rows import find_rows
 from tensorrepo.formats.dataset.update import update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 Pillow = pytest.importorskip("PIL.Image")
 COUNT = 60

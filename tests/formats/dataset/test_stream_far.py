@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,6 @@ from tests.support.builders.changed import without
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import MappedObjects, stream_threads
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROWS = 600
 # Rows of `x` lead: 16 of them are a page. A page of `e` has 256 rows.

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from xxhash import xxh3_64_intdigest
@@ -19,6 +19,8 @@ from tensorrepo.formats.dataset.read import StoredDataset, column_index
 from tensorrepo.formats.dataset.streaming.load import downloads
 from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import (
@@ -30,10 +32,6 @@ from tests.support.builders.streams import (
     own_threads,
     stream_threads,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 STORES = [MappedObjects, MemoryObjects]
 

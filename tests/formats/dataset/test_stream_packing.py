@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tensorrepo.formats.common.buffer_codecs import Codec
-from tensorrepo.formats.dataset.read import column_index, open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
 from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tests.support.builders.sampling import (
@@ -22,9 +22,6 @@ from tests.support.builders.sampling import (
     sampled,
 )
 from tests.support.builders.streams import stream_threads
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import InvalidInputError
@@ -27,9 +28,6 @@ from tests.support.builders.sampling import (
     sampled,
 )
 from tests.support.builders.streams import stream_threads
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 
 @pytest.fixture(scope="module")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
 
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.selecting.select_rows import ids_of_rows
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.repo.errors import InvalidInputError, NoSuchRowError, NotFoundError
 from tests.support.builders.sampling import ROWS, SHUFFLES, changed, opened, packed, rows, sampled
 from tests.support.builders.streams import stream_threads
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +26,10 @@ from tensorrepo.formats.dataset.selecting.select_rows import col
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.second_readers.linked import unbounded, unlinked
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 SCHEMA = Schema(
     (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,9 +39,6 @@ from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.datasets import Rows, datasets, same_rows, stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.faults.damage import flipped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MIXED = Schema(
     (

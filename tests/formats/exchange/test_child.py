@@ -8,7 +8,8 @@ import select
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,9 +18,6 @@ import pytest
 from tensorrepo.formats.exchange import child
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support.architecture.sources import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are killed by descriptor")
 TABLE = pa.table({"n": list(range(1000)), "s": [f"row {row}" for row in range(1000)]})

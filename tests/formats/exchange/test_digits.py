@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Tensor
 from tensorrepo.formats.exchange.registry import export, read
 from tests.support.builders.foreign import dataset_of, store
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 

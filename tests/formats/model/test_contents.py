@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,6 @@ from tensorrepo.formats.model.merging.three_way import Versions, join_models
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.shards import TensorShard, join_shards, store_shards
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ONE = np.arange(600.0).reshape(60, 10)
 TWO = np.arange(60, dtype="i4")

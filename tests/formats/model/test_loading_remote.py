@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +13,10 @@ from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.envelope import ObjectLink
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 RNG = np.random.default_rng(3)
 SMALL = {f"{at}.bias": RNG.normal(size=1000 + at).astype("f4") for at in range(40)}

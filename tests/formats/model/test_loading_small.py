@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +18,9 @@ from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.formats.native.digests import PYTHON
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tensorrepo.repo.history.trees import Entry
 
 RNG = np.random.default_rng(4)
 TENSORS = {

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tensorrepo.formats.native.delta_tokens import (
     NATIVE,
     NUMPY,
     SLACK_BYTES,
+    Distances,
     Numbers,
     apply,
     bits_of,
 )
 from tests.support.builders.native import needs_native
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.native.delta_tokens import Distances
 
 IMPLEMENTATIONS: list[Any] = [
     pytest.param(NUMPY, id="numpy"),

@@ -6,13 +6,15 @@ import errno
 import io
 import os
 import random
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tensorrepo.formats.images.headers import HEAD_BYTES, JPEG_MODES, codec_of, examine
 from tensorrepo.formats.native.extensions import kernels, why_not_native
@@ -20,12 +22,6 @@ from tensorrepo.formats.native.files import CODECS, NATIVE, PYTHON, FileBatch, F
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.foreign import gif, png
 from tests.support.effort import sampled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason=f"not built: {why_not_native}")
 EVERY = pytest.mark.parametrize(

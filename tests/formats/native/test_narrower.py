@@ -7,20 +7,18 @@ import subprocess
 import sysconfig
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tensorrepo.formats.native import delta_tokens, rans
+from tensorrepo.formats.native.delta_tokens import Numbers
 from tests.formats.model.codecs.test_delta import in_both_ways, plane_of
 from tests.formats.native.test_coder import some_symbols
 from tests.formats.native.test_distances import KINDS
 from tests.support.builders.native import needs_native, why_nothing_is_compiled
 from tests.support.effort import sampled
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.native.delta_tokens import Numbers
 
 SOURCES = Path(delta_tokens.__file__).parent
 # What the compiler is told that a machine has; "avx512f"[3] is a 5.

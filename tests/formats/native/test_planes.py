@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tensorrepo.formats.native.planes import NATIVE, NUMPY
+from tensorrepo.formats.native.planes import NATIVE, NUMPY, PlaneSplitter
 from tests.support.builders.native import needs_native
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.native.planes import PlaneSplitter
 
 SPLITTERS: list[Any] = [
     pytest.param(NUMPY, id="numpy"),

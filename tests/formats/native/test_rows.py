@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.native.extensions import why_not_native
@@ -23,9 +23,6 @@ from tensorrepo.formats.native.rows import (
     RunTable,
 )
 from tests.support.builders.native import COPIERS, needs_native, why_nothing_is_compiled
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MEMORY = np.random.default_rng(0).integers(0, 256, 1 << 22, np.uint8)  # what rows are taken from
 BASE = MEMORY.__array_interface__["data"][0]

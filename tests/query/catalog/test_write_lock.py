@@ -7,17 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tensorrepo.query.catalog import write_lock
 from tensorrepo.query.catalog.database import CatalogDatabase, connect
 from tensorrepo.repo.errors import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WRITER = """
 import signal, sys

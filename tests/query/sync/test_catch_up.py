@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import select, update
 
 from tensorrepo.query.catalog import tables
+from tensorrepo.query.catalog.database import CatalogDatabase
 from tensorrepo.query.sync.catch_up import CatchUpProgress, CaughtUp, catch_up, differences, rebuild
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, RepositoryRewound, StorageError
 from tests.support.builders.repositories import ADA, again, commit_files, new_repository, tip_of
 from tests.support.reference import collector
 from tests.support.servers.catalogs import fresh_rows, rows_of
-
-if TYPE_CHECKING:
-    from tensorrepo.query.catalog.database import CatalogDatabase
-    from tensorrepo.repo.changes.repository import RepositoryCore
 
 
 def interrupted(*_: object) -> None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tensorrepo.query.sync.commits import Walk
 from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.log.log_slots import segment_key
 from tensorrepo.repo.log.past_commits import PastCommits
 from tensorrepo.repo.log.reader import Form, RepositoryLog
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.repositories import commit_files, new_repository, tip_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.repo.changes.repository import RepositoryCore
 
 LENGTH, COMMITS = 16, 20
 

@@ -6,19 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tensorrepo.query.catalog.database import CatalogDatabase
 from tensorrepo.query.sync.catch_up import catch_up
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes.repository import LocalState, create_repository
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.repositories import commit_files
 from tests.support.servers.catalogs import fresh_rows, rows_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.query.catalog.database import CatalogDatabase
 
 CATCH_UP = """
 import sys

@@ -5,8 +5,9 @@ import fcntl
 import os
 import resource
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -29,10 +30,6 @@ from tensorrepo.repo.errors import (
 from tests.support.effort import sampled
 from tests.support.faults.backends import Crash
 from tests.support.faults.disks import RecordingDisk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SMALL = b"small"
 LARGE = bytes(LARGE_BYTES)

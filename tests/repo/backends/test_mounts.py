@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.local import UNKNOWN, find_mount, mount_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TABLE = r"""
 25 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
@@ -9,12 +9,8 @@ from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.registry import probe
 from tensorrepo.repo.errors import NotFoundError, StorageError, UnsupportedError
+from tensorrepo.repo.ids import Buffer
 from tests.support.faults.backends import WrappedBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorrepo.repo.ids import Buffer
 
 
 class LooksThenWrites(WrappedBackend):

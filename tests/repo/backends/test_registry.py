@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.backends.remote import HttpBackend
 from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, UnsupportedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AZURE = {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": "a2V5"}
 

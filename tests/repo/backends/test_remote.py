@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import multiprocessing
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 from obstore.exceptions import BaseError, GenericError, NotSupportedError, PermissionDeniedError
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.cloud import CloudBackend
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.backends.remote import explain, find_place
@@ -18,13 +21,6 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tests.support.servers.object_stores import SECRET, Bucket, s3_on_moto, s3_on_ours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from multiprocessing.connection import Connection
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Backend
 
 PLACE = find_place("s3://bucket/name", {"key": "identity", "secret": SECRET}, {})
 STATUS = "Server returned non-2xx status code: "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import CommitExpired
 from tensorrepo.repo.history.trees import Entry, lookup
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
@@ -24,10 +24,6 @@ from tests.support.builders.repositories import (
     tip_of,
 )
 from tests.support.reference.collector import condemn, condemn_keys, delete, supersede
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Digest
 
 
 def drop(repository: RepositoryCore, branch: str) -> Digest:

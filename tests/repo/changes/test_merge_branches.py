@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tensorrepo.repo.changes import refs
@@ -14,8 +12,10 @@ from tensorrepo.repo.changes.merge_branches import (
     revert,
     revert_message,
 )
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import CommitExpired, ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.ids import Digest
 from tests.support.builders.repositories import (
     ADA,
     BOB,
@@ -27,10 +27,6 @@ from tests.support.builders.repositories import (
     tip_of,
 )
 from tests.support.reference.collector import condemn, delete
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Digest
 
 
 def side_commit(repository: RepositoryCore, files: dict[str, bytes | None]) -> Digest:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.changes.repository import LocalState, create_repository, open_repository
+from tensorrepo.repo.changes.repository import (
+    LocalState,
+    RepositoryCore,
+    create_repository,
+    open_repository,
+)
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -21,6 +27,7 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.log.reader import Form, RepositoryLog
 from tensorrepo.repo.log.segments import read_segment
 from tensorrepo.repo.objects.envelope import Kind
@@ -35,14 +42,6 @@ from tests.support.builders.repositories import (
 from tests.support.faults.backends import WrappedBackend
 from tests.support.faults.damage import FLIPS, survivors
 from tests.support.reference.collector import supersede
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Buffer
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.changes.transaction import MOST_DROPPED, begin_beside, commit_beside
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.transaction import (
+    MOST_DROPPED,
+    LandedCommit,
+    begin_beside,
+    commit_beside,
+)
 from tensorrepo.repo.errors import ConflictError
+from tensorrepo.repo.ids import Digest
 from tests.support.builders.repositories import (
     ADA,
     again,
@@ -17,11 +22,6 @@ from tests.support.builders.repositories import (
     new_repository,
     stage_files,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.changes.transaction import LandedCommit
-    from tensorrepo.repo.ids import Digest
 
 
 def commit_step(

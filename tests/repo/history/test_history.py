@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -24,13 +24,9 @@ from tensorrepo.repo.history.commits import (
     write_commit,
 )
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, update
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from tensorrepo.repo.ids import Digest
 
 AUTHOR = "A <a@example.org>"
 

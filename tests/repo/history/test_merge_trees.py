@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,16 +21,11 @@ from tensorrepo.repo.history.merge_trees import (
     pick_sides,
 )
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, iterate, update
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import path_key
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 from tests.support.builders.objects import MemoryObjects
 from tests.support.second_readers.tree import clashing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSink
 
 OBJECTS = MemoryObjects()
 BLOBS = [OBJECTS.put(Kind.BLOB, bytes([i])).digest for i in range(4)]

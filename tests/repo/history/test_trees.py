@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -27,15 +28,10 @@ from tensorrepo.repo.history.trees import (
 )
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import path_key
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import sampled
 from tests.support.second_readers.tree import clashing, reference_root
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 SMALL = {"MIN_ITEMS": 3, "MAX_ITEMS": 9, "_END_MASK": 3, "MAX_ROOT_BYTES": 400}
 OBJECTS = MemoryObjects()

@@ -4,13 +4,15 @@ import contextlib
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
@@ -22,15 +24,17 @@ from tensorrepo.repo.errors import (
     RepositoryRewound,
     StorageError,
 )
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.log.append import append, resolve
 from tensorrepo.repo.log.log_slots import HINT_KEY, slot_key
 from tensorrepo.repo.log.reader import LogView, RepositoryLog
-from tensorrepo.repo.log.records import LogRecord, encode_record
+from tensorrepo.repo.log.records import LogEntry, LogRecord, encode_record
 from tensorrepo.repo.log.rewind_guard import Pending
 from tests.support.builders.log import (
     MAIN,
     Crash,
     Faulty,
+    Request,
     append_many,
     append_one,
     digest,
@@ -43,15 +47,6 @@ from tests.support.builders.log import (
     set_main,
 )
 from tests.support.faults.backends import WrappedBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.log.records import LogEntry
-    from tests.support.builders.log import Request
 
 
 class Clock:

@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.apply import fold
-from tensorrepo.repo.log.records import LogRecord, Update, encode_ref_updates
+from tensorrepo.repo.log.records import (
+    CanonicalValue,
+    LogEntry,
+    LogRecord,
+    Update,
+    encode_ref_updates,
+)
 from tensorrepo.repo.log.state import (
     Condemnation,
     Lease,
@@ -21,10 +27,6 @@ from tensorrepo.repo.log.state import (
 )
 from tests.support.builders.log import Bulks, digest, entry
 from tests.support.builders.log_strategies import records
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log.records import CanonicalValue, LogEntry
 
 HELD = State(
     generation=4,

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tensorrepo.repo.ids import state_digest
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.ids import Digest, state_digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.checkpoints import write_checkpoint
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key, ref_page_key
@@ -14,10 +15,6 @@ from tensorrepo.repo.log.repair import rewrite_checkpoint
 from tensorrepo.repo.log.state import Paging, State, encode_with_pages
 from tests.support.builders.log import Bulks, append_many, digest, entry, new_backend, open_log
 from tests.support.faults.backends import CountingBackend, Crash, CrashBackend
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.backends.memory import MemoryBackend
-    from tensorrepo.repo.ids import Digest
 
 FORM = Form(paging=Paging(inline_bytes=1000, end_mask=15, min_refs=4, max_refs=64))
 BULKS = Bulks()

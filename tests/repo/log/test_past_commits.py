@@ -2,14 +2,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.changes.repository import open_repository
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.history.commits import is_ancestor, merge_bases, read_commit, touches, walk
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.log_slots import segment_key
 from tensorrepo.repo.log.past_commits import LIMIT_BYTES, PastCommits
 from tensorrepo.repo.log.reader import Form, RepositoryLog
@@ -17,12 +19,6 @@ from tensorrepo.repo.log.segments import Segment, SegmentCommit, changed_filter,
 from tensorrepo.repo.objects.store import ObjectStore
 from tests.support.builders.repositories import commit_files, new_repository, tip_of
 from tests.support.faults.backends import CountingBackend
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Digest
 
 LENGTHS = (4, 16, 64)
 COMMITS = 170  # 2 long segments, 2 of 16, 2 of 4, and 2 records in none

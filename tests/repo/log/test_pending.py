@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tensorrepo.repo.errors import StorageError
 from tensorrepo.repo.log.rewind_guard import Pending, Unresolved
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_notes_are_listed_until_they_are_removed(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import (
     ConflictError,
     CorruptError,
@@ -15,7 +18,7 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-from tensorrepo.repo.ids import record_digest, state_digest
+from tensorrepo.repo.ids import Digest, record_digest, state_digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.checkpoints import Hint, decode_hint, encode_hint
 from tensorrepo.repo.log.log_slots import (
@@ -49,13 +52,6 @@ from tests.support.builders.log import (
     open_log,
 )
 from tests.support.faults.damage import flipped, survivors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.memory import MemoryBackend
-    from tensorrepo.repo.ids import Digest
 
 
 def filled(count: int) -> MemoryBackend:

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.ids import state_digest
+from tensorrepo.repo.ids import Digest, state_digest
 from tensorrepo.repo.log.records import canonical_json
 from tensorrepo.repo.log.state import (
     FORMAT,
@@ -21,9 +20,6 @@ from tensorrepo.repo.log.state import (
 )
 from tests.support.builders.log import digest
 from tests.support.faults.damage import survivors
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Digest
 
 SHORT = Paging(inline_bytes=300, end_mask=3, min_refs=2, max_refs=8)
 MANY = {f"runs/{number % 97:03d}/{number:06d}": digest(number) for number in range(20_000)}

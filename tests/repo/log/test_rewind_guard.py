@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +8,6 @@ from tensorrepo.repo.errors import StorageError
 from tensorrepo.repo.log.rewind_guard import LINE_BYTES, Memory, Remembered
 from tests.support.builders.log import IDENTITY, digest
 from tests.support.faults.damage import survivors
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def seen(gen: int) -> Remembered:

@@ -8,15 +8,12 @@ import os
 import random
 import signal
 from concurrent.futures import ProcessPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.cache import DiskCache, PageDiskCache
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = 1000
 LIMIT = 100 * PAGE

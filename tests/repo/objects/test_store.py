@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import (
@@ -20,7 +21,7 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.repo.history.commits import read_commit
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.ids import Buffer, Digest, content_tag
 from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects import store as store_module
 from tensorrepo.repo.objects.cache import DiskCache
@@ -30,12 +31,6 @@ from tensorrepo.repo.objects.store import ObjectStore, _Recent
 from tests.support.builders.log import digest
 from tests.support.builders.stored import LARGE, WELL_COMPRESSED, grave, payload_of, place, put
 from tests.support.faults.backends import CountingBackend, WrappedBackend
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.ids import Buffer, Digest
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import zstandard
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import (
@@ -24,12 +26,6 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.log import digest
 from tests.support.builders.stored import LARGE, WELL_COMPRESSED, grave, payload_of, put
 from tests.support.faults.backends import CountingBackend, LostReplyBackend, WrappedBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Backend
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -32,6 +33,7 @@ from tensorrepo.repo.registry.cards import (
     edit_card,
 )
 from tensorrepo.repo.registry.versions import (
+    RegisteredVersion,
     Shelf,
     alias_history,
     delete_alias,
@@ -44,11 +46,6 @@ from tensorrepo.repo.registry.versions import (
     versions,
 )
 from tests.support.builders.repositories import ADA, BOB, again, commit_files, new_repository
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.registry.versions import RegisteredVersion
-
 
 MODELS = Shelf(Kind.MODEL, "model", "models/")
 register = partial(registering.register, shelf=MODELS)

@@ -15,16 +15,14 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer.testing import CliRunner
 
 from tensorrepo.cli.main import app
 from tensorrepo.query.sql.results import as_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _BLOCK = re.compile(r"^```(python|sql|console)\n(.*?)^```\n(?:\n?```text\n.*?^```\n)?",
                     re.MULTILINE | re.DOTALL)  # fmt: skip

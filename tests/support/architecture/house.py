@@ -9,14 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from tests.support.architecture.rules import MODULE_LINES
 from tests.support.architecture.sources import LAYERS, ROOT, Source, imports, sources
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 # The table of public names, each with the module that it is loaded from when first asked for.
 SEAM = ("tensorrepo/__init__.py", "tensorrepo/lazy.py")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.architecture.sources import LAYERS, ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDERS = (*LAYERS, "tests", "docs", "benchmarks", "examples", ".ci")
 SUFFIXES = {"", ".py", ".md", ".toml", ".txt", ".json", ".cfg", ".yml", ".yaml", ".sh"}

@@ -7,16 +7,11 @@ a file that breaks the rule: a rule that cannot fail guards nothing.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING
 
-from tests.support.architecture.sources import LAYERS, dotted, imports, names_used
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tests.support.architecture.sources import Source
+from tests.support.architecture.sources import LAYERS, Source, dotted, imports, names_used
 
 MODULE_LINES = 800
 

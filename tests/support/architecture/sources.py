@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 ROOT = next(
     each for each in Path(__file__).resolve().parents if (each / "pyproject.toml").is_file()

@@ -6,24 +6,21 @@ import io
 import json
 import random
 import tarfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.exchange.in_place.adopt import Adopted, adopt
+from tensorrepo.repo.ids import Digest
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tensorrepo.formats.dataset.external.outside import Outside
-    from tensorrepo.repo.ids import Digest
 
 ROWS = 50
 PNG = bytes.fromhex(

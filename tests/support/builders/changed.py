@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +15,8 @@ from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit, TreeEdit
 from tensorrepo.formats.dataset.pages.page import encode_page
 from tensorrepo.formats.dataset.read import StoredDataset, fragment_records, open_dataset
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tensorrepo.formats.dataset.schema.schema import Column, Schema
-    from tensorrepo.repo.objects.envelope import ObjectSink
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.repo.objects.envelope import ObjectSink
 
 
 def waiting(column: Column, values: Any) -> ColumnPart:

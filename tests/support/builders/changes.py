@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +17,11 @@ from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tests.support.builders.datasets import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tests.support.builders.objects import MemoryObjects
+from tests.support.builders.objects import MemoryObjects
 
 CHANGES = ("append", "delete", "update", "rewrite", "compact", "add", "rename", "drop")
 

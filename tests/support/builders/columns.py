@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,17 +17,12 @@ from tensorrepo.formats.dataset.pages.tile_io import TileStore
 from tensorrepo.formats.dataset.pages.tiles import encode_tile_table
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.convert import present_row
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.formats.dataset.schema.values import ColumnValues, TiledValues
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.schema.values import ColumnValues, TiledValues
-    from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 
 class MappedObjects(MemoryObjects):

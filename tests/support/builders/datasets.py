@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -11,12 +12,8 @@ from hypothesis import strategies as st
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.objects.envelope import ObjectSink
 from tests.support.builders.column_types import TYPES, equal, schemas, value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorrepo.repo.objects.envelope import ObjectSink
 
 __all__ = ["TYPES", "Rows", "column_values", "datasets", "equal", "same_rows", "schemas", "stored"]
 __all__ += ["value"]

@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema, TypeLike
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.exchange.base import OpenedSource
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tensorrepo.formats.dataset.schema.schema import InputBatch, TypeLike
-    from tensorrepo.formats.exchange.base import OpenedSource
 
 NOBODY = 65_534
 

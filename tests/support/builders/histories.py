@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import gc_fence, merge_branches, refs
-from tensorrepo.repo.changes.repository import open_repository
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import STATE_INTERVAL, LogEntry
@@ -22,12 +23,6 @@ from tests.support.builders.repositories import (
 )
 from tests.support.effort import sampled
 from tests.support.faults.backends import WrappedBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.changes.repository import RepositoryCore
 
 Snapshot = dict[str, dict[str, bytes]]  # files by ref
 MANY = {f"files/many/{at:03}": b"%d" % at for at in range(150)}

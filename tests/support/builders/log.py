@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from tensorrepo.repo.backends.base import Guarantee, StoredKey, Uploads
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import StorageError
-from tensorrepo.repo.ids import Digest, object_digest
+from tensorrepo.repo.ids import Buffer, Digest, object_digest
 from tensorrepo.repo.log.append import Appended, append
 from tensorrepo.repo.log.reader import LogView, RepositoryLog
-from tensorrepo.repo.log.records import LogEntry, Update, decode_ref_updates
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from tensorrepo.repo.backends.base import Guarantee, StoredKey, Uploads
-    from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.log.records import CanonicalValue
+from tensorrepo.repo.log.records import CanonicalValue, LogEntry, Update, decode_ref_updates
 
 IDENTITY = b'{"format":1,"id":"00000000000000000000000000000001"}\n'
 MAIN = "heads/main"

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from tensorrepo.repo.log.records import KINDS, LogEntry, LogRecord, Update
 from tests.support.builders.log import digest
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

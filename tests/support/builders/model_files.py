@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RNG = np.random.default_rng(7)
 ARRAYS: dict[str, Any] = {

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.repo.ids import Buffer, Digest
 
 
 class MappedObjects(MemoryObjects):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from tensorrepo.repo.errors import CorruptError, NotFoundError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.ids import Buffer, Digest, content_tag
 from tensorrepo.repo.objects.envelope import (
     Envelope,
     Kind,
@@ -13,11 +13,6 @@ from tensorrepo.repo.objects.envelope import (
     decode_object,
     encode_object,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tensorrepo.repo.ids import Buffer, Digest
 
 
 class MemoryObjects:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.changes.repository import LocalState, create_repository, open_repository
-from tensorrepo.repo.changes.transaction import begin, tree_of
+from tensorrepo.repo.changes.repository import (
+    LocalState,
+    RepositoryCore,
+    create_repository,
+    open_repository,
+)
+from tensorrepo.repo.changes.transaction import CommitTransaction, LandedCommit, begin, tree_of
 from tensorrepo.repo.history.trees import Entry, iterate
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.changes.transaction import CommitTransaction, LandedCommit
-    from tensorrepo.repo.ids import Digest
 
 ADA = "Ada <ada@example.org>"
 BOB = "Bob <bob@example.org>"

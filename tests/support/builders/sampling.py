@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
-from tensorrepo.formats.dataset.read import fragment_records
+from tensorrepo.formats.dataset.read import StoredDataset, fragment_records
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Schema, Tensor, Text
 from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
@@ -16,9 +16,6 @@ from tests.support.builders.changed import edited, patched, without
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import MappedObjects
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 ROWS = 400
 SHUFFLES = ["pages", "global", "buffer", False]

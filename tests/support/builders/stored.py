@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from tensorrepo.repo.ids import object_digest
+from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.ids import Buffer, Digest, object_digest
 from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.incarnations import encode_graves, object_key
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.log import digest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.ids import Buffer, Digest
 
 WELL_COMPRESSED = b"".join(b"line %d\n" % n for n in range(2000))
 LARGE = 3 << 20  # more than is remembered

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.repo.objects.envelope import ObjectLink
+from tests.support.builders.datasets import Rows
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorrepo.formats.dataset.streaming.collate.batch import Batch
-    from tensorrepo.repo.objects.envelope import ObjectLink
-    from tests.support.builders.datasets import Rows
 
 COUNT = 1000
 SCHEMA = Schema(

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, TypeVar
+from pathlib import Path
+from typing import Literal, Self, TypeVar
 
+from tensorrepo.repo.backends.base import Backend, Guarantee, StoredKey, Uploads
 from tensorrepo.repo.errors import Error, StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from typing import Self
-
-    from tensorrepo.repo.backends.base import Backend, Guarantee, StoredKey, Uploads
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer
 
 T = TypeVar("T")
 Loss = Literal["before", "after", "later", "twice"]

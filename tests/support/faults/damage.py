@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
 from tests.support.effort import sampled, soaking
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 _T = TypeVar("_T")
 _Case = TypeVar("_Case")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from tensorrepo.repo.backends.local import Disk, StagedFile
 from tests.support.faults.backends import Crash
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 class RecordingDisk(Disk):

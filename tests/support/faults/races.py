@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.base import Backend
 
 _BARRIERS: list[Any] = []
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import heapq
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tensorrepo.formats.dataset.streaming.load.pieces import PieceRequest
-from tensorrepo.formats.dataset.streaming.load.requests import Read, RequestQueue
+from tensorrepo.formats.dataset.streaming.load.requests import (
+    Concurrency,
+    Read,
+    RequestLimits,
+    RequestQueue,
+)
 from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tests.support.faults.scripted import CHUNK
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.load.requests import Concurrency, RequestLimits
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
 
-from tensorrepo.formats.common.buffer_codecs import Codec
+from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import (
     add_column,
@@ -44,14 +44,10 @@ from tensorrepo.formats.dataset.schema.schema import (
 )
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.architecture.sources import ROOT
-from tests.support.builders.datasets import stored
+from tests.support.builders.datasets import Rows, stored
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.common.buffer_codecs import CodecChoice
-    from tensorrepo.repo.objects.envelope import ObjectLink
-    from tests.support.builders.datasets import Rows
 
 GOLDEN = ROOT / "tests/golden/dataset"
 SEED = 2026

@@ -5,23 +5,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TYPES, ArrayTensor, tensor_of
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.formats.model.write.model_writer import write_model
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.models import noise
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorrepo.repo.history.trees import Entry
 
 GOLDEN = ROOT / "tests/golden/model"
 HEAD = b"\x02\0\0\0\0\0\0\0{}"

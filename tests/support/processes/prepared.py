@@ -14,15 +14,13 @@ import socket
 import stat
 import sys
 import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tensorrepo.cli.main import main
 from tests.support.processes.forked import FORKED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _MOST_BYTES = 1 << 20
 

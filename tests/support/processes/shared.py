@@ -5,12 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     import pytest
 
 

@@ -6,24 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from typer.testing import CliRunner
 
 from tensorrepo.cli.main import app
+from tensorrepo.repository import Repository
 from tensorrepo.sdk import open_repository
 from tests.support.architecture.sources import ROOT
 from tests.support.processes.forked import FORKED
 from tests.support.processes.prepared import finish_command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tensorrepo.repository import Repository
 
 ADA = "Ada <ada@example.org>"
 

@@ -11,10 +11,8 @@ one, to see that each is needed:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 FIXED = frozenset({"resend", "permanent"})
 MAX_SENDS = 3

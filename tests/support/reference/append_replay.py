@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.checkpoints import Hint, encode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY
-from tensorrepo.repo.log.reader import RepositoryLog
+from tensorrepo.repo.log.reader import RepositoryLog, Tip
 from tests.support.builders.log import (
     IDENTITY,
     Bulks,
     Crash,
     Faulty,
+    Request,
     landed_txns,
     lost_reply,
     new_backend,
     no_sleep,
     set_main,
 )
-from tests.support.reference.append import SEEKING, TOLD_OK, WAITING, Writer
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.log.reader import Tip
-    from tests.support.builders.log import Request
-    from tests.support.reference.append import Event, World
+from tests.support.reference.append import SEEKING, TOLD_OK, WAITING, Event, World, Writer
 
 
 class Turnstile:

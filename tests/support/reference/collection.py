@@ -15,11 +15,9 @@ number of times. The rules can be dropped one by one, to see that each is needed
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import NamedTuple
 
 RULES = frozenset({"fence", "labels", "forever", "incarnation", "closure"})
 OBJECTS = ("X", "M")

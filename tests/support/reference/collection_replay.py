@@ -7,28 +7,23 @@ race is lost then, and the fence is passed anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from collections.abc import Callable
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import gc_fence, refs
 from tensorrepo.repo.changes.repository import open_repository
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import CommitExpired, ConflictError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import ADA, new_repository
 from tests.support.faults.backends import WrappedBackend
+from tests.support.reference.collection import Event, Setting
 from tests.support.reference.collector import condemn, delete
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-
-    from tensorrepo.repo.backends.base import Backend
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.objects.envelope import ObjectSink
-    from tests.support.reference.collection import Event, Setting
 
 TRIES = 4
 RACES = 0.4  # share of commits whose first record comes too late

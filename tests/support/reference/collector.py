@@ -7,21 +7,17 @@ as often as told to: the rules G1 to G5 without their performance.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from tensorrepo.repo.changes.gc_fence import closure
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.incarnations import encode_gc_list, encode_graves, parse_object_key
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.ids import Digest
-    from tensorrepo.repo.log.reader import LogView
 
 COLLECTOR = "Collector <gc@example.org>"
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
 from tests.support.reference.merge import Version
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 Id = tuple[int, int]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
-from tensorrepo.formats.dataset.read import live_rows, row_id_table
+from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_table
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.widen import can_widen
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import Column
 
 Conflicts = set[tuple[str, str]]  # what, and the name of the column, property or row
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import (
@@ -17,14 +18,10 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Scalar, Schema, Text
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 from tests.support.builders.datasets import stored
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
-
-    Step = Callable[[ObjectSink, StoredDataset, int], ObjectLink]
+Step = Callable[[ObjectSink, StoredDataset, int], ObjectLink]
 
 SCHEMA = Schema(
     (

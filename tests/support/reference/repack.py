@@ -12,11 +12,9 @@ condemns any part of what is dead, and deletions land whenever they like. Rules 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import NamedTuple
 
 RULES = frozenset({"fence", "supersede", "links"})
 Key = tuple[str, int]

@@ -6,15 +6,11 @@ It knows no objects, no log and no pages. Undo and redo are two stacks for each 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from tensorrepo.repo.ids import Digest
 from tests.support.second_readers.tree import clashing
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from tensorrepo.repo.ids import Digest
 
 Files = dict[str, bytes]
 

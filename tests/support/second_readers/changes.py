@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from xxhash import xxh3_64_intdigest as xxh3
@@ -27,9 +28,6 @@ from tests.support.second_readers.dataset import (
     cells_of,
     spans,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 def read(objects: Objects, digest: bytes) -> tuple[Any, list[Any], Rows]:

@@ -6,16 +6,13 @@ that the page can be read beside it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import zstandard
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 EXPONENTS = {"F16": 5, "BF16": 8, "F32": 8, "F64": 11, "C32": 5, "C64": 8, "C128": 11}
 COMPLEX = {"C32", "C64", "C128"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,12 +13,8 @@ from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_table
 from tensorrepo.formats.dataset.schema.schema import LinkValue
 from tests.support.builders.datasets import same_rows
+from tests.support.builders.objects import MemoryObjects
 from tests.support.second_readers import changes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.builders.objects import MemoryObjects
 
 
 def ids_of(dataset: StoredDataset) -> list[tuple[int, int]]:

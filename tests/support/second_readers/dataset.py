@@ -7,19 +7,17 @@ which also proves the sums of rows. Small floats are given out as their bits.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from json import loads
 from struct import iter_unpack, unpack, unpack_from
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import zstandard
 from blake3 import blake3
 from xxhash import xxh3_64_intdigest as xxh3
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 NAMES = ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
 NAMES += ["float16", "float32", "float64", "complex64", "complex128"]

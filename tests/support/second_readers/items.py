@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tests.support.second_readers.order import key, number, perm
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def weighted(units: Sequence[int], seed: int, epoch: int) -> list[int]:

@@ -6,22 +6,14 @@ reader pass rows over.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from tensorrepo.formats.dataset.metadata.index import decode_index, decode_patch_index
-from tensorrepo.formats.dataset.metadata.manifest import decode_leaf
-from tensorrepo.formats.dataset.read import page_reader
+from tensorrepo.formats.dataset.metadata.index import PageIndex, decode_index, decode_patch_index
+from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, Leaf, decode_leaf
+from tensorrepo.formats.dataset.read import StoredDataset, page_reader
 from tensorrepo.formats.dataset.schema.values import FixedValues, range_of, valid_rows
-from tensorrepo.repo.ids import digest_from_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.formats.dataset.metadata.index import PageIndex
-    from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, Leaf
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.repo.ids import Buffer, Digest
-    from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.ids import Buffer, Digest, digest_from_bytes
+from tensorrepo.repo.objects.envelope import ObjectSource
 
 
 def unlinked(dataset: StoredDataset) -> set[Digest]:

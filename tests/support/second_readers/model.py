@@ -7,16 +7,14 @@ describes everything that a pack holds, and decodes what is raw; `codecs_by_spec
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from blake3 import blake3
 from xxhash import xxh3_64_intdigest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 NAMES = ("raw", "planes", "palette", "delta", "rows", "adam", "low-rank", "decay")
 CODECS = dict(enumerate(NAMES, 1))

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from os.path import commonprefix  # of characters, as the spec has it
-from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from tensorrepo.repo.objects.envelope import ObjectSink
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 
 def key(path: str) -> str:

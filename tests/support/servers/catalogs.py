@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tensorrepo.migrations import revisions
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.database import CatalogDatabase, connect
 from tensorrepo.query.sync.catch_up import catch_up
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tests.support.servers.postgres import shared_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tensorrepo.repo.changes.repository import RepositoryCore
 
 DATABASES = ("sqlite", "postgresql")
 

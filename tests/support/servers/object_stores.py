@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 from urllib.request import Request, urlopen
 from xml.sax.saxutils import escape
@@ -18,10 +20,6 @@ from xml.sax.saxutils import escape
 from aiohttp import web
 
 from examples.s3_server import S3Server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 SECRET = "Kq7-a-secret-that-nobody-may-see"
 

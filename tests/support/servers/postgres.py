@@ -13,17 +13,14 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import psycopg
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 USERS = ("postgres", "nobody")  # whom root starts the server as: the first that there is
 QUICK = {  # nobody misses what a test wrote, and several servers share a machine

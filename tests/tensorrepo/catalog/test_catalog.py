@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +12,10 @@ import pytest
 from tensorrepo.catalog.catalog import Catalog
 from tensorrepo.formats.model.graph.graph import Graph, GraphNode, Input, Parameter, make_graph
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repository import Repository
 from tensorrepo.sdk import init
 from tests.support.builders.models import stored
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.repository import Repository
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 WIDTH = 4
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,11 +14,7 @@ from sqlalchemy import select
 import tensorrepo as tr
 from tensorrepo.migrations import revisions
 from tensorrepo.query.catalog import tables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 ADA = "Ada <ada@example.org>"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
@@ -11,9 +11,6 @@ import pytest
 import tensorrepo as tr
 from tensorrepo.catalog.lineage import Kinship, _seen
 from tensorrepo.query.lineage import LineageNode, LineageStep
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ADA = "Ada <ada@example.org>"
 COLUMNS = {"x": np.arange(40, dtype=np.float32), "label": np.arange(40, dtype=np.int64) % 4}

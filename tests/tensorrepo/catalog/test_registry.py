@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repository import Repository
 from tensorrepo.sdk import init
 from tests.support.builders.models import stored
-
-if TYPE_CHECKING:
-    from tensorrepo.repository import Repository
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 ADA = "Ada <ada@example.org>"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,9 +11,6 @@ import pytest
 
 import tensorrepo as tr
 from tests.support.processes.shell import Shell
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ADA, BOB = "Ada <ada@example.org>", "Bob <bob@example.org>"
 

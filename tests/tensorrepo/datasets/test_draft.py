@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,6 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.formats.dataset.read import column_index
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COLUMNS = {
     "name": tr.Text(),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorrepo as tr
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def filled(url: str, name: str, rows: range) -> tr.Dataset:

@@ -6,7 +6,8 @@ import json
 import os
 import pickle
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +16,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tensorrepo as tr
+from tensorrepo.datasets.stream import TorchStream
 from tests.support.builders.transforms import doubled
 from tests.support.processes.forked import FORKED
 from tests.support.servers.object_stores import s3_on_ours
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.datasets.stream import TorchStream
 
 # One worker is no more than this machine suggests; torch warns of more than there are cores.
 pytestmark = [

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,6 @@ from tensorrepo.formats.views import write_view
 from tensorrepo.query.sql.columns import row_shape
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RARE = "SELECT row_id FROM fashion WHERE label = 3"
 

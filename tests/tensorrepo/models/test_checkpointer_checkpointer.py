@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +20,6 @@ from tensorrepo.formats.model.state.state_dict import take_apart
 from tensorrepo.models.checkpointer import state_entry
 from tensorrepo.repo.changes.gc_fence import closure
 from tensorrepo.repo.objects.incarnations import parse_object_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -494,7 +492,9 @@ def test_a_callback_that_fails_is_told_and_what_is_stored_counts(
 
 
 def test_going_back_drops_the_past_that_was_given_up(repository: tr.Repository) -> None:
-    with repository.checkpointer("exp1", keep=tr.RetentionPolicy(last=3, every=400)) as checkpointer:
+    with repository.checkpointer(
+        "exp1", keep=tr.RetentionPolicy(last=3, every=400)
+    ) as checkpointer:
         for step in (100, 200, 300, 400):
             checkpointer.save(step, state_of(step))
         checkpointer.wait()

@@ -12,7 +12,8 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,6 @@ from tensorrepo.context import Context
 from tensorrepo.formats.runs import metrics
 from tensorrepo.runs import record
 from tensorrepo.runs.record import code_version, environment, is_alive, this_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ADA = "Ada <ada@example.org>"
 COLUMNS = {"x": np.arange(40, dtype=np.float32), "label": np.arange(40, dtype=np.int64) % 4}
@@ -542,7 +540,10 @@ def test_checkpoints_of_a_run_log_their_metrics_and_say_what_they_are_of(
 
 
 def test_metrics_stay_when_weights_and_data_are_gone(repository: tr.Repository) -> None:
-    with repository.run("exp1") as run, run.checkpointer(keep=tr.RetentionPolicy(last=1)) as checkpointer:
+    with (
+        repository.run("exp1") as run,
+        run.checkpointer(keep=tr.RetentionPolicy(last=1)) as checkpointer,
+    ):
         checkpointer.save(1, {"model": WEIGHTS}, metrics={"loss": 1.0})
         checkpointer.save(2, {"model": WEIGHTS}, metrics={"loss": 0.5})
         checkpointer.wait()

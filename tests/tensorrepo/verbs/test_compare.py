@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +12,7 @@ import pytest
 from tensorrepo import ClassLabel, Image, Tensor
 from tensorrepo.formats.dataset.schema.schema import Bytes, Column, ColumnType, Scalar, Text
 from tensorrepo.verbs.compare import cell_text
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tests.support.processes.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -41,9 +41,6 @@ from tensorrepo.workspace.state import (
 from tests.support.builders.log import digest
 from tests.support.faults.damage import FLIPS, flipped, places
 from tests.support.faults.places import read_only
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 URL = "memory://somewhere"
 MAIN = Head(branch="main")

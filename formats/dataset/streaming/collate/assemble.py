@@ -7,12 +7,16 @@ interpreter lock, and what a call costs is shared by all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch, BatchForm
 from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
 from tensorrepo.formats.dataset.streaming.collate.gather import (
     PackedRuns,
@@ -29,8 +33,8 @@ from tensorrepo.formats.dataset.streaming.load.prefetch import (
     LostRuns,
     RunSource,
 )
-from tensorrepo.formats.dataset.streaming.options import load_threads, steps_at_once
-from tensorrepo.formats.dataset.streaming.order.items import PackedItems, placed
+from tensorrepo.formats.dataset.streaming.options import StreamSetup, load_threads, steps_at_once
+from tensorrepo.formats.dataset.streaming.order.items import Items, PackedItems, placed
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.order.schedule import (
     MOST_STRETCH_ROWS,
@@ -39,22 +43,15 @@ from tensorrepo.formats.dataset.streaming.order.schedule import (
     StepStretch,
     stretches,
 )
+from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.repo.threads import OrderedMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.streaming.collate.batch import Batch, BatchForm
     from tensorrepo.formats.dataset.streaming.load.loaders import RoutedLoader, RunLoader
-    from tensorrepo.formats.dataset.streaming.options import StreamSetup
-    from tensorrepo.formats.dataset.streaming.order.items import Items
-    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
     from tensorrepo.formats.dataset.streaming.stats import StreamStats
 
-    Walk = Callable[[Share, int, int, Items], Iterator[StepStretch]]
+
+Walk = Callable[[Share, int, int, Items], Iterator[StepStretch]]
 
 _LOCAL_GROUP_BYTES = 8 << 20  # local runs load so fast that handing them over counts
 _IN_PLACE_GROUP_BYTES = 32 << 20  # of what is only verified, at most half of what may be ahead

@@ -7,6 +7,7 @@ padded array when asked for; bytes and text are lists.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -14,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.convert import as_torch, present, to_torch
@@ -27,14 +29,11 @@ from tensorrepo.formats.dataset.streaming.collate.gather import PackedValues
 from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm, as_jax, map_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.common.pool import Pool
     from tensorrepo.formats.dataset.schema.schema import Column
 
-    Identify = Callable[..., NDArray[Any]]  # of rows, and in a mix of their sources
+
+Identify = Callable[..., NDArray[Any]]  # of rows, and in a mix of their sources
 
 
 _COPIED_ALONE_STEPS = 256  # longer rows are padded one by one

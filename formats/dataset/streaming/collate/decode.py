@@ -7,7 +7,7 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -16,6 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.pool import Pool
@@ -27,15 +28,12 @@ from tensorrepo.formats.dataset.streaming.collate.pixels import CHANNELS, Pictur
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.schema.schema import Schema
     from tensorrepo.formats.dataset.streaming.collate.batch import Batch
     from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
 
-    Picture = NDArray[np.uint8]
+
+Picture = NDArray[np.uint8]
 
 ImageFit = Literal["crop", "stretch", "pad", "random"]
 ImageMode = Literal["RGB", "L", "RGBA"]

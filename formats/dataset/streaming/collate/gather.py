@@ -13,10 +13,12 @@ copied at once, and where rows end in it is a search in the run's row table.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
@@ -31,10 +33,6 @@ from tensorrepo.formats.native.rows import BEST, RowCopier, RunTable
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.common.pool import Pool
     from tensorrepo.formats.dataset.streaming.order.items import PackedItems
 

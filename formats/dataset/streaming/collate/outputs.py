@@ -6,9 +6,11 @@ itself ("pinned") is torch's own, filled by a copy.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.common.tensors import is_torch
@@ -16,10 +18,6 @@ from tensorrepo.formats.dataset.schema.types import Timestamp
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.schema.schema import Column
 
 OutputForm = Literal["numpy", "torch", "jax", "arrow"]

@@ -26,11 +26,13 @@ import io
 import math
 import re
 import struct
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
 from tensorrepo.formats.images.headers import (
@@ -44,10 +46,6 @@ from tensorrepo.formats.images.headers import (
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from numpy.typing import NDArray
-    from collections.abc import Callable
-
     Picture = NDArray[np.uint8]
     Place = Callable[[int, int], "Target"]
 
@@ -138,7 +136,6 @@ def scaled(box: Box, of: tuple[int, int], to: tuple[int, int]) -> Box:
     left, right = (round(edge * to[1] / of[1]) for edge in (box.left, box.left + box.width))
     top, left = min(top, to[0] - 1), min(left, to[1] - 1)
     return Box(top, left, max(1, bottom - top), max(1, right - left))
-
 
 
 T = TypeVar("T")

@@ -18,16 +18,19 @@ import os
 import signal
 import traceback
 from collections import deque
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext
 from multiprocessing.reduction import ForkingPickler
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm
 from tensorrepo.formats.dataset.streaming.collate.shared_batch import (
     BatchFrame,
     SharedBlock,
@@ -37,11 +40,7 @@ from tensorrepo.repo import errors
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from multiprocessing.context import SpawnContext
-
     from tensorrepo.formats.dataset.streaming.collate.batch import Identify
-    from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm
 
 
 _BLOCKS = 6

@@ -16,6 +16,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from multiprocessing.reduction import DupFd
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS, is_small_float
 from tensorrepo.formats.common.tensors import is_torch
@@ -31,10 +33,6 @@ from tensorrepo.formats.dataset.streaming.collate.batch import Batch
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.streaming.collate.batch import Identify
 
 

@@ -11,26 +11,25 @@ from __future__ import annotations
 
 import _thread
 import weakref
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tensorrepo.formats.dataset.streaming.collate.batch import as_output, with_leaves_changed
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch, as_output, with_leaves_changed
 from tensorrepo.formats.dataset.streaming.collate.decode import Decoder, Meter
 from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
 from tensorrepo.formats.dataset.streaming.collate.outputs import numbers_as_jax, pinned
 from tensorrepo.repo.threads import OrderedMap, is_own_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
     from tensorrepo.formats.dataset.streaming.collate.assemble import BatchReading
-    from tensorrepo.formats.dataset.streaming.collate.batch import Batch
-    from tensorrepo.formats.dataset.streaming.stats import StreamStats
-    from collections.abc import Callable
     from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
+    from tensorrepo.formats.dataset.streaming.stats import StreamStats
 
-    Work = Callable[[Batch], Any]
+
+Work = Callable[[Batch], Any]
 
 
 PositionedItem = tuple[int, Any]  # a position, and what is handed out for the step that ends there
@@ -226,8 +225,6 @@ def _close(items: ItemSource, report: Callable[[], None] | None) -> None:
     items.close()
     if report is not None:
         report()
-
-
 
 
 def decoder_of(setup: StreamSetup) -> Decoder | None:

@@ -16,6 +16,7 @@ of requests. A damaged answer is asked for once more.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -25,8 +26,6 @@ from tensorrepo.repo.errors import CorruptError, StorageError
 from tensorrepo.repo.threads import Waiting, join_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from tensorrepo.formats.dataset.streaming.load.fetch_config import FetchConfig
     from tensorrepo.formats.dataset.streaming.stats import FetchStats
 

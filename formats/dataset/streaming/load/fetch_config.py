@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorrepo.formats.dataset.streaming.load.requests import RequestLimits
-from tensorrepo.repo.objects.envelope import ReadsOnce
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, ReadsOnce
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorrepo.repo.ids import Buffer
     from tensorrepo.repo.objects.cache import PageDiskCache
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 TRIES = 8  # of a request, when the store fails for a moment
 BOUNDS = RequestLimits(start=32, least=2, most=128)

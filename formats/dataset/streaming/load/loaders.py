@@ -13,36 +13,28 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.pages.page import PAGE_COMPRESSED, decode_page, verify_page
-from tensorrepo.formats.dataset.read import live_rows, page_bytes, page_reader
+from tensorrepo.formats.dataset.read import StoredDataset, live_rows, page_bytes, page_reader
 from tensorrepo.formats.dataset.reading.exact_read import proved_rows, rows_at
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, address_of, in_memory
 from tensorrepo.formats.dataset.streaming.load.mapped import MappedPages
 from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece
 from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan
+from tensorrepo.formats.dataset.streaming.plan.pages import ColumnPlan, StreamPlan
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.objects.envelope import ObjectLink, ReadsOnce
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.streaming.plan.pages import ColumnPlan, StreamPlan
-    from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import ObjectSource
-
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, ReadsOnce
 
 # Pieces by key: (place of the column in the plan, page), or for rows without the rest of their page
 # (place, page, run, 0 for the rows and 1 for their sums).

@@ -13,10 +13,12 @@ pages: there, each page is proved whole in every epoch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.dataset.pages.page import (
@@ -33,10 +35,6 @@ from tensorrepo.formats.native.rows import BEST, LEAST_SUMMED_BYTES, RowCopier
 from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.reading.page_reader import PageReader
 
 _SUM_BYTES = 4

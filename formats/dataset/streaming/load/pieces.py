@@ -7,16 +7,14 @@ needs to be, so that many are in flight side by side.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.ids import Buffer, content_tag
 from tensorrepo.repo.ranges import GAP_BYTES, join_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorrepo.repo.ids import Buffer
     from tensorrepo.repo.objects.envelope import ObjectLink
 
 JOINED_BYTES = 4 << 20  # larger requests do not make better use of a link

@@ -13,6 +13,7 @@ from rank to rank.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -25,17 +26,16 @@ from tensorrepo.formats.dataset.schema.values import (
     FixedValues,
     RaggedValues,
 )
-from tensorrepo.formats.dataset.streaming.collate.gather import in_memory
+from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, in_memory
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, PurgedError, StorageError
 from tensorrepo.repo.threads import Waiting, join_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from tensorrepo.formats.dataset.streaming.collate.gather import InMemory
     from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 
-    Loaded = list[list[InMemory]]
-    Load = Callable[[list[int]], Loaded]
+
+Loaded = list[list[InMemory]]
+Load = Callable[[list[int]], Loaded]
 
 
 T = TypeVar("T")
@@ -169,7 +169,6 @@ class LocalPrefetch(Generic[T]):
         after = self._outstanding_bytes + self._group_bytes
         within = after <= self._ahead_bytes or not self._outstanding_bytes
         return bool(self._expected) and within
-
 
 
 # Not what a later attempt or other rows would meet as well: missing rights, another version.

@@ -10,11 +10,13 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import whole
 from tensorrepo.formats.dataset.streaming.checks import numbers, whole_numbers
@@ -25,11 +27,6 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     permutation,
 )
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 Batching = Literal["random", "stratified", "per_source"]
 

@@ -12,12 +12,14 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.pool import Pool
@@ -37,7 +39,12 @@ from tensorrepo.formats.dataset.streaming.mix.blend import (
     wish_of,
 )
 from tensorrepo.formats.dataset.streaming.mix.steps import MixSource, mixed_stretches
-from tensorrepo.formats.dataset.streaming.options import StreamOptions, declared
+from tensorrepo.formats.dataset.streaming.options import (
+    StreamOptions,
+    StreamSetup,
+    Tuning,
+    declared,
+)
 from tensorrepo.formats.dataset.streaming.order.items import (
     Items,
     PackedItems,
@@ -45,23 +52,16 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     items_total,
 )
 from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
-from tensorrepo.formats.dataset.streaming.order.schedule import STRETCH_ROWS
-from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, arranged
+from tensorrepo.formats.dataset.streaming.order.schedule import STRETCH_ROWS, Share, StepStretch
+from tensorrepo.formats.dataset.streaming.plan.pages import Explanation, StreamPlan, arranged
 from tensorrepo.formats.dataset.streaming.state import MixState, decode_mix_state, encode_mix_state
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.cache import PageDiskCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify
-    from tensorrepo.formats.dataset.streaming.options import StreamSetup, Tuning
-    from tensorrepo.formats.dataset.streaming.order.schedule import Share, StepStretch
-    from tensorrepo.formats.dataset.streaming.plan.pages import Explanation
-    from tensorrepo.repo.objects.cache import PageDiskCache
 
 
 def mix(

@@ -10,13 +10,21 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.streaming.mix.blend import Parts, parts_of, rank_cut, rank_turns
-from tensorrepo.formats.dataset.streaming.order.orders import Located, stride_of
+from tensorrepo.formats.dataset.streaming.mix.blend import (
+    Parts,
+    SourceBlend,
+    parts_of,
+    rank_cut,
+    rank_turns,
+)
+from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, stride_of
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.order.schedule import (
     OpenRuns,
@@ -26,16 +34,11 @@ from tensorrepo.formats.dataset.streaming.order.schedule import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.streaming.mix.blend import SourceBlend
     from tensorrepo.formats.dataset.streaming.order.items import Items
-    from tensorrepo.formats.dataset.streaming.order.orders import Order
 
     # Where in the piece each row stands, its run, its row there, and whether the run is busy.
-    _Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
+
+_Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
 
 _NEVER = np.iinfo(np.int64).max
 _NO_RUNS = np.zeros(0, dtype=np.int64)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.streaming.order.orders import Located, joined
+from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, joined
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     Purpose,
     epoch_key,
@@ -25,10 +26,7 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
 from tensorrepo.formats.dataset.streaming.order.schedule import run_rows
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.streaming.order.items import Items
-    from tensorrepo.formats.dataset.streaming.order.orders import Order
 
 
 _MOST_GROUPS = 64

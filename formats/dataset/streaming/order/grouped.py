@@ -12,12 +12,14 @@ Source:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.streaming.order.orders import PairedLanes, lay_out
+from tensorrepo.formats.dataset.streaming.order.orders import Located, PairedLanes, lay_out
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     Purpose,
     epoch_key,
@@ -25,14 +27,7 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     permutation,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from numpy.typing import NDArray
-    from tensorrepo.formats.dataset.streaming.order.orders import Located
-
-    Line = tuple[NDArray[np.int64], NDArray[np.int64]]
-
-
+Line = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class GroupStore(Protocol):

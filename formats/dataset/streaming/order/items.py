@@ -17,15 +17,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.schema.values import offsets_of
-from tensorrepo.formats.dataset.streaming.order.selection import EveryRow, spans
+from tensorrepo.formats.dataset.streaming.order.selection import EveryRow, RowChoice, Weights, spans
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.streaming.order.schedule import StepStretch
-    from tensorrepo.formats.dataset.streaming.order.selection import RowChoice, Weights
 
 
 class Items(Protocol):

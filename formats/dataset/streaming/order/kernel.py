@@ -9,9 +9,11 @@ Source:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     low_bits,
@@ -21,11 +23,6 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     scattered,
 )
 from tensorrepo.formats.native.extensions import kernels
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
 _PERMUTED_AT_ONCE = 1 << 16
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.streaming.order.kernel import BEST, Rings
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
@@ -29,9 +30,6 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     number,
     permutation,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _GOLDEN_32 = 2654435769  # 2^32 divided by the golden ratio
 

@@ -10,23 +10,19 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.streaming.order.kernel import BEST, OrderKernel
-from tensorrepo.formats.dataset.streaming.order.orders import PairedLanes, joined
+from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, PairedLanes, joined
 from tensorrepo.formats.dataset.streaming.order.random_numbers import low_bits_of, numbers
 from tensorrepo.repo.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from numpy.typing import NDArray
-    from collections.abc import Callable, Iterator
-    from tensorrepo.formats.dataset.streaming.order.orders import Located, Order
-
-    Names = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+Names = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 
 
 _NO_RUNS = np.zeros(0, dtype=np.int64)
@@ -69,7 +65,6 @@ class OpenRuns:
         runs = runs[self._open[runs] & ~np.isin(runs, np.concatenate(used))]
         self._open[runs] = False
         return runs
-
 
 
 Last = Literal["short", "drop", "pad"]

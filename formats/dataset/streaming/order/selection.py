@@ -12,19 +12,15 @@ Source:
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key, numbers
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
 
 _WORD = 64  # rows of a word of the bitmap, and of a block of counts
 _SPARSE = 16  # from one row in so many on, bits are set one by one

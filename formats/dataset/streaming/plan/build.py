@@ -8,11 +8,13 @@ themselves are proved when they are read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_PLAIN,
@@ -28,24 +30,18 @@ from tensorrepo.formats.dataset.read import (
     live_rows,
     page_reader,
 )
-from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS
+from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, PageReader
 from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
-from tensorrepo.formats.dataset.streaming.order.items import Packing, RowLengths
+from tensorrepo.formats.dataset.streaming.order.items import Packing, RowLengths, RowSelection
 from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
 from tensorrepo.formats.dataset.streaming.plan.sampling import choose
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.reading.page_reader import PageReader
     from tensorrepo.formats.dataset.streaming.options import StreamOptions
-    from tensorrepo.formats.dataset.streaming.order.items import RowSelection
 
 
 MOST_LENGTH = (1 << 32) - 1

@@ -12,18 +12,19 @@ Source:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.index import column_pages
-from tensorrepo.formats.dataset.metadata.manifest import HAS_PATCHES
-from tensorrepo.formats.dataset.metadata.tree_read import leaf_part, read_index, read_leaf
+from tensorrepo.formats.dataset.metadata.manifest import HAS_PATCHES, Leaf, LeafEntry
+from tensorrepo.formats.dataset.metadata.tree_read import Links, leaf_part, read_index, read_leaf
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
     column_index,
@@ -39,8 +40,8 @@ from tensorrepo.formats.dataset.streaming.order.grouped import (
     RunSlots,
     slotted_lanes,
 )
-from tensorrepo.formats.dataset.streaming.order.items import RowItems
-from tensorrepo.formats.dataset.streaming.order.orders import choose_lanes
+from tensorrepo.formats.dataset.streaming.order.items import Items, RowItems
+from tensorrepo.formats.dataset.streaming.order.orders import Order, choose_lanes
 from tensorrepo.formats.dataset.streaming.order.schedule import MOST_STRETCH_ROWS, STRETCH_ROWS
 from tensorrepo.formats.dataset.streaming.order.selection import EveryRow
 from tensorrepo.formats.dataset.streaming.plan.pages import (
@@ -50,17 +51,6 @@ from tensorrepo.formats.dataset.streaming.plan.pages import (
     StreamPlan,
     make_plan,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.metadata.manifest import Leaf, LeafEntry
-    from tensorrepo.formats.dataset.metadata.tree_read import Links
-    from tensorrepo.formats.dataset.streaming.order.items import Items
-    from tensorrepo.formats.dataset.streaming.order.orders import Order
-
 
 _LEAVES_BYTES = 4 << 20  # of leaves that are kept: neighbouring groups are often of one
 _SPARE_GROUPS = 16  # open beyond one a lane

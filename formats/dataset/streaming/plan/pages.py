@@ -10,10 +10,12 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.pages.page import HAS_ROW_SUMS, PAGE_PLAIN
 from tensorrepo.formats.dataset.reading.range_read import GAP_BYTES
@@ -22,7 +24,11 @@ from tensorrepo.formats.dataset.schema.values import offsets_of
 from tensorrepo.formats.dataset.streaming.order.buckets import Bucketed, buckets_of
 from tensorrepo.formats.dataset.streaming.order.grouped import GROUP_RUNS, grouped_lanes, grouping
 from tensorrepo.formats.dataset.streaming.order.items import (
+    Items,
     PackedItems,
+    Packing,
+    RowLengths,
+    RowSelection,
     items_total,
     packed_items,
     row_items,
@@ -38,18 +44,8 @@ from tensorrepo.formats.dataset.streaming.order.orders import (
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from tensorrepo.formats.dataset.metadata.deletions import LiveRows
     from tensorrepo.formats.dataset.metadata.index import ColumnIndex
-    from tensorrepo.formats.dataset.streaming.order.items import (
-        Items,
-        Packing,
-        RowLengths,
-        RowSelection,
-    )
 
 
 OrderKind = Literal["pages", "resident", "global", "buffer", "storage"]

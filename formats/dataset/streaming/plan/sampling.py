@@ -7,15 +7,17 @@ weights of 8 bytes a row, or the class of each row in 1 to 4 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
-from tensorrepo.formats.dataset.schema.values import FixedValues
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
 from tensorrepo.formats.dataset.selecting.select_rows import (
     RowBitmap,
     Where,
@@ -38,12 +40,6 @@ from tensorrepo.formats.dataset.streaming.order.selection import (
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.schema import Column
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
     from tensorrepo.formats.dataset.streaming.options import Sampling
 
 _MOST_CLASSES = 1 << 20  # each is known to Python while classes are counted

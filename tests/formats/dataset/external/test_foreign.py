@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from tensorrepo.formats.dataset.external.foreign import (
     ArrayPlace,
@@ -19,9 +20,6 @@ from tensorrepo.formats.dataset.external.foreign import (
     encode_foreign,
 )
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 KIND = {"type": "bytes"}
 ARRAY = ArrayPlace({"type": "scalar", "dtype": "int32"}, False, 128, 4, 10, "int32", [])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,17 +24,20 @@ from tensorrepo.formats.dataset.external.foreign import (
 from tensorrepo.formats.dataset.external.foreign_read import ForeignReader
 from tensorrepo.formats.dataset.external.outside import Stat
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
-from tensorrepo.formats.dataset.schema.types import Bytes, Json, Scalar, Tensor, Text, storage_of
+from tensorrepo.formats.dataset.schema.types import (
+    Bytes,
+    ColumnType,
+    Json,
+    Scalar,
+    Tensor,
+    Text,
+    storage_of,
+)
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.adopted import write_parquet
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tensorrepo.formats.dataset.schema.types import ColumnType
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
 
 ID = "0" * 15 + "7"
 NUMBERS = Scalar("int32")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,6 @@ from tensorrepo.repo.errors import (
     StorageError,
 )
 from tests.support.servers.object_stores import Bucket, s3_on_ours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DATA = bytes(range(256)) * 8
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,6 @@ from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
 from tensorrepo.repo.errors import CorruptError
 from tests.support.builders.changed import edited, patched
 from tests.support.golden.dataset import SIGNALS, Making
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _made() -> PatchIndex:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -42,9 +43,6 @@ from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.golden.dataset import CASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SCHEMA = Schema.of({"x": Tensor("float32", (None, 2)), "b": Bytes(), "n": "int16"})
 ROWS: dict[str, Any] = {

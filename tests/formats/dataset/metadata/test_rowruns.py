@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.row_ids import (
     RECORD,
@@ -25,9 +26,6 @@ from tensorrepo.formats.dataset.metadata.row_ids import (
 )
 from tensorrepo.formats.dataset.pages.sections import encode_sections
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # Few fragments and offsets, so that ids follow each other by chance; and the last ones there are.
 OFFSETS = st.integers(0, 6) | st.integers(2**32 - 3, 2**32 - 1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +26,6 @@ from tests.support.builders.changed import edited, patched
 from tests.support.builders.objects import MemoryObjects
 from tests.support.golden.dataset import SIGNALS, Making
 from tests.support.second_readers.comparison import agrees
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

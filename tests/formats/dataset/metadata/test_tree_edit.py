@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -25,13 +26,9 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
 from tests.support.builders.changed import edited, patched, waiting, without
+from tests.support.builders.objects import MemoryObjects
 from tests.support.golden.dataset import Making, small_cuts
 from tests.support.second_readers.comparison import agrees
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.support.builders.objects import MemoryObjects
 
 SCHEMA = Schema.of({"n": "int32", "m": "int16", "x": Tensor("uint8", (5000,))})
 ROWS = 3  # of each fragment

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +16,6 @@ from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.golden.dataset import Making, small_cuts
 from tests.support.second_readers.comparison import agrees, ids_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FRAGMENTS = 40
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from hypothesis import given
@@ -19,9 +19,6 @@ from tensorrepo.formats.dataset.schema.values import (
     TiledValues,
     offsets_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LIMIT = 1000
 FRAGMENT = 6000

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import AUTO, CODEC_NAMES, Codec, CodecChoice
 from tensorrepo.formats.common.dtypes import CODES, element_dtype
@@ -31,17 +34,10 @@ from tensorrepo.formats.dataset.pages.tiles import (
     number_chunks,
 )
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
+from tensorrepo.formats.dataset.schema.values import TiledValues
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tests.support.builders.datasets import equal
 from tests.support.faults.damage import places
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from tensorrepo.formats.dataset.schema.values import TiledValues
 
 CUBE = Storage(ColumnLayout.TILED, "uint16", (None, None, None), (16, 16, 16))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import SUMS, TABLE, buffer_starts, expected_bytes
 from tensorrepo.formats.dataset.reading.exact_read import exact_pays
 from tensorrepo.formats.dataset.reading.page_reader import DecodedPageCache, PageReader
@@ -17,11 +19,6 @@ from tests.support.builders.columns import Pages, RoundObjects, presented
 from tests.support.builders.datasets import equal
 from tests.support.builders.objects import MemoryObjects
 from tests.support.faults.damage import flipped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 
 ROWS_OF_A_PAGE = 300
 PAGES = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +20,11 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Scalar, Schema, Tensor
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.columns import MappedObjects
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.faults.damage import flipped
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 COUNT = 400
 SCHEMA = Schema(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.common.buffer_codecs import Codec
+from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.reading.page_reader import (
     DecodedPageCache,
     PageReader,
@@ -24,20 +26,14 @@ from tensorrepo.formats.dataset.reading.row_read import (
 )
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Scalar, Tensor
-from tensorrepo.formats.dataset.schema.values import concat
+from tensorrepo.formats.dataset.schema.types import Storage
+from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.columns import MappedObjects, Pages, presented
 from tests.support.builders.datasets import equal, value
 from tests.support.builders.objects import MemoryObjects
 from tests.support.faults.damage import flipped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorrepo.formats.dataset.metadata.index import ColumnIndex
-    from tensorrepo.formats.dataset.schema.types import Storage
-    from tensorrepo.formats.dataset.schema.values import ColumnValues
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 COLUMNS = {
     "numbers": Column("c", Scalar("int64"), nullable=True),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,16 +34,10 @@ from tensorrepo.formats.dataset.versions.changed_cells import (
     changed_rows,
 )
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.adopted import adopted, opened, write_parquet
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 SCHEMA = Schema.of({"n": "int64", "x": "float32"})
 FRAGMENTS = 9000

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.row_ids import RUN, RowIdTable, ids_of_runs
 from tensorrepo.formats.dataset.versions.match import RowRanges, Stretches, match_rows
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Ids = list[tuple[int, int]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensorrepo.formats.dataset.evolve import add_column
 from tensorrepo.formats.dataset.metadata.manifest import encode_root
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
-from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Text
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.versions.row_diff import (
@@ -30,9 +30,6 @@ from tests.support.builders.column_types import tiled
 from tests.support.builders.columns import MappedObjects
 from tests.support.builders.datasets import datasets, equal, stored, value
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 STEPS = st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 2**32)), max_size=4)
 

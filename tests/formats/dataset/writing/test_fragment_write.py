@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart
+from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, WaitingPage
 from tensorrepo.formats.dataset.metadata.chunk import decode_footer
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.span_write import SpanWriter
@@ -16,9 +15,6 @@ from tensorrepo.formats.dataset.schema.schema import Column, Scalar
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.writing.fragment_write import ColumnPartWriter
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.metadata.boundaries import WaitingPage
 
 COLUMN = Column("c", Scalar("int64"), id="00000000000000aa")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,16 +12,11 @@ import pytest
 from tensorrepo.formats.common.tensors import TYPES, ArrayTensor
 from tensorrepo.formats.exchange.checkpoints.models import export_model, read_model, usual_format
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
 from tests.support.builders import model_files
 from tests.support.builders.models import stored
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tensorrepo.formats.model.stored_model import StoredModel
 
 FILES: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "safetensors": ("m.safetensors", model_files.write_safetensors),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -25,9 +26,6 @@ from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders import model_files
 from tests.support.builders.model_files import gguf_file, gguf_pair, gguf_tensor, gguf_text
 from tests.support.builders.models import stored
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def written(tmp_path: Path, data: bytes) -> Path:

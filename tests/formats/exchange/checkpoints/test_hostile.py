@@ -9,7 +9,8 @@ import struct
 import subprocess
 import tracemalloc
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tests.support.builders.models import stored
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MARKER = "touched-by-a-pickle"
 COMMAND = f"touch {MARKER}"

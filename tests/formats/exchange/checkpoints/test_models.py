@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +18,6 @@ from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FIRST = {"a.weight": np.arange(12, dtype="f4").reshape(3, 4), "a.bias": np.ones(3, "f4")}
 SECOND = {"b.weight": np.arange(6, dtype="i8")}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,10 +29,6 @@ from tensorrepo.formats.model.graph.onnx_file import (
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support.builders import model_files
 from tests.support.builders.models import stored
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def saved(path: Path, *initializers: Any, **tensor: Any) -> Path:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,6 @@ from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support.builders import model_files
 from tests.support.builders.models import stored
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 INDEX = "model.safetensors.index.json"
 

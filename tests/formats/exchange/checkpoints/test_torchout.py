@@ -6,7 +6,8 @@ import pickletools
 import subprocess
 import sys
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ from tensorrepo.formats.exchange.checkpoints.torch import read_torch, write_torc
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.models import stored
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAIN = {
     "BINPUT", "BINUNICODE", "BININT", "BININT1", "EMPTY_TUPLE", "GLOBAL", "MARK", "NEWFALSE",

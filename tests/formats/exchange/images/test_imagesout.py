@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.schema.schema import ClassLabel, Image, Text
+from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Image, Text, TypeLike
 from tensorrepo.formats.exchange.images.folder import read_images, reads_back, write_images
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.foreign import dataset_of, gif, png, rows_of, store
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.schema.schema import TypeLike
 
 PNG = png(np.zeros((2, 2), np.uint8))
 LABEL = ClassLabel(("T-shirt/top", "boot"))

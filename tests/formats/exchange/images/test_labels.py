@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,6 @@ from hypothesis import strategies as st
 from tensorrepo.formats.exchange.images import labels
 from tensorrepo.formats.exchange.images.labels import read_record, scan
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 texts = st.text(alphabet='ab"\\{}[],: \né', max_size=6)
 values: Any = st.recursive(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +10,6 @@ from tensorrepo.formats.dataset.schema.schema import Column, Image, Json, Scalar
 from tensorrepo.formats.exchange.registry import read, recognise
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support.builders.foreign import png, rows_of, store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 A, B = (png(np.full((2, 3), value, np.uint8)) for value in (1, 2))
 

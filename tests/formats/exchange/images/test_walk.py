@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -22,9 +22,6 @@ from tensorrepo.formats.exchange.images.walk import (
 from tensorrepo.formats.images.headers import header_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support.builders.foreign import png
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 RNG = np.random.default_rng(0)
 

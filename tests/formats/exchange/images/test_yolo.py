@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +9,6 @@ from tensorrepo.formats.exchange.images import yolo
 from tensorrepo.formats.exchange.registry import read, recognise
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.foreign import png, rows_of, store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PICTURE = png(np.zeros((2, 3), np.uint8))
 BOXES = "1 0.5 0.5 0.25 0.5\n0 0.25 0.25 0.5 0.5\n"

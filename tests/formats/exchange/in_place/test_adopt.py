@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from tensorrepo.formats.dataset.external.foreign_read import ForeignReader, fore
 from tensorrepo.formats.dataset.external.outside import Nothing
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import (
+    StoredDataset,
     column_index,
     open_dataset,
     page_reader,
@@ -43,6 +45,7 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.adopted import (
     ROWS,
     WRITERS,
+    Place,
     adopted,
     opened,
     write_npy,
@@ -53,12 +56,6 @@ from tests.support.builders.adopted import (
 from tests.support.builders.datasets import same_rows
 from tests.support.builders.foreign import store
 from tests.support.servers.object_stores import Bucket, s3_on_ours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tests.support.builders.adopted import Place
 
 FORMATS = sorted(WRITERS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,8 +16,6 @@ from tensorrepo.formats.exchange.tables import csv
 from tensorrepo.formats.exchange.tables.csv import LentReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tensorrepo.formats.exchange.tables.csv import Handler, LentStream
 
 BLOCK = 1 << 10

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tensorrepo.formats.exchange.registry import read
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.foreign import rows_of, store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GOOD = "".join(f"{row},{row}.5,text {row},2020-01-01 00:00:0{row}\n" for row in range(5))
 HEADER = "number,real,text,at\n"

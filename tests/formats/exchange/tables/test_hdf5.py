@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,6 @@ from tensorrepo.formats.exchange.tables import hdf5
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tests.support.builders.foreign import rows_of, store
 from tests.support.effort import sampled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 h5py: Any = pytest.importorskip("h5py")
 ROWS = 7

@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
@@ -27,9 +28,6 @@ from tensorrepo.formats.exchange.tables import huggingface
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tests.support.builders.foreign import dataset_of, png, rows_of, store
 from tests.support.effort import sampled
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 PICTURE = png(np.zeros((2, 3), np.uint8))
 _STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,6 @@ from tensorrepo.repo.errors import (
 )
 from tests.support.builders.foreign import dataset_of, rows_of, store
 from tests.support.effort import sampled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 lance: Any = pytest.importorskip("lance")
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import io
 from collections import namedtuple
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,6 @@ from tensorrepo.formats.dataset.schema.schema import Bytes, Image, Json, Scalar,
 from tensorrepo.formats.exchange.tables.samples import is_torch_dataset, read_samples
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.foreign import rows_of, store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Pair = namedtuple("Pair", ["x", "y"])  # noqa: PYI024  # what collate functions of torch know
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.common.tensors import TYPES, TensorType
-from tensorrepo.formats.model.delta.frame_codec import FrameShape
+from tensorrepo.formats.model.delta.frame_codec import FrameCodec, FrameShape
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.delta.predictions import AdamParams
 from tensorrepo.formats.model.delta.registry import ADAM, CODECS
 from tests.support.effort import sampled
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.delta.frame_codec import FrameCodec
 
 BLOCKS = {"GROUP": TensorType("GROUP", 256, 144), "ODD": TensorType("ODD", 1, 3)}
 ELEMENTS = [*TYPES.values(), *BLOCKS.values()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.common.tensors import TYPES
+from tensorrepo.formats.model.delta.frame_codec import FrameCodec
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, unpack_plane
 from tensorrepo.formats.model.delta.registry import CODECS, DELTA, PALETTE, PLANES
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tests.formats.model.codecs.test_codecs import about, decoded, encoded, near
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.delta.frame_codec import FrameCodec
 
 EVERY = pytest.mark.parametrize("codec", CODECS.values(), ids=lambda codec: codec.name)
 F32, BF16 = TYPES["F32"], TYPES["BF16"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tensorrepo.formats.model.delta.plane_codec import (
     _decode_tables,
@@ -16,9 +15,6 @@ from tensorrepo.formats.model.delta.plane_codec import (
 from tensorrepo.formats.native import rans
 from tensorrepo.repo.errors import CorruptError
 from tests.support.faults.damage import FLIPS, places
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 needs_native = pytest.mark.skipif(rans.NATIVE is None, reason="the kernel was not built")
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,6 @@ from tensorrepo.formats.model.graph.onnx_file import OnnxConstant, OnnxGraph, On
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.models import stored
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def node(op: str, inputs: str, outputs: str, name: str = "", **attributes: Any) -> OnnxNode:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -17,9 +17,6 @@ from tensorrepo.formats.model.maintenance.repack_plan import (
     make_plan,
 )
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def cost_of(problem: RepackProblem, choice: OptionChoice, at: int, left: int) -> int | None:

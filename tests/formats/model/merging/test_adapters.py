@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,6 @@ from tensorrepo.formats.model.write.model_source import source_of
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tests.support.builders.models import stored
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RANDOM = np.random.default_rng(5)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +14,6 @@ from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, lookup, update
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.sdk import init
 from tests.support.builders.objects import MemoryObjects
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PATH = "models/classifier"
 

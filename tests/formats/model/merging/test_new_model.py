@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,6 @@ from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.models import CountingTensor, pack_bytes, stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import sampled
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FRAME = 1 << 19
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,9 @@ from tests.support.builders.streams import MappedObjects, stream_threads
 
 pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
+from collections.abc import Iterator
+
+from tensorrepo.formats.dataset.read import StoredDataset
 from tests.support.builders.pictures import (
     by_pillow,
     encoded,
@@ -26,11 +29,6 @@ from tests.support.builders.pictures import (
     shades_apart,
     smooth,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 COUNT = 70
 BROKEN = (3, 20, 21, 66)

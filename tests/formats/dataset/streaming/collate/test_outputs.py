@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tensorrepo.formats.common.dtypes import CODES, element_dtype
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text, Timestamp
 from tensorrepo.formats.dataset.streaming.collate.outputs import (
     as_jax,
@@ -24,9 +25,6 @@ from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tests.support.builders.datasets import stored
 from tests.support.builders.streams import MappedObjects
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 SCHEMA = Schema(

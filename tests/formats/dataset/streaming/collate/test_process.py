@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Generator
 from multiprocessing.context import SpawnProcess
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from tensorrepo.formats.dataset.streaming.collate.process import MadeItem, ProcessItems
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 def nothing() -> Generator[MadeItem, None, None]:

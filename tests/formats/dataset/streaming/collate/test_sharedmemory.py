@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from tensorrepo.formats.dataset.streaming.collate.shared_batch import SharedBlock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def fill(block: SharedBlock, size: int) -> None:

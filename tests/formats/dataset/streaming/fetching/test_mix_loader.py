@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,6 @@ from tensorrepo.repo.objects.cache import PageDiskCache
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import MappedObjects, stream_threads
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = 16 << 10
 SCHEMA = Schema((Column("x", Tensor("float32", (256,))),))

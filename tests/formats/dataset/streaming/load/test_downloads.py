@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,6 @@ from tensorrepo.repo.objects.cache import PageDiskCache
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import stream_threads
 from tests.support.faults.scripted import PIECE, ScriptedRuns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.pages import page
@@ -22,9 +21,6 @@ from tensorrepo.repo.errors import CorruptError
 from tests.support.builders.datasets import stored
 from tests.support.builders.native import COPIERS, needs_native
 from tests.support.builders.streams import MappedObjects
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 EVERY = pytest.mark.parametrize("copier", COPIERS)
 WIDTH = 100  # floats: 400 bytes, enough for a sum of its own

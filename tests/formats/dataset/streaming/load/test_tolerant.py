@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import gc
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tensorrepo.formats.common.buffer_codecs import Codec
-from tensorrepo.formats.dataset.read import column_index
+from tensorrepo.formats.dataset.read import StoredDataset, column_index
 from tensorrepo.formats.dataset.schema.schema import Column, Image, Scalar, Schema
+from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
 from tensorrepo.formats.dataset.streaming.load.prefetch import LossyLoader, LossySource, LostRuns
 from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, PermissionDenied, StorageError
-from tests.support.builders.datasets import stored
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.envelope import ObjectLink
+from tests.support.builders.datasets import Rows, stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import (
     ROWS,
@@ -25,15 +29,6 @@ from tests.support.builders.streams import (
     rows_of,
     stream_threads,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
-    from tensorrepo.repo.ids import Buffer
-    from tensorrepo.repo.objects.envelope import ObjectLink
-    from tests.support.builders.datasets import Rows
 
 PAGE = 20  # of column x, whose pages are the runs
 STORES = [MappedObjects, MemoryObjects]

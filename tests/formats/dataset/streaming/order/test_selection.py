@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.order.selection import EveryRow, bits_of, both, counts_of
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.order.selection import RowChoice
+from tensorrepo.formats.dataset.streaming.order.selection import (
+    EveryRow,
+    RowChoice,
+    bits_of,
+    both,
+    counts_of,
+)
 
 COUNTS = st.lists(st.integers(0, 300), max_size=400)
 

@@ -8,12 +8,13 @@ spec row by row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.streaming.order.grouped import grouped_lanes, grouping
 from tensorrepo.formats.dataset.streaming.order.orders import (
@@ -28,9 +29,6 @@ from tensorrepo.formats.dataset.streaming.order.orders import (
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.order.schedule import Share, StepStretch, stretches
 from tests.support.effort import examples
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Kind = Literal["pages", "groups", "global", "buffer", "storage"]
 LARGE = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,17 +25,13 @@ from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan, plan_groups
+from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import column_id, write_dataset
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import ROWS, SCHEMA, MappedObjects, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 
 STORES = [MappedObjects, MemoryObjects]
 NAMES = tuple(column.name for column in SCHEMA.columns)
