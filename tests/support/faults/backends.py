@@ -91,7 +91,7 @@ class WrappedBackend:
             return self.step(verb, key, work)
 
 
-class WrappedUploads:
+class WrappedUploads(Uploads):
     """Uploads whose creates and finish are steps of the backend."""
 
     def __init__(self, backend: WrappedBackend, inner: Uploads) -> None:
