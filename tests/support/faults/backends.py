@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Literal, TypeVar
 
 from tensorrepo.repo.backends.base import Backend, Guarantee, StoredKey, Uploads
 from tensorrepo.repo.errors import Error, StorageError
@@ -98,12 +98,6 @@ class WrappedUploads(Uploads):
         self._backend = backend
         self._inner = inner
         self._waiting: list[tuple[str, Sequence[Buffer]]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.abort()
 
     def create(self, key: str, parts: Sequence[Buffer]) -> None:
         if self._backend.late:
