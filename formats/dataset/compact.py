@@ -64,11 +64,8 @@ def plan_compaction(
 ) -> CompactionPlan:
     """Which fragments are worth it; reads metadata only.
 
-    Args:
-        dataset: what to compact.
-        target_bytes: fragments of less than half of it are joined where they stand in a row.
-        budget_bytes: fragments with larger tiled samples are left as they are.
-        everything: rewrite all fragments.
+    Neighbours of less than half of `target_bytes` are joined; fragments with tiled samples above a
+    quarter of `budget_bytes` stay as they are.
     """
     wear = [
         [_wear(fragment, target_bytes, budget_bytes) for fragment in leaf_fragments(dataset, entry)]

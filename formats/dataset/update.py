@@ -57,11 +57,7 @@ def delete_rows(
 ) -> ObjectLink:
     """Delete rows; those that are not there, or no more, are passed over.
 
-    Args:
-        objects: where to store.
-        dataset: what to change.
-        where: which rows, see `where`.
-        budget_bytes: bound of the memory used, beside 8 bytes a chosen row.
+    `budget_bytes` bounds the memory used, beside 8 bytes a chosen row.
 
     Returns:
         Link of the new root; of the old one when no row was deleted.
@@ -179,14 +175,7 @@ def set_values(
 ) -> ObjectLink:
     """The change that `update_rows` makes, given where the values come from.
 
-    Args:
-        objects: where to store.
-        dataset: what to change.
-        chosen: which rows.
-        sources: by column.
-        reads: columns that sources read.
-        budget_bytes: bound of the memory used.
-        progress: see `update_rows`.
+    `reads` are the columns that `sources` read.
     """
     every = dict(sources) | _derived_sources(dataset.schema, sources)
     with _editing(objects, dataset, budget_bytes) as edit:

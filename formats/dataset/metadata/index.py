@@ -364,13 +364,8 @@ def join_indexes(
 ) -> ColumnIndex:
     """All pages of one column, from the page indexes that cover the dataset in order.
 
-    Args:
-        column_id: which column.
-        storage: how the schema says it is stored.
-        parts: what covers the fragments, in their order; an index without the column counts as
-            none.
-        default: one row, for fragments without pages; None: that is an error.
-        patches: laid over what pages say.
+    An index without the column counts as none; `default` is one row, for fragments without pages,
+    which are an error where it is None.
 
     Raises:
         CorruptError: pages do not add up to the fragments, a chunk is not linked, or rows have

@@ -156,9 +156,8 @@ class TreeWriter:
     def add_known(self, fragment: Fragment, *, counted: bool) -> None:
         """Put a fragment of another version behind those there are, with its chunks.
 
-        Args:
-            fragment: with parts in the column groups of this dataset.
-            counted: whether the statistics of the base count it already.
+        Its parts are in the column groups of this dataset; `counted` says that the statistics of
+        the base count it already.
         """
         self._add(fragment)
         if not counted:

@@ -85,11 +85,7 @@ def rows_that_may_match(
 ) -> NDArray[np.int64]:
     """Physical rows outside of which `expression` is true for none.
 
-    Args:
-        expression: a predicate.
-        columns: of the dataset, by name.
-        index_of: all pages of a column.
-        rows: of the dataset, deleted ones counted.
+    `rows` counts deleted ones, too.
 
     Returns:
         int64 ``(n, 2)``: ranges ``[start, stop)``, ascending, with gaps between them.

@@ -109,11 +109,8 @@ def find_candidates(
 ) -> Candidates:
     """The rows of `both` that can differ.
 
-    Args:
-        old: where the column's pages are in the one version.
-        new: and in the other.
-        both: rows that both versions hold.
-        same_defaults: whether rows without a page have the same value in both.
+    `both` are rows that both versions hold; `same_defaults` says that rows without a page have the
+    same value in both.
     """
     pieces = both.cut(new.first_row).swapped().cut(old.first_row).swapped()
     unequal = pieces.chosen(~_equal_pages(old, new, pieces, same_defaults=same_defaults)).joined()

@@ -160,12 +160,8 @@ def plan_rows(
 ) -> RowPlan:
     """What the changes of `other` do to `onto`.
 
-    Args:
-        onto: the version that is changed.
-        other: the version whose changes are put on it.
-        columns: ids of the columns that both have and keep.
-        clashes: where contradictions are noted, unless a side is preferred.
-        prefer: the side that decides contradictions.
+    `columns` are ids of those that both have and keep. Contradictions are noted in `clashes`,
+    unless the side `prefer` decides them.
     """
     return _Planner(onto, other, columns, clashes, prefer).plan()
 

@@ -81,9 +81,7 @@ class MergedCounts:
     def begin(self, tallies: Mapping[str, ColumnTally], *, count_added: bool) -> None:
         """Before anything is edited: bounds of both sides, in the form of the merged columns.
 
-        Args:
-            tallies: by column id, changed here.
-            count_added: whether fragments behind those of `onto` are not counted yet.
+        `count_added` says that fragments behind those of `onto` are not counted yet.
         """
         for column in self._root.schema.columns:
             self._widen(column, tallies[column.id])
