@@ -105,7 +105,7 @@ def _absent_rows(index: ColumnIndex, rows: range | NDArray[np.int64]) -> int:
     """How many of `rows` no page holds; of a range with steps no fewer."""
     if index.default is None or not len(rows):
         return 0
-    absent = np.array([chunk is None for chunk in index.chunks], np.bool_)[index.chunk]
+    absent = index.is_absent
     if not isinstance(rows, range):
         return int(np.count_nonzero(absent[index.page_of(rows)]))
     low, high = min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1

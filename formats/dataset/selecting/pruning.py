@@ -175,7 +175,7 @@ def numbers_of_keys(keys: NDArray[np.uint64], element: np.dtype[Any]) -> NDArray
 
 def _with_default(column: Column, index: ColumnIndex, bounds: PageBounds) -> PageBounds:
     """Runs of rows that have no page hold one value."""
-    absent = np.array([chunk is None for chunk in index.chunks], np.bool_)[index.chunk]
+    absent = index.is_absent
     default: Any = index.default
     is_null = default.valid is not None and not default.valid[0]
     if is_null or not has_bounds(column):
