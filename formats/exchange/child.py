@@ -42,8 +42,14 @@ START_SECONDS = 120.0  # what a busy machine may take to start the server
 MAX_FRAME_BYTES = 2 << 30
 # A mapping keeps its descriptor, of which a process has few: smaller batches are copied.
 _MAPPED_BYTES = 1 << 20
-# Arrow's other allocators reserve as much at once as a child may take.
-_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+# Arrow's other allocators reserve as much at once as a child may take. glibc's maps and unmaps each
+# large buffer unless told to keep them, which takes more time than reading does.
+_ENVIRONMENT = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(16 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+}
 # Isolated, the server looks for modules where this process found them. pyarrow does without numpy,
 # which takes as long to load as the rest.
 _SERVER = """

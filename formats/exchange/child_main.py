@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
@@ -121,6 +121,8 @@ def _stream_batches(path: str) -> Iterator[pa.RecordBatch]:
 
 
 LMDB_SCHEMA = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
+LMDB_MAGIC = 0xBEEFC0DE
+LMDB_MAGIC_AT = 16
 _DATABASE_BYTES = 48  # of the record that a named database has in the unnamed one
 _ENTRY_BYTES = 10  # that an entry takes at least
 _MAX_DATABASES = 128
@@ -135,6 +137,9 @@ def open_lmdb(path: str, database: str | None = None) -> TableFile:
             "LMDB files need lmdb, which is not installed: `pip install tensorrepo[lmdb]`",
             "UnsupportedError",
         ) from problem
+    with open(path, "rb") as file:
+        if file.read(LMDB_MAGIC_AT + 4)[LMDB_MAGIC_AT:] != LMDB_MAGIC.to_bytes(4, "little"):
+            raise Refusal("is no LMDB file: its first page does not say so. Is it cut short?")
     try:
         environment = lmdb.open(
             path, subdir=False, readonly=True, create=False, lock=False, max_dbs=_MAX_DATABASES
@@ -145,17 +150,29 @@ def open_lmdb(path: str, database: str | None = None) -> TableFile:
         stored = os.stat(path).st_size
         pages = environment.info()["last_pgno"] + 1
     except lmdb.Error as problem:
-        raise Refusal(f"is no readable LMDB file: {problem}") from problem
+        raise Refusal(f"is no readable LMDB file: {_said(problem)}") from problem
     if pages * environment.stat()["psize"] > stored or entries > stored // _ENTRY_BYTES:
         raise Refusal(f"says that it has {pages} pages and {entries} entries. Is it cut short?")
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            yield from _lmdb_batches(lmdb, environment, transaction, chosen, stored)
+            entries = iter(transaction.cursor(chosen))
+            if database is None:  # then named ones may stand between the entries
+                entries = (
+                    (key, value)
+                    for key, value in entries
+                    if _named(lmdb, environment, transaction, bytes(key), value) is None
+                )
+            yield from _lmdb_batches(entries, stored)
         except lmdb.Error as problem:
-            raise Refusal(f"is damaged: {problem}") from problem
+            raise Refusal(f"is damaged: {_said(problem)}") from problem
 
     return TableFile(LMDB_SCHEMA, entries, batches)
+
+
+def _said(problem: Exception) -> str:
+    """What LMDB says, without the path that it says first."""
+    return str(problem).rpartition(": ")[2]
 
 
 def _find_database(lmdb: Any, environment: Any, transaction: Any, name: str | None) -> Any:
@@ -194,17 +211,12 @@ def _named(lmdb: Any, environment: Any, transaction: Any, key: bytes, value: Any
     return None
 
 
-def _lmdb_batches(
-    lmdb: Any, environment: Any, transaction: Any, chosen: Any, stored: int
-) -> Iterator[pa.RecordBatch]:
+def _lmdb_batches(entries: Iterable[tuple[Any, Any]], stored: int) -> Iterator[pa.RecordBatch]:
     """The entries of a database, which together cannot be more than the file."""
     keys: list[bytes] = []
     values: list[bytes] = []
     held = total = 0
-    main = environment.open_db(None, transaction, create=False)
-    for key, value in transaction.cursor(chosen):
-        if chosen is main and _named(lmdb, environment, transaction, bytes(key), value):
-            continue
+    for key, value in entries:
         keys.append(bytes(key))
         values.append(bytes(value))
         held += len(key) + len(value)
