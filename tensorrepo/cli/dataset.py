@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import JsonOption, complete_entry, pair, resolve_path, session_of
+from tensorrepo.cli.options import Call, complete_entry, pair
 from tensorrepo.connect import parse_size
 from tensorrepo.datasets.sql_edit import expression_updates, expression_values
 from tensorrepo.formats.dataset import evolve
@@ -48,7 +48,7 @@ RowOption = Annotated[
 
 
 def update_command(
-    context: Context,
+    call: Call,
     name: DatasetArgument,
     settings: Annotated[
         list[str], Option("--set", metavar="COLUMN=VALUE", help="A value; may be repeated.")
@@ -56,7 +56,6 @@ def update_command(
     where: WhereOption = None,
     row: RowOption = None,
     sql: Annotated[bool, Option("--sql", help="VALUE is SQL over the columns.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Give rows of a dataset other values, and stage it.
 
@@ -74,7 +73,7 @@ def update_command(
     if sql:
         if row:
             raise InvalidInputError("--sql says which rows by --where, not by --row")
-        _change(context, name, _sql_verb(texts, where), "update", as_json=as_json)
+        _change(call, name, _sql_verb(texts, where), "update")
         return
     chosen = _rows(where, row)
 
@@ -87,15 +86,14 @@ def update_command(
             objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
         )
 
-    _change(context, name, verb, "update", chosen, as_json=as_json)
+    _change(call, name, verb, "update", chosen)
 
 
 def delete_command(
-    context: Context,
+    call: Call,
     name: DatasetArgument,
     where: WhereOption = None,
     row: RowOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Delete rows of a dataset, and stage it. `tensorrepo rm` removes the whole dataset.
 
@@ -108,11 +106,11 @@ def delete_command(
     def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, _: object) -> ObjectLink:
         return delete_rows(objects, dataset, rows)
 
-    _change(context, name, verb, "delete", chosen, as_json=as_json)
+    _change(call, name, verb, "delete", chosen)
 
 
 def column_command(
-    context: Context,
+    call: Call,
     action: Annotated[
         str, Argument(metavar="add|drop|rename|widen", help="What to do with a column.")
     ],
@@ -131,7 +129,6 @@ def column_command(
     sql: Annotated[
         str | None, Option("--sql", metavar="EXPR", help="Values by SQL over the columns.")
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Add, drop, rename or widen a column of a dataset, and stage it.
 
@@ -156,7 +153,7 @@ def column_command(
     extra = [name for name, used in options.items() if used and name not in allowed[action]]
     if extra:
         raise InvalidInputError(f"`column {action}` takes no {extra[0]}")
-    source = resolve_path(context, values) if values else None
+    source = call.path(values) if values else None
     if sql:
         if source is not None:
             raise InvalidInputError("values come from --sql or from --values, not from both")
@@ -164,19 +161,17 @@ def column_command(
     else:
         column_verb = _column_verb(action, column, new, default, source, nullable=nullable)
     _change(
-        context,
+        call,
         name,
         lambda objects, dataset, _, progress: column_verb(objects, dataset, progress),
         f"column {action} {column}",
-        as_json=as_json,
     )
 
 
 def set_command(
-    context: Context,
+    call: Call,
     name: DatasetArgument,
     properties: Annotated[list[str], Argument(metavar="KEY=VALUE...", help="What to note.")],
-    as_json: JsonOption = False,
 ) -> None:
     """Note properties of a dataset, and stage it: a licence, a source, which column is its key.
 
@@ -191,23 +186,21 @@ def set_command(
     texts = dict(pair(each, "property", "KEY=VALUE") for each in properties)
     values = {key: parse_property(text) for key, text in texts.items()}
     _change(
-        context,
+        call,
         name,
         lambda objects, dataset, *_: evolve.set_properties(objects, dataset, values),
         f"set {', '.join(values)}",
-        as_json=as_json,
     )
 
 
 def compact_command(
-    context: Context,
+    call: Call,
     name: DatasetArgument,
     target: Annotated[str, Option("--target", help="Bytes of a fragment.")] = "64MiB",
     budget: Annotated[str, Option("--budget", help="Bytes of memory.")] = "256MiB",
     everything: Annotated[
         bool, Option("--everything", help="Write all rows anew, not only what is worn.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Write the worn parts of a dataset anew, and stage it.
 
@@ -231,7 +224,7 @@ def compact_command(
             progress=lambda done, _: progress(done, len(dataset)),
         )
 
-    _change(context, name, verb, "compact", as_json=as_json)
+    _change(call, name, verb, "compact")
 
 
 # ------------------------------------------------------------------------------ what is meant
@@ -329,19 +322,11 @@ def _needed(text: str | None, message: str) -> str:
     return text
 
 
-def _change(
-    context: Context,
-    name: str,
-    verb: Verb,
-    what: str,
-    where: Where | None = None,
-    *,
-    as_json: bool,
-) -> None:
-    session = session_of(context)
+def _change(call: Call, name: str, verb: Verb, what: str, where: Where | None = None) -> None:
+    session = call.session
     with session.here.locked(), output.row_progress(f"changing {name}") as progress:
         changed = change_dataset(session, name, verb, what, where, progress)
-    output.answer(asdict(changed), _change_text(changed), as_json=as_json)
+    call.answer(asdict(changed), _change_text(changed))
 
 
 def _change_text(changed: Changed) -> str:
