@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.options import Call, complete_entry, pair
-from tensorrepo.connect import parse_size
-from tensorrepo.datasets.sql_edit import expression_updates, expression_values
-from tensorrepo.formats.dataset import evolve
-from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.selecting.select_rows import Where
-from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.objects.envelope import ObjectLink
-from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace.change import (
     Changed,
+    Verb,
     change_dataset,
     parse_property,
     parse_type,
     parse_value,
     values_of_file,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.workspace.change import Progress, Verb
-
-    ColumnVerb = Callable[[ObjectWriter, StoredDataset, Progress], ObjectLink]
 
 DatasetArgument = Annotated[
     str, Argument(metavar="DATASET", help="Its name.", autocompletion=complete_entry)
@@ -73,20 +62,15 @@ def update_command(
     if sql:
         if row:
             raise InvalidInputError("--sql says which rows by --where, not by --row")
-        _change(call, name, _sql_verb(texts, where), "update")
+        _change(call, name, lambda draft, _: draft.update_sql(texts, where), "update")
         return
-    chosen = _rows(where, row)
 
-    def verb(
-        objects: ObjectWriter, dataset: StoredDataset, rows: Any, progress: Progress
-    ) -> ObjectLink:
-        columns = {each: dataset.schema.column(each) for each in texts}
-        values = {each: parse_value(columns[each], text) for each, text in texts.items()}
-        return update_rows(
-            objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
-        )
+    def verb(draft: DatasetDraft, rows: Where) -> None:
+        schema = draft.schema
+        values = {each: parse_value(schema.column(each), text) for each, text in texts.items()}
+        draft.update(rows, values)
 
-    _change(call, name, verb, "update", chosen)
+    _change(call, name, verb, "update", _rows(where, row))
 
 
 def delete_command(
@@ -102,11 +86,7 @@ def delete_command(
         tensorrepo delete photos --row 17 --row 00c1d2e3f4a5b697:25
     """
     chosen = _rows(where, row)
-
-    def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, _: object) -> ObjectLink:
-        return delete_rows(objects, dataset, rows)
-
-    _change(call, name, verb, "delete", chosen)
+    _change(call, name, lambda draft, rows: draft.delete(rows), "delete", chosen)
 
 
 def column_command(
@@ -154,18 +134,10 @@ def column_command(
     if extra:
         raise InvalidInputError(f"`column {action}` takes no {extra[0]}")
     source = call.path(values) if values else None
-    if sql:
-        if source is not None:
-            raise InvalidInputError("values come from --sql or from --values, not from both")
-        column_verb = _sql_column(column, new, sql)
-    else:
-        column_verb = _column_verb(action, column, new, default, source, nullable=nullable)
-    _change(
-        call,
-        name,
-        lambda objects, dataset, _, progress: column_verb(objects, dataset, progress),
-        f"column {action} {column}",
-    )
+    if sql and source is not None:
+        raise InvalidInputError("values come from --sql or from --values, not from both")
+    verb = _column_verb(action, column, new, default, source, sql, nullable=nullable)
+    _change(call, name, verb, f"column {action} {column}")
 
 
 def set_command(
@@ -185,12 +157,8 @@ def set_command(
     """
     texts = dict(pair(each, "property", "KEY=VALUE") for each in properties)
     values = {key: parse_property(text) for key, text in texts.items()}
-    _change(
-        call,
-        name,
-        lambda objects, dataset, *_: evolve.set_properties(objects, dataset, values),
-        f"set {', '.join(values)}",
-    )
+    what = f"set {', '.join(values)}"
+    _change(call, name, lambda draft, _: draft.set_properties(**values), what)
 
 
 def compact_command(
@@ -211,35 +179,15 @@ def compact_command(
         tensorrepo compact photos
         tensorrepo compact photos --target 128MiB --budget 1GiB
     """
-
-    def verb(
-        objects: ObjectWriter, dataset: StoredDataset, _: object, progress: Progress
-    ) -> ObjectLink:
-        return compact_dataset(
-            objects,
-            dataset,
-            target_bytes=parse_size(target),
-            budget_bytes=parse_size(budget),
-            everything=everything,
-            progress=lambda done, _: progress(done, len(dataset)),
-        )
-
-    _change(call, name, verb, "compact")
+    _change(
+        call,
+        name,
+        lambda draft, _: draft.compact(target, budget_bytes=budget, everything=everything),
+        "compact",
+    )
 
 
 # ------------------------------------------------------------------------------ what is meant
-
-
-def _sql_verb(texts: Mapping[str, str], where: str | None) -> Any:
-    def verb(
-        objects: ObjectWriter, dataset: StoredDataset, _: object, progress: Progress
-    ) -> ObjectLink:
-        rows, values = expression_updates(dataset, texts, where)
-        return update_rows(
-            objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
-        )
-
-    return verb
 
 
 def _rows(where: str | None, row: Sequence[str] | None) -> Where:
@@ -262,40 +210,23 @@ def _column_verb(
     new: str | None,
     default: str | None,
     source: Path | None,
+    sql: str | None,
     *,
     nullable: bool,
-) -> ColumnVerb:
+) -> Verb:
     if action == "drop":
         if new is not None:
             raise InvalidInputError(f"`column drop` takes one column, got {new!r} too")
-        return lambda objects, dataset, _: evolve.drop_column(objects, dataset, column)
+        return lambda draft, _: draft.drop_column(column)
     if action == "rename":
         wanted = _needed(new, "`column rename` needs the new name")
-        return lambda objects, dataset, _: evolve.rename_column(objects, dataset, column, wanted)
+        return lambda draft, _: draft.rename_column(column, wanted)
     if action == "widen":
-        kind = None if new is None else parse_type(new)
-        maybe = True if nullable else None
-        return lambda objects, dataset, _: evolve.widen_column(
-            objects, dataset, column, kind, nullable=maybe
-        )
-    return _add_verb(column, new, default, source, nullable=nullable)
-
-
-def _sql_column(column: str, new: str | None, sql: str) -> ColumnVerb:
-    def verb(objects: ObjectWriter, dataset: StoredDataset, progress: Progress) -> ObjectLink:
+        wider = None if new is None else parse_type(new)
+        return lambda draft, _: draft.widen_column(column, wider, nullable=nullable or None)
+    if sql:
         declared = None if new is None else parse_type(new)
-        kind, values = expression_values(dataset, sql, declared)
-        wanted = Column(column, kind, nullable=True)
-        return evolve.add_column(
-            objects, dataset, wanted, values, progress=lambda done, _: progress(done, len(dataset))
-        )
-
-    return verb
-
-
-def _add_verb(
-    column: str, new: str | None, default: str | None, source: Path | None, *, nullable: bool
-) -> ColumnVerb:
+        return lambda draft, _: draft.add_column(column, declared, sql=sql)
     values = None
     if source is not None:
         kind, has_nulls, values = values_of_file(source, column)
@@ -304,16 +235,8 @@ def _add_verb(
     else:
         kind = parse_type(_needed(new, "`column add` needs a type, or --values"))
         nullable = nullable or default is None
-    wanted = Column(column, kind, nullable)
-    if default is not None:
-        wanted = replace(wanted, default=parse_value(wanted, default))
-    return lambda objects, dataset, progress: evolve.add_column(
-        objects,
-        dataset,
-        wanted,
-        values,
-        progress=lambda done, _: progress(done, len(dataset)),
-    )
+    value = None if default is None else parse_value(Column(column, kind, nullable), default)
+    return lambda draft, _: draft.add_column(column, kind, values, default=value, nullable=nullable)
 
 
 def _needed(text: str | None, message: str) -> str:
