@@ -1,11 +1,10 @@
 """Catalog tables for DuckDB, and ``catalog.pages``: the pages of datasets as rows.
 
 The columns that a query needs are selected from the catalog's own database, some rows at a time;
-what DuckDB pushes down as a filter is applied to them here.
-
-One table, `catalog.pages`: a row for each page, with its place, its bytes and its statistics. The
-manifests say it, so nothing of it is stored twice. Page indexes are read one after the other, of
-the datasets and columns alone that a query does not rule out, and none is kept.
+what DuckDB pushes down as a filter is applied to them here. `catalog.pages` has a row for each
+page, with its place, its bytes and its statistics. The manifests say it, so nothing of it is stored
+twice. Page indexes are read one after the other, of the datasets and columns alone that a query
+does not rule out, and none is kept.
 """
 
 from __future__ import annotations
@@ -124,11 +123,6 @@ def catalog_table(
     """The table of the catalog of this name; None: there is none."""
     table = tables.METADATA.tables.get(name)
     return None if table is None else CatalogTable(table, reading, scanned, told)
-
-
-def catalog_names() -> Iterator[str]:
-    """Names of all tables of the catalog."""
-    yield from tables.METADATA.tables
 
 
 SCHEMA: Final = pa.schema(

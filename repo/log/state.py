@@ -263,7 +263,16 @@ def encode_with_pages(state: State, paging: Paging = FORMAT) -> EncodedState:
         "generation": state.generation,
         "refs": state.refs if pages is None else list(pages),
         "retained": state.retained,
-        "leases": {name: _lease_to_json(lease) for name, lease in state.leases.items()},
+        "leases": {
+            name: {
+                "holder": lease.holder,
+                "opened": lease.opened,
+                "note": lease.note,
+                "keep": lease.keep,
+                "expires": lease.expires_ns,
+            }
+            for name, lease in state.leases.items()
+        },
         "graves": [[g.generation, g.list, g.graves, g.ended] for g in state.graves],
         "supersedes": state.supersedes,
         "config": state.config,
@@ -357,13 +366,3 @@ def config_problem(key: str, value: object) -> str | None:
             good = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
             return None if good else "config signers must map names to keys"
     return f"config key {key!r:.80} is not one of {', '.join(sorted(CONFIG_KEYS))}"
-
-
-def _lease_to_json(lease: Lease) -> dict[str, CanonicalValue]:
-    return {
-        "holder": lease.holder,
-        "opened": lease.opened,
-        "note": lease.note,
-        "keep": lease.keep,
-        "expires": lease.expires_ns,
-    }
