@@ -78,12 +78,7 @@ class RansCoder:
         return np.concatenate([part.view(np.uint8) for part in parts])
 
     def unpack(
-        self,
-        data: Bytes,
-        contexts: Bytes | None,
-        frequencies: Frequencies,
-        lanes: int,
-        out: Bytes,
+        self, data: Bytes, contexts: Bytes | None, frequencies: Frequencies, lanes: int, out: Bytes
     ) -> bool:
         """Fill `out` with what was packed; whether `data` is exactly that.
 
@@ -148,12 +143,7 @@ class NativeRans(RansCoder):
         return out[start:]
 
     def unpack(
-        self,
-        data: Bytes,
-        contexts: Bytes | None,
-        frequencies: Frequencies,
-        lanes: int,
-        out: Bytes,
+        self, data: Bytes, contexts: Bytes | None, frequencies: Frequencies, lanes: int, out: Bytes
     ) -> bool:
         return codecs.unpack(data, contexts, frequencies, lanes, out)
 

@@ -44,12 +44,12 @@ from tensorrepo.formats.dataset.selecting.expression import (
 )
 from tensorrepo.formats.dataset.selecting.pruning import numbers_of_keys
 from tensorrepo.query.catalog import tables
-from tensorrepo.query.catalog.tables import BytesColumn, Flag, Real, WholeColumn
+from tensorrepo.query.catalog.tables import BYTES, FLAG, REAL, WHOLE
 from tensorrepo.query.sql.pushdown import Scanned, StoppedError, noting
 from tensorrepo.repo.threads import ordered_map
 
 FETCHED_ROWS = 1 << 13
-_TYPES = {WholeColumn: pa.int64(), Real: pa.float64(), Flag: pa.bool_(), BytesColumn: pa.binary()}
+_TYPES = {WHOLE: pa.int64(), REAL: pa.float64(), FLAG: pa.bool_(), BYTES: pa.binary()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,7 @@ class CatalogTable:
 
     @property
     def schema(self) -> pa.Schema:
-        stored = [
-            (column.name, _TYPES.get(type(column.type), pa.string())) for column in self.table.c
-        ]
+        stored = [(column.name, _TYPES.get(column.type, pa.string())) for column in self.table.c]
         return pa.schema([*stored, *((each.name, pa.string()) for each in self.told)])
 
     @property

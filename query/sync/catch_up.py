@@ -32,14 +32,7 @@ from sqlalchemy import Column, Connection, Table, delete, select, update
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.database import CatalogDatabase, Cursor, connect, read_cursor
 from tensorrepo.query.sync.contents import CONTENTS, Contents
-from tensorrepo.query.sync.loader import (
-    Loader,
-    TableRows,
-    as_json,
-    chunks,
-    delete_where,
-    present,
-)
+from tensorrepo.query.sync.loader import Loader, TableRows, as_json, chunks, delete_where, present
 from tensorrepo.query.sync.refs import log_rows, move_refs, move_registry, move_runs
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import Error, InvalidInputError, RepositoryRewound
@@ -124,10 +117,7 @@ def delete_unused_placements(connection: Connection, placements: Iterable[str]) 
 
 
 def _delete_unused(
-    connection: Connection,
-    values: Iterable[str],
-    used: Column[Any],
-    columns: Iterable[Column[Any]],
+    connection: Connection, values: Iterable[str], used: Column[Any], columns: Iterable[Column[Any]]
 ) -> None:
     wanted = set(values)
     unused = sorted(wanted - present(connection, used, wanted))

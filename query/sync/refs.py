@@ -30,10 +30,7 @@ from tensorrepo.repo.registry.versions import SPACE, Registered, registered
 
 
 def move_refs(
-    objects: ObjectSource,
-    loader: Loader,
-    old: Mapping[str, Digest],
-    new: Mapping[str, Digest],
+    objects: ObjectSource, loader: Loader, old: Mapping[str, Digest], new: Mapping[str, Digest]
 ) -> None:
     """Make the rows of refs those of `new`; they are those of `old`."""
     gone = [name for name in old if name not in new]

@@ -24,8 +24,7 @@ from tensorrepo.query.sql.duck import Settings, add_tables, check_select, is_of_
 from tensorrepo.query.sql.functions import NAMES, add_function
 from tensorrepo.query.sql.names import QueryNames
 from tensorrepo.query.sql.pushdown import Scanned
-from tensorrepo.query.untrusted.pipe import Pipe, packed, unpacked
-from tensorrepo.query.untrusted.protocol import packed_filter
+from tensorrepo.query.untrusted.pipe import Pipe, packed, packed_filter, unpacked
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 BATCH_ROWS = 1 << 13

@@ -30,19 +30,21 @@ from tensorrepo.query.sql.duck import Params, QueryTables, reworded
 from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of
 from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
 from tensorrepo.query.sql.results import Result
-from tensorrepo.query.untrusted.pipe import Pipe, packed, unpacked
-from tensorrepo.query.untrusted.protocol import (
+from tensorrepo.query.untrusted.pipe import (
     Begun,
     Done,
     Failed,
     Next,
+    Pipe,
     Ready,
     RowsMessage,
     Said,
     ScanRequest,
     filter_in,
     misbehaved,
+    packed,
     said_in,
+    unpacked,
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 

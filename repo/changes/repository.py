@@ -176,12 +176,7 @@ def open_repository(
         return decode_ref_updates(objects.get(digest).payload)
 
     log = RepositoryLog(
-        backend,
-        data,
-        read_bulk,
-        pending=remembered.pending,
-        memory=remembered.memory,
-        hint=hint,
+        backend, data, read_bulk, pending=remembered.pending, memory=remembered.memory, hint=hint
     )
     past = PastCommits(log) if backend.local_root is None else None
     objects = ObjectStore(

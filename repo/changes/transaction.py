@@ -245,8 +245,7 @@ def raise_conflicts(conflicts: Sequence[Conflict], what: str, advice: str) -> No
     first, more = conflicts[0], len(conflicts) - 1
     others = f" (and {more} more conflicts)" if more else ""
     raise ConflictError(
-        f"{what}: {first.path}: {first.reason}{others}. Nothing changed. {advice}",
-        tuple(conflicts),
+        f"{what}: {first.path}: {first.reason}{others}. Nothing changed. {advice}", tuple(conflicts)
     )
 
 

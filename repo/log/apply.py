@@ -17,14 +17,7 @@ from typing import Any
 
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.records import (
-    KINDS,
-    REF_KINDS,
-    LogEntry,
-    LogRecord,
-    Update,
-    is_digest,
-)
+from tensorrepo.repo.log.records import KINDS, REF_KINDS, LogEntry, LogRecord, Update, is_digest
 from tensorrepo.repo.log.state import (
     CONFIG_KEYS,
     KNOWN_FEATURES,
