@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_PLAIN,
     TABLE,
@@ -34,15 +34,12 @@ from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, PageRea
 from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
+from tensorrepo.formats.dataset.streaming.options import StreamOptions
 from tensorrepo.formats.dataset.streaming.order.items import Packing, RowLengths, RowSelection
 from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
 from tensorrepo.formats.dataset.streaming.plan.sampling import choose
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.options import StreamOptions
-
 
 MOST_LENGTH = (1 << 32) - 1
 _TABLES_AT_ONCE_BYTES = 16 << 20
@@ -75,12 +72,12 @@ def row_lengths(dataset: StoredDataset, name: str) -> RowLengths:
     return RowLengths(name, lengths, read_bytes)
 
 
-def page_elements(dataset: StoredDataset, name: str) -> NDArray[np.int64] | None:
+def page_elements(dataset: StoredDataset, name: str) -> Ints | None:
     """Elements of each page of a ragged column, as the entries say; None where they do not."""
     index = page_reader(dataset, name).index
-    told = np.isin(index.entries["codec"], (PAGE_PLAIN, PAGE_PLAIN + 1))
-    told &= index.entries["stored_bytes"] > 0
-    if dataset.root.deleted or index.patches is not None or not told.all():
+    telling = np.isin(index.entries["codec"], (PAGE_PLAIN, PAGE_PLAIN + 1))
+    telling &= index.entries["stored_bytes"] > 0
+    if dataset.root.deleted or index.patches is not None or not telling.all():
         return None
     return index.entries["min"].astype(np.int64)
 
@@ -137,7 +134,7 @@ def _groups(reader: PageReader) -> Iterator[range]:
 
 def _tables(reader: PageReader, pages: range) -> dict[int, memoryview]:
     """Row tables of those pages where they can be read by themselves, NOT proved."""
-    found, far = {}, {}
+    near, far = {}, {}
     for page in pages:
         if reader.link(page) is None or int(reader.index.entries["codec"][page]) != PAGE_PLAIN:
             continue
@@ -146,9 +143,9 @@ def _tables(reader: PageReader, pages: range) -> dict[int, memoryview]:
         if payload is None:
             far[page] = ByteRange(chunk, start, stop)
         else:
-            found[page] = payload[start:stop]
+            near[page] = payload[start:stop]
     fetched = fetch(reader.objects, reader.index.chunks, list(far.values()))
-    return found | dict(zip(far, fetched, strict=True))
+    return near | dict(zip(far, fetched, strict=True))
 
 
 def _place_of_table(reader: PageReader, page: int) -> tuple[int, int, int]:
@@ -158,7 +155,7 @@ def _place_of_table(reader: PageReader, page: int) -> tuple[int, int, int]:
     return int(reader.index.chunk[page]), start, start + sizes[TABLE]
 
 
-def _of_table(reader: PageReader, page: int, table: memoryview) -> NDArray[np.int64]:
+def _of_table(reader: PageReader, page: int, table: memoryview) -> Ints:
     entry = reader.index.entries[page]
     storage = reader.storage(page)
     try:
@@ -168,11 +165,11 @@ def _of_table(reader: PageReader, page: int, table: memoryview) -> NDArray[np.in
     return np.diff(offsets) // max(1, storage.known_elements)
 
 
-def _lengths(values: ColumnValues) -> NDArray[np.int64]:
+def _lengths(values: ColumnValues) -> Ints:
     assert not isinstance(values, FixedValues), "the column's storage says so"
     shape = getattr(values, "shape", ())
-    known = int(np.prod([dim for dim in shape if dim is not None], dtype=np.int64))
-    return np.diff(values.offsets) // max(1, known)
+    elements = int(np.prod([dim for dim in shape if dim is not None], dtype=np.int64))
+    return np.diff(values.offsets) // max(1, elements)
 
 
 _MOST_ITEM_BYTES = 1 << 31

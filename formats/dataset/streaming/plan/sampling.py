@@ -8,12 +8,13 @@ weights of 8 bytes a row, or the class of each row in 1 to 4 bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
@@ -27,6 +28,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
     predicate_of,
     scan,
 )
+from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.formats.dataset.streaming.order.items import RowSelection
 from tensorrepo.formats.dataset.streaming.order.selection import (
     RowBits,
@@ -38,9 +40,6 @@ from tensorrepo.formats.dataset.streaming.order.selection import (
     spans,
 )
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.options import Sampling
 
 _MOST_CLASSES = 1 << 20  # each is known to Python while classes are counted
 
@@ -139,7 +138,7 @@ def _fitting_rows(dataset: StoredDataset, where: Where) -> RowBits:
     return _bits_of_physical(dataset, choose_rows(dataset, where).rows)
 
 
-def _numbers(rows: range | NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+def _numbers(rows: range | NDArray[np.bool_]) -> Iterator[Ints]:
     """The numbers of a range, or of what is true in a mask, some at a time."""
     for start, stop in spans(len(rows)):
         if isinstance(rows, range):
@@ -149,7 +148,7 @@ def _numbers(rows: range | NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
             yield start + np.flatnonzero(rows[start:stop])
 
 
-def _bits_of_physical(dataset: StoredDataset, rows: NDArray[np.int64]) -> RowBits:
+def _bits_of_physical(dataset: StoredDataset, rows: Ints) -> RowBits:
     table = live_rows(dataset)
     return bits_of(dataset.rows, [rows if table is None else table.live(rows)])
 
@@ -161,13 +160,13 @@ def _given(dataset: StoredDataset, weights: Any, chosen: RowBits | None) -> NDAr
     """One weight per row, as given or from a column."""
     if isinstance(weights, str):
         return _weight_column(dataset, dataset.schema.column(weights), chosen)
-    found = np.asarray(weights)
-    if found.shape != (dataset.rows,) or found.dtype.kind not in "biuf":
+    values = np.asarray(weights)
+    if values.shape != (dataset.rows,) or values.dtype.kind not in "biuf":
         raise InvalidInputError(
             f"weights are one number per row, {dataset.rows:,} of them, or the name of a column; "
-            f"got {found.dtype} of shape {found.shape}"
+            f"got {values.dtype} of shape {values.shape}"
         )
-    return found
+    return values
 
 
 def _weight_column(
@@ -180,12 +179,12 @@ def _weight_column(
         or storage.element.kind not in "biuf"
     ):
         raise InvalidInputError(f"column {column.name!r} holds no weights: one number per row")
-    found = np.empty(dataset.rows, np.float64)
+    weights = np.empty(dataset.rows, np.float64)
     for first, values in _column(dataset, column):
         _refuse_nulls(column, first, values, chosen, "weight")
         assert isinstance(values, FixedValues), "the column's storage says so"
-        found[first : first + values.rows] = values.values
-    return found
+        weights[first : first + values.rows] = values.values
+    return weights
 
 
 def _refuse_nulls(
@@ -224,17 +223,17 @@ def _balanced(
     total = int(rows_of_kind.sum())
     if not total:
         raise InvalidInputError(f"no row to balance by column {name!r}")
-    there = np.flatnonzero(rows_of_kind)
+    present = np.flatnonzero(rows_of_kind)
     # Classes that no chosen row has are left out; the last number stands for "never".
-    number = np.full(len(rows_of_kind) + 1, len(there), kind.dtype)
-    number[there] = np.arange(len(there))
-    weights = balanced_weights(number[kind], rows_of_kind[there], epoch_rows or total)
-    return weights, f"{len(there):,} classes of {name!r} equally often"
+    number = np.full(len(rows_of_kind) + 1, len(present), kind.dtype)
+    number[present] = np.arange(len(present))
+    weights = balanced_weights(number[kind], rows_of_kind[present], epoch_rows or total)
+    return weights, f"{len(present):,} classes of {name!r} equally often"
 
 
 def _classes(
     dataset: StoredDataset, column: Column, chosen: RowBits | None
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
+) -> tuple[NDArray[Any], Ints]:
     """The class of every row, the number beyond the last for rows not chosen; rows of each."""
     storage = column.storage
     scalar = (
@@ -244,7 +243,7 @@ def _classes(
         raise InvalidInputError(
             f"column {column.name!r} has no classes: whole numbers, bools, labels or text have"
         )
-    known: dict[Any, int] = {}
+    numbers: dict[Any, int] = {}
     kind = np.zeros(dataset.rows, np.uint32)
     never = np.zeros(dataset.rows if chosen is not None else 0, np.bool_)
     for first, values in _column(dataset, column):
@@ -252,19 +251,19 @@ def _classes(
         if chosen is not None:
             never[some] = chosen.counts(first, some.stop) == 0
         _refuse_nulls(column, first, values, chosen, "class")
-        kind[some] = _numbered(column, values, known)
+        kind[some] = _numbered(column, values, numbers)
     if chosen is not None:
-        kind[never] = len(known)
-    rows_of_kind = np.bincount(kind, minlength=len(known) + 1)[: len(known)]
-    return kind.astype(np.min_scalar_type(len(known))), rows_of_kind
+        kind[never] = len(numbers)
+    rows_of_kind = np.bincount(kind, minlength=len(numbers) + 1)[: len(numbers)]
+    return kind.astype(np.min_scalar_type(len(numbers))), rows_of_kind
 
 
-def _numbered(column: Column, values: ColumnValues, known: dict[Any, int]) -> NDArray[np.int64]:
+def _numbered(column: Column, values: ColumnValues, number_of: dict[Any, int]) -> Ints:
     """Numbers of the classes of some rows; new classes become known."""
     coded = comparable(column, values).dictionary_encode()
     classes = coded.dictionary.to_pylist()
-    numbers = np.array([known.setdefault(each, len(known)) for each in classes], np.int64)
-    if len(known) > _MOST_CLASSES:
+    numbers = np.array([number_of.setdefault(each, len(number_of)) for each in classes], np.int64)
+    if len(number_of) > _MOST_CLASSES:
         raise InvalidInputError(
             f"column {column.name!r} has more than {_MOST_CLASSES:,} classes: too many to balance"
         )
