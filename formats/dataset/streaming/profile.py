@@ -226,7 +226,7 @@ class Observed:
     def is_full(self) -> bool:
         """Whether as much has been read as may be kept."""
         with self._lock:
-            return self._counts["read_bytes"] >= self._kept_bytes
+            return bool(self._counts["read_bytes"] >= self._kept_bytes)
 
     def counts(self) -> dict[str, Any]:
         """Reads, their bytes and seconds since this was asked last, as `Phase` has them."""

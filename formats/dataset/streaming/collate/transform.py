@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import chain
-from operator import call
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
@@ -77,7 +76,7 @@ def items_ahead(
     items: Generator[Any, None, None]
     do: Callable[[Any], list[PositionedItem]]
     if decoding is not None:
-        items, do = _calls(reading.groups, decoding), call
+        items, do = _calls(reading.groups, decoding), lambda call: call()
         ahead = max(prefetch * decoding.portions, threads + 1)
     elif work is not None:
         items, do = _single(reading.groups), partial(_worked, work)
@@ -88,7 +87,9 @@ def items_ahead(
         ahead = 1 - (-prefetch // steps_at_once)
     if not prefetch:
         return _in_turn(items, do)
-    return OrderedMap(items, do, threads=threads, ahead=ahead, name="batches", stop=reading.stop)
+    return OrderedMap[Any, list[PositionedItem]](
+        items, do, threads=threads, ahead=ahead, name="batches", stop=reading.stop
+    )
 
 
 def _in_turn(

@@ -429,16 +429,17 @@ def _joined_plan(sources: Sequence[MixedSource]) -> StreamPlan:
     plans = [source.plan for source in sources]
     starts = _starts(source.feed.dataset.rows for source in sources)  # a view has some of them
     first_row = [plan.first_row + start for plan, start in zip(plans, starts, strict=False)]
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(plan, name) for plan in plans])
+        for name in ("live", "start", "stop", "run_bytes")
+    }
     by_name = {column.name: column for column in plans[0].columns}
     joined = replace(
         plans[0],
         columns=tuple(by_name[name] for name in sources[0].feed.columns),
         window_bytes=sum(plan.window_bytes for plan in plans),
         first_row=np.concatenate(first_row),
-        **{
-            name: np.concatenate([getattr(plan, name) for plan in plans])
-            for name in ("live", "start", "stop", "run_bytes")
-        },
+        **arrays,
         selection=None,
     )
     if joined.packing is None:
