@@ -40,6 +40,7 @@ from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
 from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm
 from tensorrepo.formats.dataset.streaming.options import (
     GivenWeights,
+    Sampling,
     StreamOptions,
     Workers,
     described,
@@ -232,7 +233,7 @@ class Dataset:
         names = self.schema.names if columns is None else tuple(columns)
         return TorchDataset(self, names, check_fill(self.stored, fill or {}))
 
-    @described
+    @described(StreamOptions, Sampling)
     def stream(  # noqa: PLR0913, D417  the one call by which people set a stream up
         self,
         *,
