@@ -9,13 +9,13 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.provenance import ProvenanceEdge, with_edges
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.coerce import LastingBatch
 from tensorrepo.formats.dataset.schema.lenient import Misfits, coerce_leniently
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, type_to_json
@@ -27,9 +27,6 @@ from tensorrepo.formats.dataset.writing.fragment_write import (
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest, content_tag, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 BUDGET_BYTES = 256 << 20
 _RANDOM = random.SystemRandom()

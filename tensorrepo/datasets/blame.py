@@ -6,27 +6,25 @@ where the dataset had another name, the commit that renamed it is the first one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from numpy.typing import NDArray
 
 from tensorrepo.describe import value_json, value_text
 from tensorrepo.formats.dataset.blame import DatasetVersion, blame_row
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id, row_ids
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
+from tensorrepo.formats.dataset.reading.page_reader import LimitedCache
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.history.trees import lookup
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 OPEN_VERSIONS = 16
 
@@ -204,7 +202,7 @@ class _EntryHistory:
         self._path = path
         self._outside = outside
         self._digests: dict[Digest, Digest | None] = {}
-        self._open: OrderedDict[Digest, StoredDataset] = OrderedDict()
+        self._open = LimitedCache[StoredDataset](OPEN_VERSIONS)
 
     def step(self, commit: Digest) -> DatasetVersion:
         found = read_commit(self._objects, commit)
@@ -229,9 +227,6 @@ class _EntryHistory:
         return self._digests[commit]
 
     def _opened(self, digest: Digest) -> StoredDataset:
-        if digest not in self._open:
-            self._open[digest] = open_dataset(self._objects, digest, self._outside)
-        self._open.move_to_end(digest)
-        if len(self._open) > OPEN_VERSIONS:
-            self._open.popitem(last=False)
-        return self._open[digest]
+        return self._open.get_or_load(
+            digest, lambda: (open_dataset(self._objects, digest, self._outside), 1)
+        )

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from tensorrepo.formats.dataset.external.outside import Outside, Stat, hide_secrets
+from tensorrepo.formats.dataset.schema.types import LinkValue
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.threads import ordered_map
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.types import LinkValue
 
 LINK_BYTES = 1 << 30  # of one value: whoever wrote the link may have pointed it at anything
 LINK_THREADS = 16

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,11 @@ from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.dataset.metadata.chunk import ChunkColumn, LaidChunk, encode_footer, lay_out
 from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex
+from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
 from tensorrepo.formats.dataset.pages.page import HAS_RANGE, PAGE_ENTRY, TAG_BYTES, EncodedPage
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Digest
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
-
 
 MIN_BYTES = 64 << 10
 MEAN_BYTES = 256 << 10

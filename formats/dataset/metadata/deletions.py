@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,7 @@ from tensorrepo.formats.dataset.pages.sections import (
     section_array,
 )
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
+from tensorrepo.repo.ids import Buffer
 
 DELETION_MAGIC = b"TRPD"
 RECORDS, DATA = 1, 2

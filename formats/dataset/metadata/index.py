@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,7 @@ from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import ObjectLink
-
+from tensorrepo.repo.objects.envelope import ObjectLink
 
 INDEX_MAGIC = b"TRPI"
 # Sections of a page index.

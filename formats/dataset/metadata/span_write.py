@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,16 +58,11 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
     read_patches,
     read_runs,
 )
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.types import Storage
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-
 
 _Each = TypeVar("_Each")
 

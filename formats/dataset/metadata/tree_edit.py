@@ -7,8 +7,9 @@ are written anew that cover a changed fragment, and of the rest what is small.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +42,9 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
     read_leaf,
 )
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, known_entries, put_root, tallies
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,8 +7,9 @@ the base, unless a boundary falls behind it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,13 +54,9 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
     read_runs,
 )
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 Groups = tuple[tuple[str, ...], ...]
 

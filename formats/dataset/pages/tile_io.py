@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,10 +48,6 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Buffer, content_tag
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
-
 
 GAP_BYTES = 64 << 10
 MOST_BYTES = 16 << 20  # of one request, unless a tile is larger

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.pages.page import (
     expected_bytes,
     table_row_bytes,
 )
+from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
@@ -46,9 +47,6 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ranges import GAP_BYTES
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.reading.page_reader import PageReader
 
 _SUM_BYTES = 4
 

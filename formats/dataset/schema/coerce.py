@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from math import isfinite, isnan
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import msgspec
 import numpy as np
@@ -33,6 +33,7 @@ from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.convert import as_array, convert, present_row
 from tensorrepo.formats.dataset.schema.derived import derived_values
+from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
 from tensorrepo.formats.dataset.schema.types import (
     Bytes,
     ClassLabel,
@@ -60,9 +61,6 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.formats.images.headers import ImageHeader
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
 
 
 class LastingBatch(dict[str, Any]):

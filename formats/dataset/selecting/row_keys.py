@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_float
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import Bytes, ClassLabel, Scalar, Text, Timestamp
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import Column, Schema
 
 
 def check_key_columns(schema: Schema, names: Sequence[str]) -> tuple[Column, ...]:
