@@ -89,12 +89,12 @@ def encode_deletion_map(deletions: Mapping[int, Deletions]) -> bytes:
     """The payload of a deletion map; keys are fragments, counted within its span."""
     records = np.array(
         [
-            (fragment, one.deleted, one.form, len(one.data))
-            for fragment, one in sorted(deletions.items())
+            (fragment, each.deleted, each.form, len(each.data))
+            for fragment, each in sorted(deletions.items())
         ],
         RECORD,
     )
-    data = b"".join(one.data for _, one in sorted(deletions.items()))
+    data = b"".join(each.data for _, each in sorted(deletions.items()))
     return encode_sections(DELETION_MAGIC, {RECORDS: records, DATA: np.frombuffer(data, np.uint8)})
 
 

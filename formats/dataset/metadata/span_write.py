@@ -112,7 +112,7 @@ class SpanWriter:
     def store_parts(self, parts: Sequence[Buffer]) -> Callable[[], Digest]:
         """Store a chunk of these parts; blocks while too much is on its way."""
         size = sum(memoryview(part).nbytes for part in parts)
-        while self._storing and self._in_flight() + size > self.waiting_bytes:
+        while self._storing and size + sum(each for _, each in self._storing) > self.waiting_bytes:
             self._storing.popleft()[0].result()
         stored = self.storers.submit(self.objects.put, Kind.CHUNK, parts)
         self._storing.append((stored, size))
@@ -122,9 +122,6 @@ class SpanWriter:
         """Lay the waiting pages of a span into a chunk of their own."""
         laid = self._lay_out(span)
         span.chunks.append(self.store_parts([*laid.parts, span.footer(laid)]))
-
-    def _in_flight(self) -> int:
-        return sum(size for _, size in self._storing)
 
     def _lay_out(self, span: OpenSpan) -> LaidChunk:
         for column in span.columns:

@@ -101,7 +101,13 @@ class OpenLeaf:
 
 
 class TreeWriter:
-    """The objects of one dataset in the making. Used by one thread."""
+    """The objects of one dataset in the making. Used by one thread.
+
+    New fragments come behind those of `base`, whose statistics go on, and whose groups are kept
+    when it has rows. Unless `behind`, nothing of it is there yet: `keep_leaf` and `add_known` put
+    in what shall stay. `waiting_bytes` bounds the pages that wait for their chunk, and again the
+    chunks on their way to the store.
+    """
 
     def __init__(
         self,
@@ -114,19 +120,6 @@ class TreeWriter:
         *,
         behind: bool = True,
     ) -> None:
-        """Begin.
-
-        Args:
-            objects: where to store.
-            schema: with column ids.
-            groups: ids of the columns that share chunks; those of `base` when it has rows.
-            base: what the new fragments come behind, and whose statistics go on.
-            storers: threads that store chunks.
-            waiting_bytes: bound of the pages that wait for their chunk, and again of the chunks
-                that are on their way to the store.
-            behind: False: nothing of `base` is there yet. `keep_leaf` and `add_fragment` put in
-                what shall stay of it.
-        """
         self._objects = objects
         self._schema = schema
         self._groups = groups
@@ -134,7 +127,6 @@ class TreeWriter:
         self.spans = SpanWriter(objects, storers, waiting_bytes, self._count)
         self._leaves = list(base.root.leaves) if base is not None and behind else []
         self._tallies = tallies(schema, base)
-        self._group_of = {name: group[0] for group in groups for name in group}
         self._leaf = OpenLeaf()
         if base is not None and self._leaves:
             self._leaf = self._reopened(base)

@@ -71,11 +71,6 @@ class Stripes:
         self._page = [0] * len(self.limits)
         self._stripe = [0] * len(self.limits)
 
-    @property
-    def fragment_rows(self) -> int:
-        """Rows since the last fragment ended."""
-        return self._fragment_rows
-
     def restart(self) -> None:
         """The fragment was ended from outside."""
         self.__post_init__()

@@ -288,9 +288,10 @@ TILE_BUDGET_BYTES = 128 << 20
 class TileStore(Generic[TileLocation]):
     """Cuts the rows of one tiled column, and stores their tiles in chunks. Not thread-safe.
 
-    Attributes:
-        places: what `store_chunk` gave for each chunk so far. Tiles name chunks by their place in
-            this list.
+    `store_chunk` takes the parts of a chunk's payload, tiles back to back, at most
+    `TILE_CHUNK_BYTES` unless one tile is larger, in the order of chunks. What it gave for each
+    stands in `places`: tiles name chunks by their place in this list. `budget_bytes` bounds the
+    memory used here, beside one tile; what `store_chunk` still holds is the caller's.
     """
 
     def __init__(
@@ -302,17 +303,6 @@ class TileStore(Generic[TileLocation]):
         codec: CodecChoice = Codec.NONE,
         budget_bytes: int = TILE_BUDGET_BYTES,
     ) -> None:
-        """Store through `store_chunk`.
-
-        Args:
-            storage: the stored form of the column.
-            store_chunk: takes the parts of a chunk's payload, tiles back to back, at most
-                `TILE_CHUNK_BYTES` unless one tile is larger; called in the order of chunks. What it
-                still holds when it returns counts against the caller's memory.
-            encoders: threads that copy, compress and hash tiles.
-            codec: tried on every tile; kept where it saves a quarter.
-            budget_bytes: bound of the memory used here, beside one tile.
-        """
         self.places: list[TileLocation] = []
         self._storage = storage
         self._store_chunk = store_chunk
