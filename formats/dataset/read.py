@@ -300,10 +300,8 @@ def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> St
 
     `parts` are fragments, as `tree_read.leaf_part` cuts them out.
     """
-    rows, deleted = (
-        sum(int(leaf.fragments[name].sum(dtype=np.int64)) for leaf, _ in parts)
-        for name in ("rows", "deleted")
-    )
+    counts = [leaf.counts for leaf, _ in parts]
+    rows, deleted = (sum(each[at] for each in counts) for at in (1, 2))
     root = replace(dataset.root, leaves=(), rows=rows, deleted=deleted)
     memory = _Memory(cache=dataset._memory.cache, leaves=tuple(parts))  # noqa: SLF001  its module
     return StoredDataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)

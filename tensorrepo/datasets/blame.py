@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -102,11 +103,7 @@ class Blame:
             "added": self.added.to_json(),
             "deleted": None if self.deleted is None else self.deleted.to_json(),
             "cells": [
-                {
-                    "column": cell.column,
-                    "value": value_json(cell.value),
-                    **cell.origin.to_json(),
-                }
+                {"column": cell.column, "value": value_json(cell.value), **cell.origin.to_json()}
                 for cell in self.cells
             ],
         }
@@ -151,7 +148,7 @@ def blame(
     history = _EntryHistory(objects, path, outside)
     wanted = _row_id(history.dataset(tip), row, row_id, key)
     shown = None if columns is None else set(columns)
-    found = blame_row(history, tip, wanted)
+    found = blame_row(history.step, tip, wanted)
     dataset = history.dataset(found.last)
     number = int(_number(dataset, wanted))
     values = dataset[number]
@@ -207,7 +204,10 @@ class _EntryHistory:
     def step(self, commit: Digest) -> DatasetVersion:
         found = read_commit(self._objects, commit)
         digest = self._digest(commit, found)
-        dataset = None if digest is None else self._opened(digest)
+        dataset = None
+        if digest is not None:
+            load = partial(open_dataset, self._objects, digest, self._outside)
+            dataset = self._open.get_or_load(digest, lambda: (load(), 1))
         return DatasetVersion(commit, found.generation, dataset, found.parents)
 
     def origin(self, commit: Digest) -> CellOrigin:
@@ -225,8 +225,3 @@ class _EntryHistory:
             is_dataset = entry is not None and entry.kind is Kind.DATASET
             self._digests[commit] = entry.digest if entry is not None and is_dataset else None
         return self._digests[commit]
-
-    def _opened(self, digest: Digest) -> StoredDataset:
-        return self._open.get_or_load(
-            digest, lambda: (open_dataset(self._objects, digest, self._outside), 1)
-        )

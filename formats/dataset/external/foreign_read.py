@@ -289,12 +289,7 @@ class ForeignReader:
     # -------------------------------------------------------------------------- one page
 
     def _values(
-        self,
-        link: ObjectLink,
-        file: ForeignFile,
-        place: ForeignPlace,
-        first: int,
-        rows: int,
+        self, link: ObjectLink, file: ForeignFile, place: ForeignPlace, first: int, rows: int
     ) -> ColumnValues:
         if isinstance(place, ArrayPlace):
             start, stop = array_range(place, first, rows, file.size)
@@ -379,10 +374,7 @@ class ForeignReader:
 
 
 def hash_outside(
-    outside: Outside,
-    url: str,
-    version: Stat,
-    progress: Callable[[int], None] = lambda _: None,
+    outside: Outside, url: str, version: Stat, progress: Callable[[int], None] = lambda _: None
 ) -> bytes:
     """The plain BLAKE3 of all that lies at `url`; `progress` is told the bytes done so far."""
     hasher = blake3(max_threads=blake3.AUTO)

@@ -60,15 +60,11 @@ def read_links(
     """
     return ordered_map(
         links,
-        lambda link: _read_optional(outside, link, most_bytes),
+        lambda link: None if link is None else read_link(outside, link, most_bytes=most_bytes),
         threads=LINK_THREADS,
         ahead=LINK_THREADS,
         name="links",
     )
-
-
-def _read_optional(outside: Outside, link: LinkValue | None, most_bytes: int) -> bytes | None:
-    return None if link is None else read_link(outside, link, most_bytes=most_bytes)
 
 
 def _expected(outside: Outside, link: LinkValue) -> Stat | None:

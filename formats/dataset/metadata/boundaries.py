@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
@@ -365,9 +366,7 @@ class ColumnTally:
 
     @classmethod
     def of(cls, known: ColumnStatistics | None) -> ColumnTally:
-        if known is None:
-            return cls()
-        return cls(known.nulls, known.stored_bytes, known.raw_bytes, known.min, known.max)
+        return cls() if known is None else cls(*msgspec.structs.astuple(known)[1:])
 
     def add(self, entry: NDArray[Any], tile_bytes: int = 0) -> None:
         """Count one page, given its PAGE_ENTRY record and what its tiles take beside it."""

@@ -277,7 +277,9 @@ def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
         ):
             raise CorruptError(f"{what}: a table of tiles in a column that has none")
         name = f"{record['id']:016x}"
-        of_pages = _of_pages(tiles, part) if storage.layout is ColumnLayout.TILED else ()
+        of_pages: tuple[tuple[int, ...], ...] = ()
+        if storage.layout is ColumnLayout.TILED:
+            of_pages = tuple(tuple(tiles.get(at, ())) for at in range(part.start, part.stop))
         columns.append(
             ColumnPages(name, storage, entries[part], tags[part], chunk_of[part], of_pages)
         )
@@ -295,10 +297,6 @@ def _tiles(
     for entry, chunk in records.tolist():
         found.setdefault(entry, []).append(chunk)
     return found
-
-
-def _of_pages(tiles: Mapping[int, list[int]], part: slice) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(tiles.get(entry, ())) for entry in range(part.start, part.stop))
 
 
 def decode_columns(

@@ -31,7 +31,6 @@ from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES, LaidChunk
 from tensorrepo.formats.dataset.metadata.deletions import Deletions, encode_deletion_map
 from tensorrepo.formats.dataset.metadata.index import (
     ColumnPages,
-    PageIndex,
     PatchIndex,
     column_pages,
     encode_index,
@@ -199,7 +198,7 @@ class SpanWriter:
         index = open_span.page_index()
         entries = index.columns[0].entries.copy()
         entries["first_row"] = np.cumsum(entries["rows"]) - entries["rows"]
-        index = _with_entries(index, entries)
+        index = replace(index, columns=(replace(index.columns[0], entries=entries),))
         patch = PatchIndex(index, np.array(fragment, "<u4"), np.concatenate(offsets))
         payload = encode_patch_index(patch)
         own = len(payload) - index.inline.nbytes
@@ -280,12 +279,8 @@ class SpanWriter:
         if not last or len(payload) >= INLINE_LEAF_BYTES:
             link = self.objects.put(Kind.LEAF, payload, leaf.links)
             digest, payload = digest_bytes(link.digest), b""
-        rows, deleted = (int(leaf.fragments[name].sum(dtype=np.int64)) for name in _COUNTS)
         stored_bytes = int(leaf.fragments["stored_bytes"].sum())
-        return LeafEntry(digest, payload, len(leaf.fragments), rows, deleted, stored_bytes)
-
-
-_COUNTS = ("rows", "deleted")
+        return LeafEntry(digest, payload, *leaf.counts, stored_bytes)
 
 
 def cut(sizes: Mapping[int, int], uids: Sequence[int]) -> list[list[int]]:
@@ -308,10 +303,6 @@ def _alike(fragments: Sequence[int], forms: Mapping[int, Storage]) -> list[list[
             found.append([])
         found[-1].append(at)
     return found
-
-
-def _with_entries(index: PageIndex, entries: NDArray[Any]) -> PageIndex:
-    return replace(index, columns=(replace(index.columns[0], entries=entries),))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

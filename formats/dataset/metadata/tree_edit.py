@@ -317,13 +317,11 @@ class _GroupEditor:
         self.open.add_laid(part, self._uids[first : first + len(sizes)], sizes)
 
     def _put(self, at: int, part: FragmentPart) -> None:
-        if self.open is None or not self.open.takes(part, at) or self._is_full(part):
+        span = self.open
+        if span is None or not span.takes(part, at) or span.cuts.must_end_before(part.index_bytes):
             self._end_open()
-            self.open = OpenSpan(self._group, at)
-        self.open.add_fragment(self._uids[at], at, part)
-
-    def _is_full(self, part: FragmentPart) -> bool:
-        return self.open is not None and self.open.cuts.must_end_before(part.index_bytes)
+            self.open = span = OpenSpan(self._group, at)
+        span.add_fragment(self._uids[at], at, part)
 
     def _end_open(self) -> None:
         if self.open is not None:

@@ -56,8 +56,7 @@ def read_leaf(objects: ObjectSource, root_links: Links, entry: LeafEntry) -> tup
         envelope = objects.get(digest)
         leaf = decode_leaf(envelope.payload, f"leaf {digest:.12}")
         links = {link.digest: link for link in envelope.links}
-    rows, deleted = (int(leaf.fragments[name].sum(dtype=np.int64)) for name in ("rows", "deleted"))
-    if (len(leaf.fragments), rows, deleted) != (entry.fragments, entry.rows, entry.deleted):
+    if leaf.counts != (entry.fragments, entry.rows, entry.deleted):
         raise CorruptError("dataset root: a leaf holds other counts than the root says")
     return leaf, links
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -307,10 +307,7 @@ def put_root(
 ) -> ObjectLink:
     """Store the root of a dataset; `counted` are statistics by column."""
     statistics = tuple(
-        ColumnStatistics(
-            column, tally.nulls, tally.stored_bytes, tally.raw_bytes, tally.min, tally.max
-        )
-        for column, tally in ((column.id, counted[column.id]) for column in schema.columns)
+        ColumnStatistics(column.id, *astuple(counted[column.id])) for column in schema.columns
     )
     rows, deleted = (sum(getattr(leaf, name) for leaf in leaves) for name in ("rows", "deleted"))
     root = Root(

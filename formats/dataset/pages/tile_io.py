@@ -48,9 +48,8 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Buffer, content_tag
+from tensorrepo.repo.ranges import GAP_BYTES, REQUEST_BYTES
 
-GAP_BYTES = 64 << 10
-MOST_BYTES = 16 << 20  # of one request, unless a tile is larger
 MAX_WASTE = 0.3  # of the bytes of the tiles touched
 BATCH_BYTES = 64 << 20  # requested at a time: what is held beside the result
 
@@ -125,7 +124,8 @@ def read_region(
     parts = _parts(table, row, axes, storage)
     out = np.empty([axis.count for axis in axes], storage.element)
     _read([_wanted(table, row, part, out) for part in parts], storage, source)
-    return out[tuple(0 if axis.is_dropped else _order(axis) for axis in axes)]
+    turned = [slice(None, None, -1 if axis.is_reversed else 1) for axis in axes]
+    return out[tuple(0 if axes[at].is_dropped else each for at, each in enumerate(turned))]
 
 
 def read_rows(
@@ -154,10 +154,6 @@ def read_rows(
     dims = table.dims[rows][:, unknown] if storage.stores_dims else None
     valid = None if table.valid is None else table.valid[rows]
     return RaggedValues(offsets, elements, storage.shape, dims, valid)
-
-
-def _order(axis: Axis) -> slice:
-    return slice(None, None, -1 if axis.is_reversed else 1)
 
 
 def _parts(table: TiledValues, row: int, axes: Sequence[Axis], storage: Storage) -> list[TilePart]:
@@ -219,7 +215,7 @@ def cover_tiles(spans: Sequence[TileRange]) -> tuple[list[TileRange], list[int]]
         span = spans[at]
         last = covers[-1] if near else span
         joined = TileRange(span.chunk, last.start, max(last.stop, span.stop))
-        if near and joined.nbytes <= MOST_BYTES:
+        if near and joined.nbytes <= REQUEST_BYTES:
             covers[-1] = joined
         else:
             covers.append(span)

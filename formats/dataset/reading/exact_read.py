@@ -75,10 +75,7 @@ class RowTable:
 
 
 def exact_pays(
-    reader: PageReader,
-    pages: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    firsts: NDArray[np.int64],
+    reader: PageReader, pages: NDArray[np.int64], rows: NDArray[np.int64], firsts: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Of which pages reading single rows is possible, and cheaper than reading all of it.
 
@@ -169,10 +166,7 @@ def _is_fixed(reader: PageReader, page: int) -> bool:
 
 
 def _proved(
-    reader: PageReader,
-    wanted: RowsOfPage,
-    table: RowTable | None,
-    data: Sequence[memoryview],
+    reader: PageReader, wanted: RowsOfPage, table: RowTable | None, data: Sequence[memoryview]
 ) -> ColumnValues:
     """The rows when their sums say so, else from the whole page."""
     if table is not None:

@@ -12,6 +12,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import cached_property
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -299,10 +300,8 @@ class PageReader:
 
         def load() -> tuple[TiledValues, int]:
             entry, chunks = self.index.entries[page], len(self.index.tiles[page])
-            try:
+            with self.locating(page):
                 table = decode_tile_table(self.bytes(page), entry, self.storage(page), chunks)
-            except CorruptError as error:
-                raise self.located(page, error) from error
             return table, int(entry["raw_bytes"])
 
         found: TiledValues = self.cache.tables.get_or_load(self.key(page), load)
@@ -330,10 +329,8 @@ class PageReader:
     def tiled_rows(self, page: int, rows: NDArray[np.int64]) -> ColumnValues:
         """Whole rows of a page of tiles, counted within it, in the order asked for."""
         table, stored = self.tile_table(page), self.storage(page)
-        try:
+        with self.locating(page):
             values = read_rows(table, rows, stored, self.tile_source(page))
-        except CorruptError as error:
-            raise self.located(page, error) from error
         return self.converted(values, stored)
 
     # ---------------------------------------------------------------------------- parts
@@ -377,10 +374,8 @@ class PageReader:
         # Read-only: the map is private but shared by all readers of this process.
         view = payload[start:stop].toreadonly()
         if not self.verified[page]:
-            try:
+            with self.locating(page):
                 verify_page(view, index.entries[page])
-            except CorruptError as error:
-                raise self.located(page, error) from error
             self.verified[page] = True
         return view
 
@@ -390,18 +385,14 @@ class PageReader:
         assert isinstance(chunk, ObjectLink), "inline pages are in memory"
         start = int(index.entries["offset"][page])
         stop = start + int(index.entries["stored_bytes"][page])
-        try:
+        with self.locating(page):
             data = self.objects.read_checked(chunk, start, stop, index.tags[page].tobytes())
-        except CorruptError as error:
-            raise self.located(page, error) from error
         return memoryview(data).toreadonly()
 
     def _decoded(self, page: int, data: memoryview) -> ColumnValues:
         stored = self.storage(page)
-        try:
+        with self.locating(page):
             values = decode_page(data, self.index.entries[page], stored)
-        except CorruptError as error:
-            raise self.located(page, error) from error
         return self.converted(values, stored)
 
     def _from_foreign(self, page: int) -> ColumnValues:
@@ -420,6 +411,14 @@ class PageReader:
                 page, CorruptError(f"expected {entry['rows']} rows, found {values.rows}")
             )
         return self.converted(values, stored)
+
+    @contextmanager
+    def locating(self, page: int) -> Iterator[None]:
+        """Damage that is found meanwhile says where the page lies."""
+        try:
+            yield
+        except CorruptError as error:
+            raise self.located(page, error) from error
 
     def located(self, page: int, error: CorruptError) -> CorruptError:
         """`error`, saying where the page lies."""

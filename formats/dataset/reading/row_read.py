@@ -132,10 +132,8 @@ def region_of(reader: PageReader, row: int, region: Any) -> Any:
     if reader.link(page) is None or not reader.is_tiled(page):
         return _region_of_row(read_chosen(reader, np.array([row])), region)
     within, table = row - int(reader.index.first_row[page]), reader.tile_table(page)
-    try:
+    with reader.locating(page):
         found = read_region(table, within, region, reader.storage(page), reader.tile_source(page))
-    except CorruptError as error:
-        raise reader.located(page, error) from error
     # A column that was widened: every value of the narrower type is one of the wider.
     return None if found is None else found.astype(reader.index.storage.element, copy=False)
 
@@ -168,10 +166,7 @@ def _patches(reader: PageReader, source: NDArray[np.int64]) -> ColumnValues:
 
 
 def _pieces(
-    reader: PageReader,
-    rows: NDArray[np.int64],
-    pages: NDArray[np.int64],
-    places: NDArray[np.int64],
+    reader: PageReader, rows: NDArray[np.int64], pages: NDArray[np.int64], places: NDArray[np.int64]
 ) -> list[RowPiece]:
     """Rows without their patches: `rows` lie in `pages` and belong at `places` of a batch."""
     if not len(rows):
@@ -346,10 +341,7 @@ def _places(
 
 
 def _copy(
-    reader: PageReader,
-    chunk_of: NDArray[np.uint32],
-    starts: NDArray[np.int64],
-    out: NDArray[Any],
+    reader: PageReader, chunk_of: NDArray[np.uint32], starts: NDArray[np.int64], out: NDArray[Any]
 ) -> None:
     """Fill each row of `out` from its place in its chunk's payload."""
     row_bytes = out.nbytes // len(out)

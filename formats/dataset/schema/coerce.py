@@ -181,7 +181,8 @@ def _coerce(column: Column, values: Any, first_row: int) -> ColumnValues:
 
 
 def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
-    if isinstance(values, list | tuple) or _is_plain_array(values, "OSU"):
+    kind = getattr(getattr(values, "dtype", None), "kind", "")
+    if isinstance(values, list | tuple) or kind in tuple("OSU"):
         array, valid = _stack(column, list(values), first_row)
     else:
         mask = np.ma.getmask(values)
@@ -341,11 +342,11 @@ def _encode_json(row: Any) -> bytes:
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _encode_link(row: Any) -> bytes:
-    return encode_link(as_link(row))
-
-
-_ENCODERS: dict[type, Any] = {Text: _encode_text, Json: _encode_json, Link: _encode_link}
+_ENCODERS: dict[type, Any] = {
+    Text: _encode_text,
+    Json: _encode_json,
+    Link: lambda row: encode_link(as_link(row)),
+}
 _EXPECTED = {Text: "text", Json: "a JSON value", Link: "a link: a URL, its fields or a LinkValue"}
 
 
@@ -437,10 +438,6 @@ def _check_nulls(column: Column, values: ColumnValues, first_row: int) -> Column
         row = int(np.flatnonzero(~values.valid)[0])
         _refuse(column, first_row + row, "a value (the column is not nullable)", "null")
     return values
-
-
-def _is_plain_array(values: Any, kinds: str) -> bool:
-    return getattr(getattr(values, "dtype", None), "kind", "") in tuple(kinds)
 
 
 def _shown(row: Any) -> str:

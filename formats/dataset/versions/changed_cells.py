@@ -54,10 +54,7 @@ WINDOW_CELLS = 64 << 20  # and the cells of these rows, at most
 
 
 def same_tiles(
-    old: PageReader,
-    new: PageReader,
-    old_rows: NDArray[np.int64],
-    new_rows: NDArray[np.int64],
+    old: PageReader, new: PageReader, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Whether row ``old_rows[i]`` is row ``new_rows[i]``, tile by tile; False: nobody knows yet."""
     same = np.zeros(len(old_rows), np.bool_)

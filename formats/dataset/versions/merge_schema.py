@@ -221,9 +221,7 @@ class _Merge:
         return [each for each in columns if each.derived is None or each.derived[0] in ids]
 
 
-def merge_properties(
-    versions: Three,
-) -> tuple[dict[str, Any], tuple[Clash, ...]]:
+def merge_properties(versions: Three) -> tuple[dict[str, Any], tuple[Clash, ...]]:
     """The properties that two versions have together, key by key, and what they clash in."""
     merged: dict[str, Any] = {}
     clashes = []

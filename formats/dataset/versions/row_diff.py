@@ -81,10 +81,7 @@ def match_keys(
     alone = np.ones(len(old_rows), np.bool_)
     alone[place[hit]] = False
     return KeyMatches(
-        old_rows[place[hit]],
-        new_rows[hit],
-        _as_ranges(old_rows[alone]),
-        _as_ranges(new_rows[~hit]),
+        old_rows[place[hit]], new_rows[hit], _as_ranges(old_rows[alone]), _as_ranges(new_rows[~hit])
     )
 
 

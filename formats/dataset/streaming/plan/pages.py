@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import bytes_text
 from tensorrepo.formats.dataset.pages.page import HAS_ROW_SUMS, PAGE_PLAIN
-from tensorrepo.formats.dataset.reading.range_read import GAP_BYTES
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import offsets_of
 from tensorrepo.formats.dataset.streaming.order.buckets import Bucketed, buckets_of
@@ -43,6 +42,7 @@ from tensorrepo.formats.dataset.streaming.order.orders import (
     paired_lanes,
 )
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ranges import GAP_BYTES
 
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.metadata.deletions import LiveRows
