@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tensorrepo import connect
 from tensorrepo.catalog.sql import sql
 from tensorrepo.checks import check_instance
+from tensorrepo.context import Context
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import MANY, html_table, value_text
@@ -68,8 +69,6 @@ from tensorrepo.runs.run_context import note_streamed, noted
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from tensorrepo.context import Context
 
 
 def check_fill(dataset: StoredDataset, fill: Mapping[str, Any]) -> dict[str, Any]:

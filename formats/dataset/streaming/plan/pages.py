@@ -21,7 +21,6 @@ from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.deletions import LiveRows
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import HAS_ROW_SUMS, PAGE_PLAIN
-from tensorrepo.formats.dataset.reading.range_read import GAP_BYTES
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import offsets_of
 from tensorrepo.formats.dataset.streaming.order.buckets import Bucketed, buckets_of
@@ -45,6 +44,7 @@ from tensorrepo.formats.dataset.streaming.order.orders import (
     paired_lanes,
 )
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ranges import GAP_BYTES
 
 OrderKind = Literal["pages", "resident", "global", "buffer", "storage"]
 Shuffle = Literal["pages", "global", "buffer"] | bool
