@@ -320,7 +320,7 @@ class Repository(RepositoryHistory):
         Raises:
             ConflictError: somebody else repacked meanwhile. Nothing changed.
         """
-        wishes = lazy.Wishes(
+        options = lazy.RepackOptions(
             self.author,
             time.time_ns(),
             alpha=real("alpha", alpha, 1),
@@ -328,7 +328,7 @@ class Repository(RepositoryHistory):
             paths=tuple(path_in("models", name) for name in listed("paths", paths)),
             dry_run=dry_run,
         )
-        return lazy.repack_models(self.context.core, wishes, time.thread_time)
+        return lazy.repack_models(self.context.core, options, time.thread_time)
 
     def file(self, name: str, ref: str = "main") -> bytes:
         """Content of a file."""

@@ -41,6 +41,7 @@ from tensorrepo.verbs.models import (
     adapter_edge,
     base_of,
     construct,
+    known_models,
     merge,
     placed,
     save,
@@ -253,7 +254,12 @@ class Transaction:
             metadata=None if metadata is None else as_plain(metadata),
             metrics=metrics,
             lineage=noted_edges(lineage),
-            known=self._known_models(path),
+            known=known_models(
+                self.context.core,
+                tree_of(self.core.objects, self.core.base),
+                self.core.staged.values(),
+                self.core.entry(path),
+            ),
         ).report
 
     def merge_models(
@@ -423,15 +429,6 @@ class Transaction:
                 f"base {model!r} is of another repository: pull it into this one first"
             )
         return self.context.core.current(model.stored.entry)
-
-    def _known_models(self, path: str) -> tuple[Entry, ...]:
-        """Models of the branch, the likeliest bases first: the one before, then what is staged."""
-        tree = tree_of(self.core.objects, self.core.base)
-        before = self.core.entry(path)
-        committed = [entry for _, entry in self.context.core.entries(tree, "models/")]
-        found = (before, *self.core.staged.values(), *committed)
-        models = (entry for entry in found if entry is not None and entry.storage is not None)
-        return tuple(dict.fromkeys(models))
 
 
 def begin_transaction(

@@ -61,19 +61,11 @@ def warning(text: str) -> None:
     note(f"warning: {text}")
 
 
-def answer(value: Any, *texts: str, as_json: bool) -> None:
-    """What a command did: lines for people, `value` for programs."""
-    if as_json:
-        json_value(value)
-    else:
-        lines(texts)
-
-
 def show(
     records: Iterable[Any],
     columns: Mapping[str, Any],
     *,
-    as_json: bool,
+    as_json: bool = False,
     document: Callable[[Any], Any] | None = None,
     empty: str | None = None,
 ) -> None:

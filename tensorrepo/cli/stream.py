@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import JsonOption, RepoOption, complete_place, session_of
+from tensorrepo.cli.options import Call, RepoCall, complete_place
 from tensorrepo.connect import parse_size, world
 from tensorrepo.datasets.profile_plot import draw
 from tensorrepo.datasets.sql_edit import row_selection
@@ -35,7 +35,7 @@ ORDERS: dict[str, Shuffle] = {
 
 
 def stream_command(
-    context: Context,
+    call: RepoCall,
     name: Annotated[str, Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
     batch_size: Annotated[int, Option(min=1, help="Rows of a batch.")] = 256,
     columns: Annotated[
@@ -73,8 +73,6 @@ def stream_command(
     picture: Annotated[
         Path | None, Option(help="With --profile: draw it to this file, such as stalls.png.")
     ] = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Stream a dataset as training would, verified, and show how fast.
 
@@ -95,7 +93,7 @@ def stream_command(
         raise InvalidInputError("--step-ms and --picture belong to --profile: add it")
     if profiled and explain:
         raise InvalidInputError("--explain reads nothing and --profile reads: give one of them")
-    session = session_of(context, repo)
+    session = call.session
     _, path, entry = session.find(name)
     if entry.kind not in (Kind.DATASET, Kind.VIEW):
         raise InvalidInputError(f"{path} is a {entry.kind.label}: datasets and views stream")
@@ -116,16 +114,16 @@ def stream_command(
     )
     if profiled:
         _forget_pages(session.repository.objects.backend.local_root)
-        _profile(dataset, opened, path, step_ms / 1e3, seconds, picture, as_json=as_json)
+        _profile(call, dataset, opened, path, step_ms / 1e3, seconds, picture)
     elif explain:
         plan = opened(dataset).explain()
-        output.json_value(asdict(plan)) if as_json else output.line(str(plan))
+        call.answer(asdict(plan), str(plan))
     else:
         reader = opened(dataset)
-        if where is not None and not reader.rows and not as_json:
+        if where is not None and not reader.rows and not call.as_json:
             output.line(f"no row of {dataset.rows:,} matches {where}")
             return
-        _run(reader, path, epochs, as_json=as_json)
+        _run(call, reader, path, epochs)
 
 
 def _rows_at(session: WorkspaceSession, entry: Entry) -> tuple[StoredDataset, Any]:
@@ -138,7 +136,7 @@ def _rows_at(session: WorkspaceSession, entry: Entry) -> tuple[StoredDataset, An
     return dataset, live_numbers(dataset, view)
 
 
-def _run(reader: BatchStream, path: str, epochs: int, *, as_json: bool) -> None:
+def _run(call: Call, reader: BatchStream, path: str, epochs: int) -> None:
     rows = 0
     begun = time.perf_counter()
     with output.working(f"streaming {path}"):
@@ -147,7 +145,7 @@ def _run(reader: BatchStream, path: str, epochs: int, *, as_json: bool) -> None:
             for batch in reader:
                 rows += len(batch.rows)
     seconds = time.perf_counter() - begun
-    if as_json:
+    if call.as_json:
         output.json_value({"rows": rows, "seconds": seconds, "stats": asdict(reader.stats())})
         return
     output.line(f"{rows:,} rows in {seconds:.2f} s, {rows / max(seconds, 1e-9):,.0f} rows/s")
@@ -160,21 +158,20 @@ def _run(reader: BatchStream, path: str, epochs: int, *, as_json: bool) -> None:
 
 
 def _profile(
+    call: Call,
     dataset: StoredDataset,
     opened: Callable[[StoredDataset], BatchStream],
     path: str,
     step_seconds: float,
     seconds: float,
     picture: Path | None,
-    *,
-    as_json: bool,
 ) -> None:
     step = (lambda _: time.sleep(step_seconds)) if step_seconds else None
     with output.working(f"profiling {path}"):
         result = profile(dataset, opened, step=step, seconds=seconds)
     if picture is not None:
         _draw(result, path, picture)
-    output.json_value(result.to_dict()) if as_json else output.line(str(result))
+    call.answer(result.to_dict(), str(result))
 
 
 def _draw(result: Profile, path: str, picture: Path) -> None:
