@@ -8,8 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo import lazy
-from tensorrepo.checks import listed, path_in, text
-from tensorrepo.formats.common.arguments import real, whole
+from tensorrepo.formats.common.arguments import listed, path_in, real, text, whole
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.merge_branches import MergeOutcome, cherry_pick, merge, revert
 from tensorrepo.repo.changes.revisions import Revision

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from tensorrepo.checks import check_instance, checked_files, listed, mapping, path_in, several, text
-from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.datasets.draft import DatasetDraft
-from tensorrepo.datasets.stream import Stream
-from tensorrepo.formats.common.arguments import wrong
+from tensorrepo.formats.common.arguments import (
+    check_instance,
+    checked_files,
+    listed,
+    mapping,
+    path_in,
+    text,
+    wrong,
+)
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import (
-    DERIVED_FROM,
     FINE_TUNED_FROM,
-    TRAINED_ON,
     ProvenanceEdge,
 )
 from tensorrepo.formats.dataset.schema.schema import Schema
@@ -48,7 +50,7 @@ from tensorrepo.verbs.models import (
     slice_out,
     to_store,
 )
-from tensorrepo.verbs.provenance import edges_from
+from tensorrepo.verbs.provenance import edges_from, training_edges
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ class Transaction:
         edges = edges_from(derived_from, how)
         link = write_dataset(self.core.objects, schema, (), edges=edges)
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
-        return DatasetDraft(self.core, path, self.context.outside)
+        return self.dataset(name)
 
     def dataset(self, name: str) -> DatasetDraft:
         """An existing dataset, to be changed."""
@@ -188,7 +190,7 @@ class Transaction:
         chosen = None if columns is None else tuple(columns)
         wish = AdoptionRequest(tuple(map(str, given)), format, chosen, hashed)
         adopt(self.core, path, wish, self.context.machine, append=append, options=storage_options)
-        return DatasetDraft(self.core, path, self.context.outside)
+        return self.dataset(name)
 
     def save_model(
         self,
@@ -236,8 +238,7 @@ class Transaction:
         if graph is not None:
             made_by = "a graph, as tensorrepo.graph(module, args) traces it"
             check_instance("graph", graph, Graph, made_by)
-        sources = several(trained_on, Dataset, Model, Stream)
-        lineage = [edge for source in sources for edge in _edges_of(source)]
+        lineage = training_edges(trained_on)
         if parent is not None:
             lineage.insert(0, self._parent_edge(parent))
         if adapter_of is not None:
@@ -332,21 +333,16 @@ class Transaction:
             seed: of the rules that draw numbers.
         """
         found = [placed(donor) for donor in listed("donors", donors)]
-        check_instance(
-            "target", target, Graph | Model | Mapping, "a graph, a model or a state dict"
-        )
+        kinds = "a graph, a model or a state dict"
+        check_instance("target", target, Graph | Model | Mapping, kinds)
         wanted = target.stored if isinstance(target, Model) else target
         path = path_in("models", name)
         construct(self.core, path, wanted, found, tensors=tensors, rule=rule, seed=seed)
 
     def save_file(self, name: str, content: bytes | Path) -> None:
         """Store a file as it is."""
-        check_instance(
-            "content",
-            content,
-            Path | bytes | bytearray | memoryview,
-            "bytes, or a Path whose bytes are meant",
-        )
+        expected = "bytes, or a Path whose bytes are meant"
+        check_instance("content", content, Path | bytes | bytearray | memoryview, expected)
         try:
             data = content.read_bytes() if isinstance(content, Path) else content
         except OSError as error:
@@ -386,12 +382,7 @@ class Transaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         try:
             if error is None:
                 self.commit = self.core.commit(
@@ -437,22 +428,6 @@ def begin_transaction(
     """See `Repository.transaction`."""
     name, said = text("branch", branch), text("message", message)
     return Transaction(context, begin(context.core, name, unchanged=unchanged), said)
-
-
-def _edges_of(source: Any) -> list[ProvenanceEdge]:
-    """What a model was trained on: a dataset, streams of some, or a model it came from."""
-    if isinstance(source, Model):
-        return [ProvenanceEdge(DERIVED_FROM, source.path, source.digest, source.commit)]
-    if isinstance(source, Dataset):
-        return [ProvenanceEdge(TRAINED_ON, source.path, source.digest, source.commit)]
-    if not isinstance(source, Stream):
-        raise InvalidInputError(
-            f"trained_on takes datasets and streams, got {type(source).__name__}"
-        )
-    return [
-        ProvenanceEdge(TRAINED_ON, dataset.path, dataset.digest, dataset.commit, place())
-        for dataset, place in source.sources()
-    ]
 
 
 def _usual_message(staged: Mapping[str, Any]) -> str:

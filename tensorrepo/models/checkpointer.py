@@ -28,7 +28,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isnan
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakMethod
 
@@ -468,7 +467,7 @@ class Checkpointer:
                 f"the checkpointer of run {self.run!r} is closed, step {step} was not saved: make "
                 f"another, repo.checkpointer({self.run!r})"
             )
-        self._raise_failures(self._waiting_limit())
+        self._raise_failures(_WAITING - 1)
         apart = take_apart(state)
         size = bytes_of(apart.tensors)
         began = self._clock()
@@ -559,19 +558,11 @@ class Checkpointer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
         return f"<checkpointer of run {self.run!r}: {len(self.steps())} checkpoints>"
-
-    def _waiting_limit(self) -> int:
-        return _WAITING - 1
 
     def _raise_failures(self, most_waiting: int) -> None:
         """Take what is done, and wait until no more than that many are not."""

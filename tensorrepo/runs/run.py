@@ -14,15 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from operator import index
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import structs
 
-from tensorrepo.checks import check_instance, mapping, several, text
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.datasets.stream import Stream
-from tensorrepo.formats.common.arguments import wrong
+from tensorrepo.formats.common.arguments import check_instance, mapping, several, text, wrong
 from tensorrepo.formats.common.json import as_plain, check_json
 from tensorrepo.formats.common.provenance import (
     CHECKPOINT_OF,
@@ -412,12 +410,7 @@ class Run:
     def __enter__(self) -> Self:
         return self if self._token is not None else self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         status, told = _outcome(error)
         try:
             self.end(status, told)

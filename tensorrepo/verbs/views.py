@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tensorrepo.catalog.sql import RepositoryTables, Used
-from tensorrepo.checks import text
+from tensorrepo.formats.common.arguments import text
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
 from tensorrepo.formats.dataset.selecting.select_rows import rows_of_ids
 from tensorrepo.formats.views import make_view, write_view
