@@ -80,7 +80,7 @@ class Transaction:
         """A new dataset without rows.
 
         Args:
-            name: by the path grammar; may have folders.
+            name: name by the path grammar; may have folders.
             columns: name to type: ``{"image": Image("png"), "label": ClassLabel(names)}``, numpy
                 dtypes for scalars, or a schema.
             derived_from: a dataset, a model, a stream, or several: what its rows are made of.
@@ -113,7 +113,7 @@ class Transaction:
         """Keep which rows a query chooses of what the branch has, staged changes not counted.
 
         Args:
-            name: by the path grammar.
+            name: name by the path grammar.
             sql: a query whose column ``row_id`` says which rows of one dataset are meant.
             replace: whether there may be a view of that name.
 
@@ -137,7 +137,7 @@ class Transaction:
         Somebody else may have written it, so a process of its own answers it, within limits.
 
         Args:
-            name: of the view.
+            name: name of the view.
             limits: what the query may take. One that needs more, or temporary files, is asked by
                 `create_view` with ``replace=True``.
 
@@ -169,7 +169,7 @@ class Transaction:
         To read it, open the repository with ``outside=`` prefixes that allow its files.
 
         Args:
-            name: of the dataset; a new one unless `append`.
+            name: name of the dataset; a new one unless `append`.
             paths: files or URLs, or a folder of files, in the order of their rows.
             format: "parquet", "tar", "npy" or "safetensors"; None: told by content.
             columns: only these, in this order.
@@ -209,7 +209,7 @@ class Transaction:
         """Store a model, over the one of that name if there is one.
 
         Args:
-            name: by the path grammar.
+            name: name by the path grammar.
             tensors: a state dict: names to torch tensors or numpy arrays. Tensors whose content
                 the branch has already are not stored again.
             parent: what it was tuned from, as ``REF:models/NAME``.
@@ -279,14 +279,14 @@ class Transaction:
         """Blend models of one architecture into a new one. How is kept in it: see `Model.remake`.
 
         Args:
-            name: of the new model.
+            name: name of the new model.
             models: to blend; files and metadata are the first one's. Or adapters, all of one base,
                 whose files and metadata the new model gets.
             method: "average", "slerp" (of two), "task-arithmetic", "ties", or "adapter".
             base: what they were tuned from, of the latter three; None: of an adapter, its own.
             weights: one for each model; None: equal ones. Of adapters: 1, beside their own scale.
-            density: of "ties": the share of each tensor's changes that is kept.
-            scale: of methods with a base: of the joint change.
+            density: share of each tensor's changes that "ties" keeps.
+            scale: factor of the joint change, of methods with a base.
             strict: refuse models whose tensors differ in name, shape or type, and adapters of
                 another base; else those are the first model's, and the base is any that fits.
             metrics: JSON, measured of the blend.
@@ -323,14 +323,14 @@ class Transaction:
         """A model of a new architecture, with all tensors of donors that fit.
 
         Args:
-            name: of the new model.
+            name: name of the new model.
             target: a graph; a model whose architecture is meant; or a state dict, of which only
                 types and shapes count (torch's device "meta" is enough).
             donors: the first that has a tensor gives it: by name, else by the common prefix.
             tensors: values that are known.
             rule: for what nobody has: "default", "normal", "uniform", "ones" or "zeros"; None:
                 refuse.
-            seed: of the rules that draw numbers.
+            seed: seed of the rules that draw numbers.
         """
         found = [placed(donor) for donor in listed("donors", donors)]
         kinds = "a graph, a model or a state dict"

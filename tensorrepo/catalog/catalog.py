@@ -136,11 +136,11 @@ class CatalogStatus:
         state: "current", "behind" (its rows: the next question brings it up to date), "empty",
             "old tables", "newer tables", "half-migrated", "damaged", "not a catalog", "other
             repository" or "rewound".
-        revision: of its tables; None where there are none.
+        revision: revision of its tables; None where there are none.
         newest_revision: the one that this tensorrepo works with.
         generation: the log record that it tells of.
         of_generation: the newest of the repository.
-        rows: of each table that has any.
+        rows: rows of each table that has any.
         advice: what to do; "" when nothing is to be done.
     """
 
@@ -239,8 +239,8 @@ class Catalog:
         A SQLite file that is damaged gets another name first.
 
         Args:
-            progress: is told how far it is.
-            warn: is told which name a damaged file got.
+            progress: callback that receives how far it is.
+            warn: callback that receives the name that a damaged file got.
 
         Raises:
             InvalidInputError: the database has tables of that name that are not ours.
@@ -296,7 +296,7 @@ class Catalog:
 
         Args:
             target: a graph, a model, a state dict (torch's device "meta" is enough), or a file.
-            metric: of models: decides between equal prefixes.
+            metric: metric of models that decides between equal prefixes.
             order_by_metric: it counts first, among those that share half of the nodes.
             smallest: small values of it are good ones.
             limit: so many at most.

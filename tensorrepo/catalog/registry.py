@@ -126,7 +126,7 @@ class Registry:
         """Make a model of a commit the next version.
 
         Args:
-            name: of the registered model; a new one begins with version 1.
+            name: name of the registered model; a new one begins with version 1.
             source: a model, or ``REF:models/NAME``.
             message: what is told about the version, for ever.
             alias: one to name it from then on, in the same step.
@@ -199,7 +199,7 @@ class Registry:
             NotFoundError: there is no such model, or no such version.
 
         Args:
-            name: of the registered model.
+            name: name of the registered model.
             which: a version; None: the model itself.
             description: None keeps the one there is.
             labels: to set; a label that is None is removed.

@@ -166,7 +166,7 @@ class Model:
             format: safetensors, gguf, onnx, torch, npz, npy, hf (a folder as Hugging Face's
                 libraries expect it) or snapshot (the folder as it came); None: told by the suffix.
             overwrite: replace what is there.
-            options: of hf: ``shard_bytes``.
+            options: options of hf: ``shard_bytes``.
 
         Returns:
             `path`.

@@ -287,7 +287,7 @@ class Run:
         Args:
             name: such as ``"loss"`` or ``"valid/accuracy"``.
             value: a number; NaN and infinities are kept. A tensor on a GPU is waited for.
-            step: of the training; None: as many as the metric has points.
+            step: step of the training; None: as many as the metric has points.
         """
         self.log_metrics({text("the name of a metric", name): value}, step)
 
@@ -339,7 +339,7 @@ class Run:
         Args:
             dataset: what to stream.
             evaluate: models are measured on it, not trained on it.
-            options: of `Dataset.stream`.
+            options: options of `Dataset.stream`.
         """
         check_instance(
             "what a run streams", dataset, Dataset, "a dataset, as repo.dataset(...) gives it"
@@ -366,11 +366,11 @@ class Run:
         """Commit a model, which says what it was trained on, and in which run.
 
         Args:
-            name: by the path grammar.
+            name: name by the path grammar.
             tensors: a state dict.
             branch: what to commit to.
-            message: of the commit.
-            options: of `Transaction.save_model`.
+            message: message of the commit.
+            options: options of `Transaction.save_model`.
         """
         token = CURRENT.set(self._begun())
         try:
