@@ -66,11 +66,7 @@ def blame_row(
 ) -> RowBlame:
     """Where a row and its values came from.
 
-    Args:
-        history: what there was at every commit.
-        tip: the commit to look back from.
-        row_id: ROW_ID ``(1,)``.
-        columns: ids; None: all that the row has.
+    `row_id` is ROW_ID ``(1,)``; `columns` are ids, None: all that the row has.
 
     Raises:
         NotFoundError: no version up to `tip` has a row of that id.

@@ -78,11 +78,6 @@ def check_absent(
 ) -> None:
     """Refuse to make more rows of defaults at once than `limit_bytes` hold.
 
-    Args:
-        columns: that are read, by name.
-        rows: physical rows that are read of each.
-        limit_bytes: of all columns together.
-
     Raises:
         InvalidInputError: names the column that takes most, and says what to do.
     """
@@ -110,7 +105,7 @@ def _absent_rows(index: ColumnIndex, rows: range | NDArray[np.int64]) -> int:
     """How many of `rows` no page holds; of a range with steps no fewer."""
     if index.default is None or not len(rows):
         return 0
-    absent = np.array([chunk is None for chunk in index.chunks], np.bool_)[index.chunk]
+    absent = index.is_absent
     if not isinstance(rows, range):
         return int(np.count_nonzero(absent[index.page_of(rows)]))
     low, high = min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1
@@ -284,10 +279,7 @@ def open_dataset(
 ) -> StoredDataset:
     """The dataset whose root has this digest; reads one object.
 
-    Args:
-        objects: where it is.
-        digest: of its root.
-        outside: who reads files in place and links; None: they are not read.
+    Without `outside`, files in place and links are not read.
 
     Raises:
         NotFoundError: there is no such object.
@@ -306,9 +298,7 @@ def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> St
 
     It has no row ids, statistics or digest of its own, and shares what keeps pages with `dataset`.
 
-    Args:
-        dataset: the whole one.
-        parts: the fragments, see `leafread.leaf_part`.
+    `parts` are fragments, as `tree_read.leaf_part` cuts them out.
     """
     rows, deleted = (
         sum(int(leaf.fragments[name].sum(dtype=np.int64)) for leaf, _ in parts)
@@ -322,9 +312,8 @@ def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> St
 def narrowed(dataset: StoredDataset, rows: NDArray[np.int64]) -> StoredDataset:
     """A dataset with only some of its rows there, as if the others were deleted.
 
-    Args:
-        dataset: the whole one, whose digest it keeps, and which it reads with.
-        rows: physical, ascending, each once, none of them deleted.
+    `rows` are physical, ascending, each once, none of them deleted; the digest stays that of the
+    whole.
     """
     is_dead = np.ones(dataset.root.rows, np.bool_)
     is_dead[rows] = False
@@ -554,10 +543,7 @@ def iterate(
 ) -> Iterator[dict[str, ColumnValues]]:
     """All rows in order, cut where pages of the columns end: so no row is copied.
 
-    Args:
-        dataset: what to read.
-        columns: names; None: all.
-        max_bytes: a batch holds no more than this, unless one row does.
+    A batch holds no more than `max_bytes`, unless one row does.
     """
     names = dataset.schema.select(columns).names
     for _, values in scan(dataset, names, max_bytes=max_bytes):
@@ -574,12 +560,8 @@ def scan(
 ) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
     """Rows in order, cut where pages of the columns end, with their physical numbers.
 
-    Args:
-        dataset: what to read.
-        columns: names.
-        start: physical row, as `stop`; deleted rows between them are left out.
-        stop: None: to the end.
-        max_bytes: a batch holds no more than this, unless one row does.
+    `start` and `stop` are physical rows; deleted ones between them are left out. A batch holds no
+    more than `max_bytes`, unless one row does.
     """
     stop = dataset.root.rows if stop is None else stop
     cursors = {name: _Cursor(page_reader(dataset, name), start, stop) for name in columns}

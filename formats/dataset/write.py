@@ -6,10 +6,8 @@ Order of storing: chunk, page index, leaf, root. What was stored before a failur
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +19,11 @@ from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.schema.coerce import LastingBatch
 from tensorrepo.formats.dataset.schema.lenient import Misfits, coerce_leniently
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, type_to_json
-from tensorrepo.formats.dataset.writing.fragment_write import FragmentWriter, WriteOptions
+from tensorrepo.formats.dataset.writing.fragment_write import (
+    FragmentWriter,
+    WriteOptions,
+    writer_threads,
+)
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest, content_tag, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.read import StoredDataset
 
 BUDGET_BYTES = 256 << 20
-ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 _RANDOM = random.SystemRandom()
 
 
@@ -72,10 +73,7 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     """
     columns = _identified(schema, base)
     misfits = misfits or Misfits()
-    with (
-        ThreadPoolExecutor(ENCODE_THREADS, "encode") as encoders,
-        ThreadPoolExecutor(1, "store") as storers,
-    ):
+    with writer_threads() as (encoders, storers):
         options = WriteOptions(encoders, budget_bytes, page_bytes, codec, rng)
 
         def tree(groups: Groups) -> TreeWriter:
@@ -84,21 +82,16 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
         # A base without rows knows nothing of their weight.
         groups = base.root.groups if base is not None and base.root.leaves else ()
         writer = FragmentWriter(columns, options, tree, groups)
-        try:
-            for batch in batches:
-                for part in _parts(batch):
-                    values = coerce_leniently(columns, part, misfits)
-                    writer.add(values, lasting=isinstance(part, LastingBatch))
-                if progress is not None:
-                    progress(writer.rows, writer.bytes)
-            finished = writer.finish()
-            if base is None:
-                return finished.finish({}, with_edges((), edges))
-            return finished.finish(base.root.properties, with_edges(base.root.lineage, edges))
-        except BaseException:
-            encoders.shutdown(wait=True, cancel_futures=True)
-            storers.shutdown(wait=True, cancel_futures=True)
-            raise
+        for batch in batches:
+            for part in _parts(batch):
+                values = coerce_leniently(columns, part, misfits)
+                writer.add(values, lasting=isinstance(part, LastingBatch))
+            if progress is not None:
+                progress(writer.rows, writer.bytes)
+        finished = writer.finish()
+        if base is None:
+            return finished.finish({}, with_edges((), edges))
+        return finished.finish(base.root.properties, with_edges(base.root.lineage, edges))
 
 
 def _parts(batch: InputBatch) -> Iterator[InputBatch]:

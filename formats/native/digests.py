@@ -7,15 +7,13 @@ identical results. `BEST` is the faster one: without vectors of AVX-512 that is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from blake3 import blake3
 
 from tensorrepo.formats.native.extensions import kernels
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer
 
 DIGEST_BYTES = 32
 

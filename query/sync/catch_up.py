@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import Column, Connection, Table, bindparam, delete, select, update
 
@@ -33,15 +33,12 @@ from tensorrepo.query.sync import commits
 from tensorrepo.query.sync.contents import CONTENTS, Contents
 from tensorrepo.query.sync.loader import Loader, chunks, delete_where, present
 from tensorrepo.query.sync.refs import log_rows, move_refs, move_registry, move_runs
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, RepositoryRewound
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.past_commits import PastCommits
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.state import State
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
-
 
 _GRAPH_COLUMNS = (
     tables.graph.c.digest, tables.node.c.graph, tables.edge.c.graph, tables.node_parameter.c.graph,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.sync.loader import TableRows, as_json
@@ -19,10 +19,8 @@ from tensorrepo.repo.errors import Error
 from tensorrepo.repo.history.commits import Commit, decode_commit, read_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, TreeChanges
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.past_commits import PastCommits
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource, decode_payload
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.log.past_commits import PastCommits
 
 MOST_AHEAD: Final = 1024
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import Column as SqlColumn
@@ -53,11 +53,8 @@ from tensorrepo.query.sync.loader import (
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, record_digest
+from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.log.state import State
-
 
 _KINDS: Final = {
     "datasets": "dataset", "files": "file", "models": "model", "runs": "run", "views": "view",

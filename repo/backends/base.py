@@ -16,12 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from tensorrepo.repo.errors import InvalidInputError, StorageError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer
 
 
 class Guarantee(Enum):

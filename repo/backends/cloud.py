@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
@@ -24,10 +24,8 @@ from tensorrepo.repo.backends.remote import (
     open_store,
 )
 from tensorrepo.repo.errors import StorageError, UnsupportedError
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.threads import LoopFlights
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
 
 # S3 takes 5 GiB in one PUT, Azure 5,000 MiB. Above this an object is sent in parts, which are
 # joined without a condition: whoever comes last wins, with the same bytes, because large values

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tensorrepo.repo.backends.base import (
     Guarantee,
@@ -31,10 +31,8 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.threads import ThreadFlights
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
 
 _TEMPORARY = "tmp"
 _THREADS = 8

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tensorrepo.repo.backends.base import (
     Guarantee,
@@ -43,11 +43,8 @@ from tensorrepo.repo.errors import (
     PermissionDenied,
     StorageError,
 )
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.threads import ThreadFlights
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
 
 TEMPORARY = "tmp"  # the folder of what has no name yet; no key begins with it
 STALE_SECONDS = 3600.0

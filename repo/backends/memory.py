@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from weakref import WeakValueDictionary
 
 from tensorrepo.repo.backends.base import (
@@ -23,9 +23,7 @@ from tensorrepo.repo.backends.base import (
     check_prefix,
 )
 from tensorrepo.repo.errors import NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer
 
 _SCHEME = "memory://"
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import obstore
@@ -42,10 +42,7 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
+from tensorrepo.repo.ids import Buffer
 
 # Reading gives up when nothing comes for a while, however much is still to come. What is sent
 # cannot be watched like that: its time is bounded as a whole, small requests' more tightly, so that

@@ -17,9 +17,9 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import (
     CommitAttempt,
     CommitTransaction,
@@ -38,11 +38,8 @@ from tensorrepo.repo.history.merge_trees import (
     pick_sides,
 )
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, Update
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, LogRecord, Update, decode_ref_updates
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
 
 BRANCHES = "heads/"
 TAGS = "tags/"

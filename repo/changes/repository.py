@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +22,7 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.repo.history.commits import Commit, some_changed, touches, walk
+from tensorrepo.repo.history.merge_trees import Drivers
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended, append
@@ -31,12 +31,9 @@ from tensorrepo.repo.log.past_commits import PastCommits
 from tensorrepo.repo.log.reader import LogView, RepositoryLog, read_opening
 from tensorrepo.repo.log.records import LogEntry, Update, decode_ref_updates
 from tensorrepo.repo.log.segments import SegmentCommit, changed_filter
+from tensorrepo.repo.objects.cache import DiskCache
 from tensorrepo.repo.objects.envelope import encode_object
 from tensorrepo.repo.objects.store import ObjectStore
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.history.merge_trees import Drivers
-    from tensorrepo.repo.objects.cache import DiskCache
 
 IDENTITY_KEY = "repo.json"
 _FILTERED_PATHS = 4096  # a commit that changed more has no filter in its segment

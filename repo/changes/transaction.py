@@ -24,10 +24,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.refs import BRANCHES, refuse_taken
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.commits import (
     Commit,
@@ -41,16 +42,12 @@ from tensorrepo.repo.history.commits import MetadataValue as MetadataJson
 from tensorrepo.repo.history.merge_trees import Conflict, MergeContext, merge_trees
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, diff, lookup, root_links, update
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, Update
+from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.names import check_path, check_ref
 from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
-    from tensorrepo.repo.log.state import Condemnation, State
-
 
 _SUBJECT_CHARACTERS = 200
 

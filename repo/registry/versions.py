@@ -24,26 +24,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import index
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.refs import Move, refuse_taken
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import CommitAttempt, begin_beside
 from tensorrepo.repo.errors import ConflictError, CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import MetadataValue, read_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, update
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import MAX_RECORD_BYTES, LogEntry, Update
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.registry.cards import Card, card_at, check_registered_name, edit_card
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
-
 
 SPACE: Final = "registry/"
 REGISTERED: Final = "registered"  # the key of a version's commit metadata

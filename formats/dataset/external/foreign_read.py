@@ -92,10 +92,7 @@ def member_values(
 ) -> ColumnValues:
     """Rows that are small files of their own.
 
-    Args:
-        place: as what they are understood.
-        members: their bytes; None is null.
-        first: number of the first one, for errors.
+    None is null; `first` is the number of the first row, for errors.
 
     Raises:
         CorruptError: a member holds something else.
@@ -180,13 +177,7 @@ def read_group(
 ) -> ColumnValues:
     """One column of one row group; only its bytes are read.
 
-    Args:
-        file: the whole file.
-        metadata: its footer, from `read_metadata`.
-        group: number of the row group.
-        rows: how many rows it must have.
-        place: which field, and as what.
-        where: names the file in errors.
+    `metadata` is the footer, from `read_metadata`; `where` names the file in errors.
 
     Raises:
         CorruptError: there is no such field or row group, it has other rows, or it is damaged.
@@ -238,12 +229,7 @@ _REMEMBERED = 64  # objects, and footers of Parquet files
 
 
 class ForeignReader:
-    """Reads pages that are rows of foreign files. Thread-safe.
-
-    Args:
-        objects: where the objects are that describe the files.
-        outside: who may read the files.
-    """
+    """Reads pages that are rows of foreign files. Thread-safe."""
 
     def __init__(self, objects: ObjectSource, outside: Outside) -> None:
         self._objects = objects
@@ -256,11 +242,7 @@ class ForeignReader:
     def read(self, link: ObjectLink, column_id: str, entry: Any, storage: Storage) -> ColumnValues:
         """All rows of one page.
 
-        Args:
-            link: of the FOREIGN object.
-            column_id: which column.
-            entry: its PAGE_ENTRY record, of codec PAGE_FOREIGN.
-            storage: the stored form that the values must have.
+        `link` is that of the FOREIGN object, `entry` a PAGE_ENTRY record of codec PAGE_FOREIGN.
 
         Raises:
             PermissionDenied: the file is under no allowed prefix.
@@ -442,9 +424,7 @@ class ForeignVersion:
 def foreign_files(objects: ObjectSource, dataset: Digest) -> Iterator[ForeignVersion]:
     """The files outside the repository that a dataset needs, each once, in no order.
 
-    Args:
-        objects: where the dataset is.
-        dataset: digest of its root. Only metadata is read.
+    Only metadata is read.
     """
     waiting, seen = [dataset], {dataset}
     told: set[ForeignVersion] = set()

@@ -26,11 +26,8 @@ LINK_THREADS = 16
 def read_link(outside: Outside, link: LinkValue, *, most_bytes: int = LINK_BYTES) -> bytes:
     """The bytes that `link` points at, proved as far as it says what they were.
 
-    Args:
-        outside: who may read where.
-        link: one value of a Link column. Its hash proves the bytes; without one its etag and size
-            do; a link that has none of them proves nothing.
-        most_bytes: a larger range is refused before it is read.
+    Its hash proves the bytes; without one its etag and size do; a link that has none of them proves
+    nothing. A range above `most_bytes` is refused before it is read.
 
     Raises:
         PermissionDenied: it is under no prefix that `outside` allows.

@@ -155,6 +155,17 @@ class ColumnIndex:
         """Decoded bytes of all pages."""
         return int(self.entries["raw_bytes"].sum())
 
+    @property
+    def mean_row_bytes(self) -> float:
+        """Decoded bytes of a row, on average."""
+        return self.raw_bytes / max(1, self.rows)
+
+    @property
+    def is_absent(self) -> NDArray[np.bool_]:
+        """Which pages are nowhere, so that their rows have the default."""
+        absent = np.array([chunk is None for chunk in self.chunks], np.bool_)
+        return absent[self.chunk] if len(absent) else np.zeros(self.pages, np.bool_)
+
     def page_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The page that holds each of `rows`, which lie in ``[0, self.rows)``."""
         return np.searchsorted(self.first_row, rows, side="right") - 1
@@ -364,13 +375,8 @@ def join_indexes(
 ) -> ColumnIndex:
     """All pages of one column, from the page indexes that cover the dataset in order.
 
-    Args:
-        column_id: which column.
-        storage: how the schema says it is stored.
-        parts: what covers the fragments, in their order; an index without the column counts as
-            none.
-        default: one row, for fragments without pages; None: that is an error.
-        patches: laid over what pages say.
+    An index without the column counts as none; `default` is one row, for fragments without pages,
+    which are an error where it is None.
 
     Raises:
         CorruptError: pages do not add up to the fragments, a chunk is not linked, or rows have

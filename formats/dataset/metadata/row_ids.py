@@ -185,10 +185,7 @@ def id_table(
 ) -> RowIdTable:
     """The ids of a dataset.
 
-    Args:
-        uids: of all fragments.
-        rows: of all fragments.
-        moved: RUN arrays of the fragments, by number, whose rows were written elsewhere.
+    `moved` has the RUN arrays of fragments, by number, whose rows were written elsewhere.
     """
     plain = np.zeros(len(uids), RUN)
     plain["uid"], plain["rows"] = uids, rows

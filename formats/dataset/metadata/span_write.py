@@ -343,6 +343,17 @@ class Fragment:
     patches: Mapping[str, tuple[PatchPart, ...]] = field(default_factory=dict)
     stored_bytes: int = 0
 
+    @property
+    def columns(self) -> Iterator[ColumnPart]:
+        """Pages of its columns, group after group; patches aside."""
+        return (column for part in self.parts.values() for column in part.columns)
+
+    @property
+    def every_column(self) -> Iterator[ColumnPart]:
+        """The same, then those of patches."""
+        yield from self.columns
+        yield from (patch.column for patches in self.patches.values() for patch in patches)
+
 
 def read_fragments(dataset: StoredDataset, first: int = 0) -> Iterator[Fragment]:
     """The fragments from number `first` on, in order."""

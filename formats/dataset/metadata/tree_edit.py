@@ -106,14 +106,14 @@ class TreeEditor:
         """Leave the next leaf as it is."""
         self._leaves.append(self._base.root.leaves[len(self._leaves)])
 
-    def edit(self, edits: Iterator[tuple[int, FragmentEdit]]) -> None:
-        """Change the next leaf.
+    def edit(self, edits: Iterator[tuple[int, FragmentEdit]], number: int | None = None) -> None:
+        """Change the next leaf, or leaf `number`, before which all stay as they are.
 
-        Args:
-            edits: fragments, counted within the leaf and ascending, and what becomes of them. It is
-                asked for more while chunks are written, so that not all of it need be in memory.
+        `edits` are fragments, counted within the leaf and ascending, and what becomes of them. More
+        are asked for while chunks are written, so that not all of them need be in memory.
         """
-        number = len(self._leaves)
+        number = len(self._leaves) if number is None else number
+        self._keep_up_to(number)
         entry = self._base.root.leaves[number]
         leaf, links = read_leaf(self._base.objects, self._base.links, entry)
         fragments = leaf.fragments.copy()
@@ -133,9 +133,8 @@ class TreeEditor:
         self, properties: Mapping[str, Any] | None = None, lineage: Sequence[Any] | None = None
     ) -> ObjectLink:
         """Store the root; leaves that were not come to are kept."""
-        while len(self._leaves) < len(self._base.root.leaves):
-            self.keep()
         root = self._base.root
+        self._keep_up_to(len(root.leaves))
         return put_root(
             self._objects,
             self._schema,
@@ -145,6 +144,9 @@ class TreeEditor:
             root.properties if properties is None else properties,
             root.lineage if lineage is None else lineage,
         )
+
+    def _keep_up_to(self, number: int) -> None:
+        self._leaves += self._base.root.leaves[len(self._leaves) : number]
 
     # -------------------------------------------------------------------------- for leaf editors
 

@@ -50,10 +50,7 @@ _Found = TypeVar("_Found")
 def read_leaf(objects: ObjectSource, root_links: Links, entry: LeafEntry) -> tuple[Leaf, Links]:
     """A leaf, and the links of the object that it stands in.
 
-    Args:
-        objects: where it is stored.
-        root_links: those of the root object, for leaves that stand in it.
-        entry: what the root says of it.
+    `root_links` are those of the root object, for leaves that stand in it.
     """
     if not entry.digest:
         leaf, links = decode_leaf(entry.payload, "inline leaf"), root_links
@@ -151,12 +148,7 @@ def leaf_part(
 ) -> tuple[Leaf, Links]:
     """Fragments `some` of a leaf without patches, and links of all that they name.
 
-    Args:
-        objects: where the leaf's page indexes and deletion maps are.
-        leaf: the whole one.
-        links: those of the object that it stands in.
-        some: which of its fragments.
-        columns: ids of those that are wanted; pages of others are left out.
+    Pages of other columns than those of ids `columns` are left out.
     """
     known = dict(links)
     indexes = tuple(_indexes(objects, leaf, known, some, columns))

@@ -6,7 +6,7 @@ the base, unless a boundary falls behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -156,13 +156,12 @@ class TreeWriter:
     def add_known(self, fragment: Fragment, *, counted: bool) -> None:
         """Put a fragment of another version behind those there are, with its chunks.
 
-        Args:
-            fragment: with parts in the column groups of this dataset.
-            counted: whether the statistics of the base count it already.
+        Its parts are in the column groups of this dataset; `counted` says that the statistics of
+        the base count it already.
         """
         self._add(fragment)
         if not counted:
-            for column in _columns(fragment):
+            for column in fragment.every_column:
                 for entry in known_entries(column):
                     self._tallies[column.id].add(entry)
 
@@ -178,7 +177,7 @@ class TreeWriter:
 
     def forget(self, fragment: Fragment) -> None:
         """Take a fragment of the base, which was not put in, out of the statistics."""
-        for column in _columns(fragment):
+        for column in fragment.every_column:
             self._tallies[column.id].remove(known_entries(column))
 
     def finish(
@@ -336,14 +335,6 @@ def put_root(
         tuple(map(dict, lineage)),
     )
     return objects.put(Kind.DATASET, encode_root(root), root.links)
-
-
-def _columns(fragment: Fragment) -> Iterator[ColumnPart]:
-    """All pages of a fragment, those of patches too."""
-    for part in fragment.parts.values():
-        yield from part.columns
-    for patches in fragment.patches.values():
-        yield from (patch.column for patch in patches)
 
 
 def known_entries(part: ColumnPart) -> NDArray[Any]:

@@ -109,12 +109,8 @@ def encode_page(
 ) -> EncodedPage:
     """Encode all rows of `values` as one page.
 
-    Args:
-        values: at least one row, null rows zeroed or empty.
-        storage: the stored form of the column.
-        codec: applied to each buffer of values of which it saves a quarter; "auto": one that
-            suits the buffer.
-        allocate: gives the memory for the page: so many bytes, of any content.
+    Null rows are zeroed or empty. `codec` is kept for each buffer of which it saves a quarter;
+    `allocate` gives memory of any content for so many bytes.
     """
     if values.valid is not None and values.valid.all():
         values = replace(values, valid=None)
@@ -246,9 +242,7 @@ def _row_sums(values: ColumnValues, storage: Storage) -> NDArray[np.uint32] | No
 def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
     """Prove rows that were read without the rest of their page.
 
-    Args:
-        values: the rows.
-        sums: uint32 ``(rows,)``, their sums as the page stores them.
+    `sums` are uint32 ``(rows,)``, as the page stores them.
 
     Raises:
         CorruptError: says which of the rows, counted from 0, differs.
@@ -295,11 +289,8 @@ def _low_halves(sums: Iterable[int], rows: int) -> NDArray[np.uint32]:
 def verify_page(page: memoryview, entry: NDArray[Any], tag: Buffer | None = None) -> None:
     """Prove that `page` is what `entry` describes.
 
-    Args:
-        page: exactly the stored bytes.
-        entry: one PAGE_ENTRY record.
-        tag: its 16-byte tag, for bytes that come from a store or a remote, where xxh3 is no
-            proof against a hostile one; None for bytes that this machine's disk gives back.
+    `tag` is its 16-byte tag, for bytes that come from a store or a remote, where xxh3 is no proof
+    against a hostile one; None for bytes that this machine's disk gives back.
 
     Raises:
         CorruptError: expected against found.
@@ -317,11 +308,6 @@ def verify_page(page: memoryview, entry: NDArray[Any], tag: Buffer | None = None
 
 def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> ColumnValues:
     """Decode one verified page.
-
-    Args:
-        page: exactly the stored bytes, which `verify_page` has proved.
-        entry: one PAGE_ENTRY record.
-        storage: the stored form of its column.
 
     Returns:
         All rows of the page: views into `page` where it is not compressed.

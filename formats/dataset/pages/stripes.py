@@ -192,10 +192,8 @@ class PageCuts:
 def page_cuts(others: Sequence[NDArray[np.int64]], rows: int, page_rows: float) -> PageCuts:
     """The cuts of a new column.
 
-    Args:
-        others: per column that is there already, where its pages end.
-        rows: of the fragment.
-        page_rows: how many rows of the new column make a full page.
+    `others` says per column where its pages end in the fragment of `rows` rows; `page_rows` make a
+    full page of the new column.
     """
     end = np.array([rows], np.int64)
     by_count = sorted({len(each): each for each in others}.items())

@@ -112,13 +112,7 @@ def read_region(
 ) -> Any:
     """``array[region]`` of one row, from the tiles that it touches.
 
-    Args:
-        table: the rows of a page, as `decode_tile_table` gave them.
-        row: which one, counted in `table`.
-        region: integers, slices of any step and an ellipsis, as numpy takes them; `...` is the
-            whole row.
-        storage: the stored form of the column.
-        source: where its tiles come from.
+    `region` is made of integers, slices of any step and an ellipsis, as numpy takes them.
 
     Returns:
         A new array, a scalar where all dimensions are dropped, or None where the row is null.

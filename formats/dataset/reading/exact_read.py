@@ -84,11 +84,8 @@ def exact_pays(
 ) -> NDArray[np.bool_]:
     """Of which pages reading single rows is possible, and cheaper than reading all of it.
 
-    Args:
-        reader: of the column.
-        pages: int64 ``(pages,)``, ascending, each once.
-        rows: int64 ``(n,)``, rows of the column that are wanted, ascending, each once.
-        firsts: int64 ``(pages,)``: which of `rows` is the first of each page.
+    `pages` and `rows`, which are wanted of them, ascend, each once; ``rows[firsts[i]]`` is the
+    first of ``pages[i]``.
 
     Returns:
         bool ``(pages,)``.
@@ -112,10 +109,8 @@ def cost_of_rows(
 ) -> NDArray[np.float64]:
     """What reading rows by themselves costs, page by page, in bytes; a request as GAP_BYTES.
 
-    Args:
-        rows: int64 ``(n,)``, ascending, each once.
-        firsts: int64 ``(pages,)``, ascending: which of `rows` is the first of each page.
-        row_bytes: float64 ``(pages,)``, of an average row of each page.
+    `rows` ascend, each once; ``rows[firsts[i]]`` is the first of page i, whose average row takes
+    ``row_bytes[i]``.
     """
     each = np.repeat(row_bytes, np.diff(firsts, append=len(rows)))
     steps = np.minimum(np.diff(rows, prepend=rows[:1]) * each, GAP_BYTES + each)

@@ -38,9 +38,7 @@ class RowPiece:
 def collect(pieces: Sequence[RowPiece], rows: int) -> ColumnValues:
     """One batch of `rows` rows of one column, a copy.
 
-    Args:
-        pieces: at least one. Their places are ``[0, rows)``, each once.
-        rows: of the batch.
+    The places of all pieces together are ``[0, rows)``, each once.
     """
     valid = _collect_valid(pieces, rows)
     first = pieces[0].values
@@ -55,10 +53,7 @@ def collect(pieces: Sequence[RowPiece], rows: int) -> ColumnValues:
 def overlay(values: ColumnValues, places: NDArray[np.int64], patches: ColumnValues) -> ColumnValues:
     """`values` with row ``places[i]`` replaced by row i of `patches`, a copy.
 
-    Args:
-        values: of one column, for example a read-only view of a mapped page.
-        places: int64 ``(patches.rows,)``, each once, in any order.
-        patches: values of the same column; null where the patch set the row to null.
+    Places are unique, in any order; rows of `patches` are null where the patch set them to null.
     """
     kept = np.ones(values.rows, np.bool_)
     kept[places] = False

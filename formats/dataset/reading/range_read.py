@@ -38,11 +38,7 @@ def fetch(
 ) -> list[memoryview]:
     """The bytes of each range, NOT verified, from as few requests as pay.
 
-    Args:
-        objects: where the chunks are.
-        chunks: of the column; those of `ranges` are links.
-        ranges: in any order; empty ones are not asked for.
-        gap_bytes: ranges with fewer bytes between them are read together.
+    Ranges come in any order; those with at most `gap_bytes` between them are read together.
     """
     data = [memoryview(b"")] * len(ranges)
     reads = _plan_reads(ranges, gap_bytes)

@@ -96,9 +96,7 @@ def read_columns(
 ) -> list[ColumnValues]:
     """The same rows of several columns; of those in a store all at once, in the same rounds.
 
-    Args:
-        readers: of the columns.
-        rows: as for `read_chosen`, or a range of step 1, as for `read_range`.
+    `rows` are as for `read_chosen`, or a range of step 1, as for `read_range`.
     """
 
     def read(reader: PageReader) -> ColumnValues:
@@ -118,10 +116,7 @@ def region_of(reader: PageReader, row: int, region: Any) -> Any:
     Of a tiled column exactly the tiles that it touches are read. A row of any other is read, and
     proved, as a whole.
 
-    Args:
-        reader: of the column.
-        row: a physical row.
-        region: integers, slices of any step and an ellipsis, as numpy takes them.
+    `row` is physical, `region` integers, slices of any step and an ellipsis, as numpy takes them.
 
     Raises:
         InvalidInputError: a region of another kind, or outside the row; or rows without shape.

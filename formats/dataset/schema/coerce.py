@@ -124,10 +124,7 @@ def null_values(column: Column, rows: int) -> ColumnValues:
 def coerce_column(column: Column, values: Any, first_row: int = 0) -> ColumnValues:
     """The values of one column.
 
-    Args:
-        column: what they must fit.
-        values: an array, a sequence of rows, or an Arrow array; None, masked and null are null.
-        first_row: number of the first row, for errors.
+    None, masked and null are null; `first_row` is the number of the first row, for errors.
 
     Raises:
         InvalidInputError: names row, column, expected and found.
@@ -579,10 +576,7 @@ def coerce_batch(schema: Schema, batch: InputBatch, first_row: int = 0) -> list[
 
     Derived columns are computed: a batch must not have them.
 
-    Args:
-        schema: what the batch must fit.
-        batch: columns, an Arrow batch or table, or a list of rows.
-        first_row: number of its first row, for errors.
+    `first_row` is the number of its first row, for errors.
 
     Raises:
         InvalidInputError: names row, column, expected and found.

@@ -57,9 +57,7 @@ _SAFE: Final = {
 def as_array(given: Any, wanted: np.dtype[Any] | None = None) -> NDArray[Any]:
     """`np.asarray`, which also takes torch tensors of types that numpy has not, alone or in a list.
 
-    Args:
-        given: anything that numpy takes, or a torch tensor.
-        wanted: the element type that the numbers are going to have.
+    `wanted` is the element type that the numbers are going to have.
 
     Raises:
         ValueError, OverflowError, TypeError: as numpy raises them.
@@ -111,11 +109,8 @@ def to_torch(dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], Any]:
 def convert(array: NDArray[Any], dtype: np.dtype[Any], name: str, first_row: int) -> NDArray[Any]:
     """`array` as `dtype`, without loss but for the rounding of floats to narrower floats.
 
-    Args:
-        array: ``(rows, ...)`` numbers or bools of either byte order.
-        dtype: a stored element type.
-        name: of the column, for errors.
-        first_row: number of the first row, for errors.
+    `array` holds ``(rows, ...)`` numbers or bools of either byte order; `name` and `first_row` are
+    for errors.
 
     Raises:
         InvalidInputError: a value that `dtype` cannot hold; names its row.

@@ -41,10 +41,8 @@ def derived_values(
 ) -> dict[str, ColumnValues]:
     """The values of every derived column, by name.
 
-    Args:
-        schema: of the dataset, its columns with their ids.
-        given: the values of the columns that they are derived from, by name.
-        known: headers of images that were read before, by the name of their column.
+    `given` are values of the columns that they are derived from, `known` headers of images that
+    were read before, both by the name of their column.
 
     Raises:
         UnsupportedError: a fact that this version cannot compute.

@@ -85,11 +85,7 @@ def rows_that_may_match(
 ) -> NDArray[np.int64]:
     """Physical rows outside of which `expression` is true for none.
 
-    Args:
-        expression: a predicate.
-        columns: of the dataset, by name.
-        index_of: all pages of a column.
-        rows: of the dataset, deleted ones counted.
+    `rows` counts deleted ones, too.
 
     Returns:
         int64 ``(n, 2)``: ranges ``[start, stop)``, ascending, with gaps between them.
@@ -179,7 +175,7 @@ def numbers_of_keys(keys: NDArray[np.uint64], element: np.dtype[Any]) -> NDArray
 
 def _with_default(column: Column, index: ColumnIndex, bounds: PageBounds) -> PageBounds:
     """Runs of rows that have no page hold one value."""
-    absent = np.array([chunk is None for chunk in index.chunks], np.bool_)[index.chunk]
+    absent = index.is_absent
     default: Any = index.default
     is_null = default.valid is not None and not default.valid[0]
     if is_null or not has_bounds(column):

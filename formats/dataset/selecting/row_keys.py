@@ -79,10 +79,7 @@ class KeyTable:
     ) -> KeyTable:
         """The table of all keys given.
 
-        Args:
-            columns: of the key.
-            arrays: per column the values, as `key_array` gives them.
-            unique: refuse a key that is given twice; else the first one counts.
+        `unique` refuses a key that is given twice; else the first one counts.
 
         Raises:
             InvalidInputError: a key is null in a column, or given twice.

@@ -145,11 +145,8 @@ def col(name: str) -> pc.Expression:
 def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) -> Chosen:
     """The rows that `where` names.
 
-    Args:
-        dataset: whose rows.
-        where: see `Where`.
-        strict: refuse ids and keys that no row has, and rows that are named twice; else they are
-            passed over.
+    `strict` refuses ids and keys that no row has, and rows that are named twice; else they are
+    passed over.
 
     Raises:
         InvalidInputError: a predicate that does not fit the columns, or no way to name rows.

@@ -109,11 +109,8 @@ def find_candidates(
 ) -> Candidates:
     """The rows of `both` that can differ.
 
-    Args:
-        old: where the column's pages are in the one version.
-        new: and in the other.
-        both: rows that both versions hold.
-        same_defaults: whether rows without a page have the same value in both.
+    `both` are rows that both versions hold; `same_defaults` says that rows without a page have the
+    same value in both.
     """
     pieces = both.cut(new.first_row).swapped().cut(old.first_row).swapped()
     unequal = pieces.chosen(~_equal_pages(old, new, pieces, same_defaults=same_defaults)).joined()
@@ -131,7 +128,7 @@ def _equal_pages(
     pages, others = old.page_of(pieces.old), new.page_of(pieces.new)
     equal = equal_pages(old, new, pages, others)
     equal &= pieces.old - old.first_row[pages] == pieces.new - new.first_row[others]
-    nowhere = _is_nowhere(old)[pages] & _is_nowhere(new)[others]
+    nowhere = old.is_absent[pages] & new.is_absent[others]
     return np.where(nowhere, same_defaults, equal)
 
 
@@ -146,7 +143,7 @@ def equal_pages(
     equal &= same_form[old.stored_as[pages], new.stored_as[others]]
     for name in ("rows", "codec", "nulls"):
         equal &= old.entries[name][pages] == new.entries[name][others]
-    equal &= ~(_is_nowhere(old)[pages] | _is_nowhere(new)[others])
+    equal &= ~(old.is_absent[pages] | new.is_absent[others])
     foreign = np.flatnonzero(equal & (old.entries["codec"][pages] == PAGE_FOREIGN))
     for at in foreign.tolist():
         equal[at] = _same_foreign(old, new, int(pages[at]), int(others[at]))
@@ -160,12 +157,6 @@ def _same_foreign(old: ColumnIndex, new: ColumnIndex, page: int, other: int) -> 
     names = [getattr(place, "digest", None) for place in places]
     fields = ("first_row", "rows", "offset", "stored_bytes", "raw_bytes", "min", "max")
     return names[0] is not None and names[0] == names[1] and all(one[f] == two[f] for f in fields)
-
-
-def _is_nowhere(index: ColumnIndex) -> NDArray[np.bool_]:
-    """Which pages are nowhere, so that their rows have the default."""
-    missing = np.array([chunk is None for chunk in index.chunks], np.bool_)
-    return missing[index.chunk] if len(missing) else np.zeros(index.pages, np.bool_)
 
 
 def _patched(old: ColumnIndex, new: ColumnIndex, both: Stretches) -> NDArray[np.int64]:
@@ -348,7 +339,7 @@ class ColumnComparer:
         if not self.candidates.rows:
             return 1.0
         readers = [reader for side in (0, 1) if (reader := self._reader(side))]
-        return max(reader.index.raw_bytes / max(1, reader.index.rows) for reader in readers)
+        return max(reader.index.mean_row_bytes for reader in readers)
 
     def _batches(self, old: int, new: int, rows: int) -> Iterator[tuple[int, int]]:
         """Bounds of batches of ``[0, rows)``, which are rows from `old` and `new` on."""

@@ -44,10 +44,7 @@ class VersionPair:
     def of(cls, old: StoredDataset, new: StoredDataset, *, whole: bool = False) -> VersionPair:
         """Reads the leaves, deletions and row runs that differ: no page and no page index.
 
-        Args:
-            old: a version.
-            new: another one.
-            whole: leave in what both have, for columns that only one of them has.
+        `whole` leaves in what both have, for columns that only one of them has.
         """
         parts = narrow(old, new, whole=whole)
         tables = [row_id_table(part.dataset) for part in parts]
@@ -129,10 +126,7 @@ def changed_rows(
 ) -> ChangedRows:
     """The rows that `side` has and `base` has not, and the reverse; no page is read.
 
-    Args:
-        base: a version.
-        side: a version that grew out of it.
-        pair: ``VersionPair.of(base, side)`` where the caller has it already.
+    `pair` is ``VersionPair.of(base, side)`` where the caller has it already.
     """
     pair = VersionPair.of(base, side) if pair is None else pair
     return ChangedRows(
@@ -148,12 +142,8 @@ def changed_cells(
 ) -> Mapping[str, ChangedCells]:
     """The cells that `side` changed, by column id; columns without changes are left out.
 
-    Args:
-        base: a version.
-        side: a version that grew out of it.
-        columns: ids of columns that both have; None: all that both have. Deduced, hidden columns
-            count too.
-        pair: ``VersionPair.of(base, side)`` where the caller has it already.
+    `columns` are ids of columns that both have, hidden ones too; None: all of these. `pair` is
+    ``VersionPair.of(base, side)`` where the caller has it already.
     """
     pair = VersionPair.of(base, side) if pair is None else pair
     theirs = {column.id: column for column in side.schema.columns}

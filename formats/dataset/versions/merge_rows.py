@@ -160,12 +160,8 @@ def plan_rows(
 ) -> RowPlan:
     """What the changes of `other` do to `onto`.
 
-    Args:
-        onto: the version that is changed.
-        other: the version whose changes are put on it.
-        columns: ids of the columns that both have and keep.
-        clashes: where contradictions are noted, unless a side is preferred.
-        prefer: the side that decides contradictions.
+    `columns` are ids of those that both have and keep. Contradictions are noted in `clashes`,
+    unless the side `prefer` decides them.
     """
     return _Planner(onto, other, columns, clashes, prefer).plan()
 
@@ -372,8 +368,8 @@ class _Planner:
         mine, theirs = self._onto.columns[column], self._other.columns[column]
         one = page_reader(self._onto.dataset, mine.name)
         two = page_reader(self._other.dataset, theirs.name)
-        row_bytes = max(each.index.raw_bytes / max(1, each.index.rows) for each in (one, two))
-        step = max(1, int(COMPARED_BYTES / max(1.0, row_bytes)))
+        row_bytes = max(1.0, one.index.mean_row_bytes, two.index.mean_row_bytes)
+        step = max(1, int(COMPARED_BYTES / row_bytes))
         found = [np.zeros(0, np.bool_)]
         for at in range(0, len(rows), step):
             before = read_chosen(one, places[at : at + step])

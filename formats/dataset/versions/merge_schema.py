@@ -100,9 +100,7 @@ class MergedRoot:
 def merge_schemas(versions: Three, updated: tuple[frozenset[str], frozenset[str]]) -> MergedSchema:
     """The columns that two versions have together.
 
-    Args:
-        versions: their schemas, and that of the base.
-        updated: ids of the columns of which `onto`, and `other`, changed cells.
+    `updated` are ids of the columns of which `onto`, and `other`, changed cells.
     """
     return _Merge(versions, updated).result()
 

@@ -30,10 +30,9 @@ from tensorrepo.formats.exchange.base import (
     OpenedSource,
     file_bytes,
 )
-from tensorrepo.formats.exchange.child import TableFile
+from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
 from tensorrepo.formats.exchange.output import ExportTable, new_folder
 from tensorrepo.formats.exchange.tables.files import (
-    ARROW_ERRORS,
     Adapted,
     naming_file,
     table_batches,

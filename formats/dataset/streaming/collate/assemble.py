@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,14 +25,12 @@ from tensorrepo.formats.dataset.streaming.collate.gather import (
     WantedRows,
     teach_allocator,
 )
-from tensorrepo.formats.dataset.streaming.load.downloads import Downloads
-from tensorrepo.formats.dataset.streaming.load.fetch_config import means_of
+from tensorrepo.formats.dataset.streaming.load.downloads import Downloads, means_of
 from tensorrepo.formats.dataset.streaming.load.prefetch import (
+    Loaded,
     LocalPrefetch,
-    LossyLoader,
-    LossySource,
     LostRuns,
-    RunSource,
+    RunPrefetch,
 )
 from tensorrepo.formats.dataset.streaming.options import StreamSetup, load_threads, steps_at_once
 from tensorrepo.formats.dataset.streaming.order.items import Items, PackedItems, placed
@@ -100,7 +99,7 @@ class Assembler:
         return BatchReading(self._groups(share, seed, epoch, fetcher, lost), fetcher.stop)
 
     def _groups(
-        self, share: Share, seed: int, epoch: int, fetcher: RunSource, lost: LostRuns
+        self, share: Share, seed: int, epoch: int, fetcher: RunPrefetch[Loaded], lost: LostRuns
     ) -> Generator[list[Batch], None, None]:
         teach_allocator()
         items = self.plan.items(seed, epoch)
@@ -118,7 +117,7 @@ class Assembler:
             planned.close()
             fetcher.close()
 
-    def _fetcher(self, lost: LostRuns) -> RunSource:
+    def _fetcher(self, lost: LostRuns) -> RunPrefetch[Loaded]:
         loader, options = self.loader, self.setup.options
         tolerant = options.on_error != "raise"
         if not loader.is_local:
@@ -128,13 +127,18 @@ class Assembler:
                 cache=self.setup.page_cache,
                 threads=options.threads,
             )
-            found = Downloads(loader, means, self.stats, ahead_bytes=options.ahead_bytes)
-            return LossySource(found, lost) if tolerant else found
+            return Downloads(
+                loader,
+                means,
+                self.stats,
+                ahead_bytes=options.ahead_bytes,
+                instead=lost.add if tolerant else None,
+            )
         group_bytes = _LOCAL_GROUP_BYTES
         if loader.is_in_place:
             group_bytes = max(group_bytes, min(_IN_PLACE_GROUP_BYTES, options.ahead_bytes // 2))
         return LocalPrefetch(
-            LossyLoader(loader.load, lost).load if tolerant else loader.load,
+            partial(lost.load, loader.load) if tolerant else loader.load,
             loader.size_of,
             threads=self.fetch_threads or 1,
             ahead_bytes=options.ahead_bytes,
@@ -215,7 +219,7 @@ class _Walk:
     """One pass over the stretches of an epoch. One thread walks, another may prepare."""
 
     def __init__(
-        self, assembler: Assembler, fetcher: RunSource, items: Items, lost: LostRuns
+        self, assembler: Assembler, fetcher: RunPrefetch[Loaded], items: Items, lost: LostRuns
     ) -> None:
         self._assembler = assembler
         self._fetcher = fetcher

@@ -10,7 +10,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,10 +54,10 @@ class Walked(NamedTuple):
     place: NDArray[np.int64]
 
 
-class OrderKernel(Protocol):
-    """Works out orders. Everything given is one-dimensional."""
+class OrderKernel:
+    """Works out orders, by arrays of everything at once. All arrays given are one-dimensional."""
 
-    name: str
+    name = "numpy"
 
     def shuffle(
         self,
@@ -71,7 +71,16 @@ class OrderKernel(Protocol):
         Raises:
             ValueError: a permutation does not fit there.
         """
-        ...
+        if not keys.size == counts.size == at.size or bool(
+            ((counts < 0) | (at < 0) | (counts > out.size - at)).any()
+        ):
+            raise ValueError("permutations that do not fit where they should go")
+        for alike in _alike(counts):
+            count = counts[alike]
+            shuffled = permutations(keys[alike], count)
+            place = np.arange(shuffled.shape[1])
+            real = place < count[:, None]
+            out[(at[alike][:, None] + place)[real]] = shuffled[real]
 
     def scatter(self, key: int, count: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which of `count` rows stands at each of `positions` of the global order.
@@ -79,7 +88,9 @@ class OrderKernel(Protocol):
         Raises:
             ValueError: a position that is not in ``[0, count)``.
         """
-        ...
+        if not ((positions >= 0) & (positions < count)).all():
+            raise ValueError("a position is not one of the order")
+        return scattered(key, count, positions)
 
     def find(
         self, start: NDArray[np.int64], rows: NDArray[np.int64]
@@ -93,7 +104,10 @@ class OrderKernel(Protocol):
         Raises:
             ValueError: a row that is not one of the line.
         """
-        ...
+        if not ((rows >= start[0]) & (rows < start[-1])).all():
+            raise ValueError("a row is not one of the line")
+        piece = np.searchsorted(start, rows, side="right") - 1
+        return piece, rows - start[piece]
 
     def look_up(
         self,
@@ -107,7 +121,13 @@ class OrderKernel(Protocol):
         Raises:
             ValueError: there is no such run or place.
         """
-        ...
+        if not ((run >= 0) & (run < slot.size)).all():
+            raise ValueError("a place is not one of a run")
+        at = slot[run] + place
+        if not ((at >= 0) & (at < shuffled.size)).all():
+            raise ValueError("a place is not one of a run")
+        found: NDArray[np.int64] = shuffled[at].astype(np.int64)
+        return found
 
     def walk(self, rings: Rings, blocks: range, bands: range) -> Walked:
         """The rows that the lanes of these bands are on in these blocks.
@@ -115,7 +135,13 @@ class OrderKernel(Protocol):
         Raises:
             ValueError: rings that are none.
         """
-        ...
+        full = int(rings.cut[-1] - rings.cut[0]) // rings.lanes
+        pieces = []
+        if blocks.start < full:
+            pieces.append(_whole_blocks(rings, range(blocks.start, min(blocks.stop, full)), bands))
+        if blocks.stop > full:
+            pieces.append(_partial_block(rings, full, bands))
+        return Walked(*map(np.concatenate, zip(*pieces, strict=True)))
 
     def opened(self, run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Places in `run` where a run that is not open comes first; now all of them are.
@@ -123,7 +149,12 @@ class OrderKernel(Protocol):
         Raises:
             ValueError: a run that `is_open` says nothing of.
         """
-        ...
+        _check_runs(run, is_open)
+        every, newest = np.arange(run.size), np.empty(is_open.size, np.int64)
+        newest[run[::-1]] = every[::-1]  # of equal runs the last assignment stays
+        new = np.flatnonzero((newest[run] == every) & ~is_open[run])
+        is_open[run] = True
+        return new
 
     def closed(
         self,
@@ -145,10 +176,18 @@ class OrderKernel(Protocol):
         Raises:
             ValueError: a run that `is_open` says nothing of.
         """
-        ...
+        _check_runs(run, is_open)
+        _check_runs(following, is_open)
+        every, newest = np.arange(run.size), np.empty(is_open.size, np.int64)
+        newest[run] = every
+        marks[following] = 1
+        done = np.flatnonzero((newest[run] == every) & (marks[run] == 0) & ~busy)
+        marks[following] = 0
+        is_open[run[done]] = False
+        return done
 
 
-class NativeOrder:
+class NativeOrder(OrderKernel):
     """In C."""
 
     name = "native"
@@ -217,93 +256,6 @@ class NativeOrder:
     ) -> NDArray[np.int64]:
         out = np.empty_like(run)
         return out[: kernels.closed(run, busy, following, is_open, marks, out)]
-
-
-class NumpyOrder:
-    """By arrays of everything at once."""
-
-    name = "numpy"
-
-    def shuffle(
-        self,
-        keys: NDArray[np.uint64],
-        counts: NDArray[np.int64],
-        at: NDArray[np.int64],
-        out: NDArray[np.uint32],
-    ) -> None:
-        if not keys.size == counts.size == at.size or bool(
-            ((counts < 0) | (at < 0) | (counts > out.size - at)).any()
-        ):
-            raise ValueError("permutations that do not fit where they should go")
-        for alike in _alike(counts):
-            count = counts[alike]
-            shuffled = permutations(keys[alike], count)
-            place = np.arange(shuffled.shape[1])
-            real = place < count[:, None]
-            out[(at[alike][:, None] + place)[real]] = shuffled[real]
-
-    def scatter(self, key: int, count: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        if not ((positions >= 0) & (positions < count)).all():
-            raise ValueError("a position is not one of the order")
-        return scattered(key, count, positions)
-
-    def find(
-        self, start: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if not ((rows >= start[0]) & (rows < start[-1])).all():
-            raise ValueError("a row is not one of the line")
-        piece = np.searchsorted(start, rows, side="right") - 1
-        return piece, rows - start[piece]
-
-    def look_up(
-        self,
-        shuffled: NDArray[np.uint32],
-        slot: NDArray[np.int64],
-        run: NDArray[np.int64],
-        place: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
-        if not ((run >= 0) & (run < slot.size)).all():
-            raise ValueError("a place is not one of a run")
-        at = slot[run] + place
-        if not ((at >= 0) & (at < shuffled.size)).all():
-            raise ValueError("a place is not one of a run")
-        found: NDArray[np.int64] = shuffled[at].astype(np.int64)
-        return found
-
-    def walk(self, rings: Rings, blocks: range, bands: range) -> Walked:
-        full = int(rings.cut[-1] - rings.cut[0]) // rings.lanes
-        pieces = []
-        if blocks.start < full:
-            pieces.append(_whole_blocks(rings, range(blocks.start, min(blocks.stop, full)), bands))
-        if blocks.stop > full:
-            pieces.append(_partial_block(rings, full, bands))
-        return Walked(*map(np.concatenate, zip(*pieces, strict=True)))
-
-    def opened(self, run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
-        _check_runs(run, is_open)
-        every, newest = np.arange(run.size), np.empty(is_open.size, np.int64)
-        newest[run[::-1]] = every[::-1]  # of equal runs the last assignment stays
-        new = np.flatnonzero((newest[run] == every) & ~is_open[run])
-        is_open[run] = True
-        return new
-
-    def closed(
-        self,
-        run: NDArray[np.int64],
-        busy: NDArray[np.bool_],
-        following: NDArray[np.int64],
-        is_open: NDArray[np.bool_],
-        marks: NDArray[np.uint8],
-    ) -> NDArray[np.int64]:
-        _check_runs(run, is_open)
-        _check_runs(following, is_open)
-        every, newest = np.arange(run.size), np.empty(is_open.size, np.int64)
-        newest[run] = every
-        marks[following] = 1
-        done = np.flatnonzero((newest[run] == every) & (marks[run] == 0) & ~busy)
-        marks[following] = 0
-        is_open[run[done]] = False
-        return done
 
 
 def _check_runs(run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> None:
@@ -391,6 +343,6 @@ def _line_rows(
     return piece, at - rings.start[piece]
 
 
-NUMPY: OrderKernel = NumpyOrder()
-NATIVE: OrderKernel | None = None if kernels is None else NativeOrder()
+NUMPY = OrderKernel()
+NATIVE = None if kernels is None else NativeOrder()
 BEST: OrderKernel = NATIVE or NUMPY

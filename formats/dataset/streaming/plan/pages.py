@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import bytes_text
 from tensorrepo.formats.dataset.pages.page import HAS_ROW_SUMS, PAGE_PLAIN
 from tensorrepo.formats.dataset.reading.range_read import GAP_BYTES
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
@@ -494,7 +495,7 @@ class ColumnExplanation:
     def __str__(self) -> str:
         return (
             f"{self.name}: {self.reading}, {self.requests:,} reads of {self.pages:,} pages, "
-            f"{human(self.read_bytes)} (x{self.amplification:.2f})"
+            f"{bytes_text(self.read_bytes)} (x{self.amplification:.2f})"
         )
 
 
@@ -538,10 +539,10 @@ class Explanation:
                 *self._sampled(),
                 f"steps          {self.steps:,} an epoch",
                 f"lanes          {self.lanes} in {self.bands} bands",
-                f"window         {human(self.window_bytes)}",
-                f"resident       about {human(self.resident_bytes)}",
+                f"window         {bytes_text(self.window_bytes)}",
+                f"resident       about {bytes_text(self.resident_bytes)}",
                 f"distinct runs  {mixing}",
-                f"reads          {self.requests:,} pages, {human(self.read_bytes)} an epoch",
+                f"reads          {self.requests:,} pages, {bytes_text(self.read_bytes)} an epoch",
                 *(f"  {column}" for column in self.columns),
                 *((f"made by        {self.tuning}",) if self.tuning else ()),
             )
@@ -611,8 +612,8 @@ def _explain_lengths(plan: StreamPlan) -> str:
     if known is None:
         return ""
     return (
-        f"of {known.column!r}: {human(known.read_bytes)} were read to know them, "
-        f"{human(known.values.nbytes)} are kept"
+        f"of {known.column!r}: {bytes_text(known.read_bytes)} were read to know them, "
+        f"{bytes_text(known.values.nbytes)} are kept"
     )
 
 
@@ -631,11 +632,3 @@ def _explain_column(column: ColumnPlan) -> ColumnExplanation:
 def _distinct_runs(order: Order, rows: int) -> int:
     start = max(0, (order.rows - rows) // 2)
     return int(np.unique(order.locate(start, start + rows).run).size)
-
-
-def human(size_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} TiB"

@@ -20,7 +20,6 @@ from tensorrepo.formats.dataset.streaming.plan.pages import (
     Arrangement,
     StreamPlan,
     explain,
-    human,
     make_plan,
 )
 from tensorrepo.repo.errors import InvalidInputError
@@ -230,10 +229,3 @@ def test_reading_a_page_for_each_of_its_runs_is_counted() -> None:
     assert light.amplification == 50.0
     assert explained.requests == 200
     assert explained.resident_bytes == 8 * 10_260
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")]
-)
-def test_sizes_are_written_for_people(size: int, text: str) -> None:
-    assert human(size) == text
