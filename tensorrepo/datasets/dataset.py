@@ -24,6 +24,7 @@ from tensorrepo.context import Context
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import MANY, html_table, value_text
+from tensorrepo.formats.common.arguments import check_instance
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, read_live, resolve_rows
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
