@@ -14,9 +14,9 @@ import pytest
 
 from tensorrepo.formats.native import delta_tokens, rans
 from tensorrepo.formats.native.delta_tokens import Numbers
-from tests.formats.model.codecs.test_delta import in_both_ways, plane_of
-from tests.formats.native.test_coder import some_symbols
-from tests.formats.native.test_distances import KINDS
+from tests.formats.model.delta.test_distances import in_both_ways, plane_of
+from tests.formats.native.test_delta_tokens import KINDS
+from tests.formats.native.test_rans import some_symbols
 from tests.support.builders.native import needs_native, why_nothing_is_compiled
 from tests.support.effort import sampled
 
