@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from tensorrepo import connect
 from tensorrepo.catalog.sql import sql
-from tensorrepo.checks import check_instance
 from tensorrepo.context import Context
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
