@@ -7,7 +7,13 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import Call, RepoCall, complete_branch, complete_ref, complete_tag
+from tensorrepo.cli.options import (
+    CommandCall,
+    RepoCall,
+    complete_branch,
+    complete_ref,
+    complete_tag,
+)
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
@@ -93,7 +99,7 @@ def tag_command(
         call.answer(value, f"Tag {name} names {at:.12}.")
 
 
-def _delete_branch(call: Call, name: str) -> None:
+def _delete_branch(call: CommandCall, name: str) -> None:
     session = call.session
     head = session.head
     if head is not None and head.branch == name:
@@ -104,7 +110,7 @@ def _delete_branch(call: Call, name: str) -> None:
     call.answer(value, f"Deleted branch {name} (was {old:.12}). {back}")
 
 
-def _rename(call: Call, old: str, new: str) -> None:
+def _rename(call: CommandCall, old: str, new: str) -> None:
     session = call.session
     refs.rename_branch(session.repository, old, new, actor=session.author())
     head = session.head
@@ -113,7 +119,7 @@ def _rename(call: Call, old: str, new: str) -> None:
     call.answer({"branch": new, "was": old}, f"Branch {old} is {new} now.")
 
 
-def _list_refs(call: Call, space: str) -> None:
+def _list_refs(call: CommandCall, space: str) -> None:
     session = call.session
     state = session.repository.log.refresh().state
     named = {ref.removeprefix(space): at for ref, at in state.refs.items() if ref.startswith(space)}
@@ -130,7 +136,7 @@ def _list_refs(call: Call, space: str) -> None:
 
 
 def switch_command(
-    call: Call,
+    call: CommandCall,
     branch: Annotated[
         str, Argument(help="A branch, or with --detach any commit.", autocompletion=complete_branch)
     ],
@@ -154,7 +160,7 @@ def switch_command(
         show_head(call, head, update=update)
 
 
-def undo_command(call: Call) -> None:
+def undo_command(call: CommandCall) -> None:
     """Take back your last change of this branch, as a new record of the log.
 
     Refused when somebody else changed the branch after you.
@@ -166,7 +172,7 @@ def undo_command(call: Call) -> None:
     _take_back(call, "undo")
 
 
-def redo_command(call: Call) -> None:
+def redo_command(call: CommandCall) -> None:
     """Take back the last undo of this branch.
 
     Examples:
@@ -176,7 +182,7 @@ def redo_command(call: Call) -> None:
 
 
 def reset_command(
-    call: Call,
+    call: CommandCall,
     ref: Annotated[
         str, Argument(help="The commit to move this branch to.", autocompletion=complete_ref)
     ],
@@ -194,7 +200,7 @@ def reset_command(
     _report(call, name, move)
 
 
-def show_head(call: Call, head: Head, *, update: bool) -> None:
+def show_head(call: CommandCall, head: Head, *, update: bool) -> None:
     """Tell where the workspace stands now; with `update` write clean tracked files anew."""
     session = call.session
     value: dict[str, Any] = {"branch": head.branch, "commit": session.tip_of(head)}
@@ -219,7 +225,7 @@ def describe_head(head: Head) -> str:
     )
 
 
-def _take_back(call: Call, verb: str) -> None:
+def _take_back(call: CommandCall, verb: str) -> None:
     session = call.session
     step = refs.undo if verb == "undo" else refs.redo
     with session.here.locked():
@@ -236,7 +242,7 @@ def _take_back(call: Call, verb: str) -> None:
     call.answer(value, f"Branch {gone} is {back} again.")
 
 
-def _report(call: Call, name: str, move: refs.Move) -> None:
+def _report(call: CommandCall, name: str, move: refs.Move) -> None:
     old, new = move.update.old, move.update.new
     state = f"is at {new:.12}" if new else "has no commit"
     was = f"was at {old:.12}" if old else "had none"

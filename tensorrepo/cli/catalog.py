@@ -11,7 +11,7 @@ from typer import Argument, Exit, Option
 from tensorrepo.catalog.catalog import Catalog
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import Call, RepoCall, complete_place
+from tensorrepo.cli.options import CommandCall, RepoCall, complete_place
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import catalog_url
 from tensorrepo.query.architecture import Donor, Owner, PathFound
@@ -117,7 +117,7 @@ def catalog_verify_command(
         raise Exit(NOTHING_TO_DO)
 
 
-def _open(call: Call, url: str | None) -> Catalog:
+def _open(call: CommandCall, url: str | None) -> Catalog:
     session = call.session
     repository = session.repository
     return Catalog(repository, catalog_url(session.machine, repository.id, url))

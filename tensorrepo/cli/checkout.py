@@ -9,7 +9,7 @@ from typer import Argument, Option
 from tensorrepo.cli import output
 from tensorrepo.cli.branches import show_head
 from tensorrepo.cli.model import StoredModelArgument
-from tensorrepo.cli.options import Call, RepoCall, complete_entry, complete_ref, entry_hint
+from tensorrepo.cli.options import CommandCall, RepoCall, complete_entry, complete_ref, entry_hint
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -18,7 +18,7 @@ from tensorrepo.workspace.checkout import WrittenFiles, checkout_paths, export, 
 
 
 def checkout_command(
-    call: Call,
+    call: CommandCall,
     ref: Annotated[str, Argument(help="A branch, tag or commit.", autocompletion=complete_ref)],
     paths: Annotated[
         list[str] | None,
@@ -96,7 +96,7 @@ def export_command(
     show_written(call, [written])
 
 
-def show_written(call: Call, written: list[WrittenFiles]) -> None:
+def show_written(call: CommandCall, written: list[WrittenFiles]) -> None:
     """Tell which files an entry became."""
     session = call.session
     if call.as_json:

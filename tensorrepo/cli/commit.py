@@ -8,7 +8,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import Call, complete_ref
+from tensorrepo.cli.options import CommandCall, complete_ref
 from tensorrepo.repo.changes import merge_branches
 from tensorrepo.repo.changes.transaction import LandedCommit
 from tensorrepo.repo.errors import Error, InvalidInputError
@@ -26,7 +26,7 @@ from tensorrepo.workspace.staging import (
 
 
 def commit_command(
-    call: Call,
+    call: CommandCall,
     message: Annotated[str, Option("-m", "--message", help="What, and why.")],
 ) -> None:
     """Record what is staged, as one commit.
@@ -77,7 +77,7 @@ def committed_lines(branch: str, made: LandedCommit) -> list[str]:
 
 
 def merge_command(
-    call: Call,
+    call: CommandCall,
     ref: Annotated[str, Argument(help="A branch or any commit.", autocompletion=complete_ref)],
     message: Annotated[str | None, Option("-m", "--message", help="Of the commit.")] = None,
     strategy: Annotated[
@@ -124,7 +124,9 @@ def merge_command(
     _report_merge(call, branch, ref, outcome)
 
 
-def _report_merge(call: Call, branch: str, ref: str, outcome: merge_branches.MergeOutcome) -> None:
+def _report_merge(
+    call: CommandCall, branch: str, ref: str, outcome: merge_branches.MergeOutcome
+) -> None:
     made = outcome.committed
     value: dict[str, Any] = {
         "branch": branch,
@@ -153,7 +155,7 @@ StrategyOption = Annotated[str, Option("--strategy", help="For conflicts: fail, 
 
 
 def revert_command(
-    call: Call,
+    call: CommandCall,
     ref: Annotated[str, Argument(help="The commit to take back.", autocompletion=complete_ref)],
     mainline: MainlineOption = None,
     message: MessageOption = None,
@@ -192,7 +194,7 @@ def revert_command(
 
 
 def cherry_pick_command(
-    call: Call,
+    call: CommandCall,
     refs: Annotated[
         list[str],
         Argument(
@@ -265,7 +267,7 @@ def _pick_all(
     return made, [], None
 
 
-def _report_picked(call: Call, branch: str, made: list[tuple[Digest, LandedCommit]]) -> None:
+def _report_picked(call: CommandCall, branch: str, made: list[tuple[Digest, LandedCommit]]) -> None:
     value = [committed_json(branch, new) | {"picked": commit} for commit, new in made]
     lines = [line for _, new in made for line in committed_lines(branch, new)]
     call.answer(value, *lines)

@@ -10,7 +10,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import Call, complete_entry, pair
+from tensorrepo.cli.options import CommandCall, complete_entry, pair
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.selecting.select_rows import Where
@@ -37,7 +37,7 @@ RowOption = Annotated[
 
 
 def update_command(
-    call: Call,
+    call: CommandCall,
     name: DatasetArgument,
     settings: Annotated[
         list[str], Option("--set", metavar="COLUMN=VALUE", help="A value; may be repeated.")
@@ -74,7 +74,7 @@ def update_command(
 
 
 def delete_command(
-    call: Call,
+    call: CommandCall,
     name: DatasetArgument,
     where: WhereOption = None,
     row: RowOption = None,
@@ -90,7 +90,7 @@ def delete_command(
 
 
 def column_command(
-    call: Call,
+    call: CommandCall,
     action: Annotated[
         str, Argument(metavar="add|drop|rename|widen", help="What to do with a column.")
     ],
@@ -141,7 +141,7 @@ def column_command(
 
 
 def set_command(
-    call: Call,
+    call: CommandCall,
     name: DatasetArgument,
     properties: Annotated[list[str], Argument(metavar="KEY=VALUE...", help="What to note.")],
 ) -> None:
@@ -162,7 +162,7 @@ def set_command(
 
 
 def compact_command(
-    call: Call,
+    call: CommandCall,
     name: DatasetArgument,
     target: Annotated[str, Option("--target", help="Bytes of a fragment.")] = "64MiB",
     budget: Annotated[str, Option("--budget", help="Bytes of memory.")] = "256MiB",
@@ -245,7 +245,9 @@ def _needed(text: str | None, message: str) -> str:
     return text
 
 
-def _change(call: Call, name: str, verb: Verb, what: str, where: Where | None = None) -> None:
+def _change(
+    call: CommandCall, name: str, verb: Verb, what: str, where: Where | None = None
+) -> None:
     session = call.session
     with session.here.locked(), output.row_progress(f"changing {name}") as progress:
         changed = change_dataset(session, name, verb, what, where, progress)

@@ -12,7 +12,7 @@ from tensorrepo.cli import output
 from tensorrepo.cli.history import commit_json, names_of, whole
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import (
-    Call,
+    CommandCall,
     RepoCall,
     complete_place,
     complete_ref_or_entry,
@@ -235,7 +235,7 @@ def _compare_working(session: WorkspaceSession, paths: tuple[str, ...]) -> Compa
     return Comparison(tuple(changes), tuple(lines))
 
 
-def _show_entry(call: Call, what: str) -> None:
+def _show_entry(call: CommandCall, what: str) -> None:
     session = call.session
     revision, path, entry = session.find(what)
     described = describe_entry(session.repository.objects, path, entry)

@@ -8,7 +8,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import Call, RepoCall, complete_place
+from tensorrepo.cli.options import CommandCall, RepoCall, complete_place
 from tensorrepo.describe import describe_entry, file_json, preview
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.history.trees import Entry
@@ -19,7 +19,7 @@ from tensorrepo.workspace.status import status as read_status
 
 
 def status_command(
-    call: Call,
+    call: CommandCall,
     exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when not clean.")] = False,
 ) -> None:
     """Show what is staged, what changed on disk, and where you are.

@@ -10,7 +10,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import Call, RepoCall, complete_ref_or_entry, sides, split_words
+from tensorrepo.cli.options import CommandCall, RepoCall, complete_ref_or_entry, sides, split_words
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.ids import Digest
@@ -197,7 +197,7 @@ def _show_graph(history: Iterator[tuple[Digest, Commit]], names: RefNames) -> No
             output.styled(f"{drawing} {headline(digest, commit, names)}")  # type: ignore[arg-type]
 
 
-def _show_void(call: Call) -> None:
+def _show_void(call: CommandCall) -> None:
     session = call.session
     log = session.repository.log
     void = [

@@ -234,7 +234,7 @@ def load_command(name: str) -> Any:
 
 
 def injected(function: Callable[..., None]) -> Callable[..., None]:
-    """`function` as typer sees it: with the options that its `Call` declares in place of that."""
+    """`function` as typer sees it: with the options that its `CommandCall` declares instead."""
     signature = inspect.signature(function, eval_str=True)
     first, *own = signature.parameters.values()
     declared = getattr(first.annotation, "DECLARED", None)

@@ -14,7 +14,7 @@ from tensorrepo.catalog.catalog import read_architecture
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.model import StoredModelArgument
-from tensorrepo.cli.options import Call, RepoCall, complete_entry, complete_place, model_path
+from tensorrepo.cli.options import CommandCall, RepoCall, complete_entry, complete_place, model_path
 from tensorrepo.formats.model.maintenance.repack import (
     ALPHA,
     DEPTH,
@@ -45,7 +45,7 @@ ReplaceOption = Annotated[bool, Option("--replace", help="NAME may be taken.")]
 
 
 def model_add_command(
-    call: Call,
+    call: CommandCall,
     path: Annotated[str, Argument(metavar="PATH", help="A file or folder.")],
     name: Annotated[
         str, Argument(metavar="NAME", help="Of the model.", autocompletion=complete_entry)
@@ -101,7 +101,7 @@ def model_add_command(
 
 
 def model_slice_command(
-    call: Call,
+    call: CommandCall,
     name: StoredModelArgument,
     first: Annotated[str, Option("--from", metavar="NODE", help="Where it begins.")],
     last: Annotated[str, Option("--to", metavar="NODE", help="Where it ends, included.")],
@@ -127,7 +127,7 @@ def model_slice_command(
 
 
 def model_merge_command(
-    call: Call,
+    call: CommandCall,
     names: Annotated[
         list[str], Argument(metavar="[REF:]NAME...", help="Models.", autocompletion=complete_place)
     ],
@@ -208,7 +208,7 @@ def model_merge_command(
         stage_made(call, new, verb, what, replace=replace)
 
 
-def _remake(call: Call, name: str) -> None:
+def _remake(call: CommandCall, name: str) -> None:
     session = call.session
     source = find_model(session, name)
     recipe = recipe_named(source)
@@ -233,7 +233,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def stage_made(
-    call: Call,
+    call: CommandCall,
     name: str,
     verb: Callable[[Stage, str], NewModel],
     what: str,
@@ -253,7 +253,7 @@ def stage_made(
 
 
 def model_construct_command(
-    call: Call,
+    call: CommandCall,
     new: AsOption,
     target: Annotated[
         str | None, Argument(metavar="[PATH]", help="JSON: types and shapes, or a graph.")

@@ -37,10 +37,10 @@ JsonOption = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 
 
 @dataclass(frozen=True)
-class Call:
+class CommandCall:
     """A command as it was called: where it works, and how it answers.
 
-    `load_command` makes it of the options in `DECLARED`, which a command with a `Call` has too.
+    `load_command` makes it of the options in `DECLARED`, which a command with one has too.
     """
 
     DECLARED: ClassVar[Declared] = {"context": (Context, EMPTY), "as_json": (JsonOption, False)}
@@ -71,7 +71,7 @@ class Call:
         output.show(records, columns, as_json=self.as_json, **options)
 
 
-class RepoCall(Call):
+class RepoCall(CommandCall):
     """A call of a command that looks at any repository, and needs no workspace."""
 
     DECLARED: ClassVar[Declared] = {
@@ -117,7 +117,7 @@ def json_pair(text: str, option: str, form: str = "NAME=VALUE") -> tuple[str, An
         return name, value
 
 
-def split_words(call: Call, words: list[str] | None) -> tuple[list[str], tuple[str, ...]]:
+def split_words(call: CommandCall, words: list[str] | None) -> tuple[list[str], tuple[str, ...]]:
     """Arguments of `log` and `diff` as (revisions, paths): paths come after ``--``.
 
     Without ``--`` a word with a slash that names no ref is a path, as git guesses, too.

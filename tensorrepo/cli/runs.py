@@ -18,7 +18,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import Call, RepoCall, json_pair
+from tensorrepo.cli.options import CommandCall, RepoCall, json_pair
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.formats.runs.run_record import STATUSES
 from tensorrepo.repo.changes.revisions import split_path
@@ -402,7 +402,7 @@ def _lineage_of(
     return handle.lineage(path or "", commit, all_versions=all_versions)
 
 
-def _show_kin(call: Call, kin: dict[str, Kinship], *, dot: bool) -> None:
+def _show_kin(call: CommandCall, kin: dict[str, Kinship], *, dot: bool) -> None:
     if call.as_json:
         output.json_value({name: kinship.to_json() for name, kinship in kin.items()})
         return
@@ -416,7 +416,7 @@ def _show_kin(call: Call, kin: dict[str, Kinship], *, dot: bool) -> None:
         output.lines(output.printable(text, keep="\n") for text in kinship.lines())
 
 
-def _show_deleted(call: Call, lineage: Lineage) -> None:
+def _show_deleted(call: CommandCall, lineage: Lineage) -> None:
     columns = {
         "model": "model.path",
         "version": lambda saw: saw.model.key[:12],
@@ -429,7 +429,7 @@ def _show_deleted(call: Call, lineage: Lineage) -> None:
     call.show(records, columns, document=_summarized, empty=empty)
 
 
-def _show_changes(call: Call, old: Lineage, new: Lineage) -> None:
+def _show_changes(call: CommandCall, old: Lineage, new: Lineage) -> None:
     columns = {
         "dataset": "path",
         "old": lambda change: (change.old or "-")[:12],
@@ -445,7 +445,7 @@ def _summarized(record: Any) -> dict[str, Any]:
     return {**msgspec.to_builtins(record), "summary": record.summary}
 
 
-def _show_findings(call: Call, lineage: Lineage) -> None:
+def _show_findings(call: CommandCall, lineage: Lineage) -> None:
     findings = lineage.reproducible()
     columns = {"": lambda one: "yes" if one.ok else "NO", "needed": "what", "why": "why"}
     call.show(findings, columns)

@@ -6,14 +6,14 @@ time that a command needs to start which only looks around.
 
 from __future__ import annotations
 
-from tensorrepo.cli.options import Call
+from tensorrepo.cli.options import CommandCall
 from tensorrepo.context import Context, RepositoryOrigin
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repository import Repository
 from tensorrepo.sdk import reopen
 
 
-def handle_of(call: Call) -> Repository:
+def handle_of(call: CommandCall) -> Repository:
     """The repository of a command; who works in the workspace is its author."""
     session = call.session
     try:

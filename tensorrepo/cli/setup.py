@@ -12,7 +12,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
-from tensorrepo.cli.options import Call, RepoCall
+from tensorrepo.cli.options import CommandCall, RepoCall
 from tensorrepo.connect import CONFIG_KEYS, parse_prefixes, parse_size, read_config, write_config
 from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
 from tensorrepo.repo.log import append
@@ -23,7 +23,7 @@ from tensorrepo.workspace.state import find_workspace
 
 
 def init_command(
-    call: Call,
+    call: CommandCall,
     url: Annotated[
         str | None, Argument(metavar="URL", help="Where the repository is to lie.")
     ] = None,
@@ -51,7 +51,7 @@ def init_command(
 
 
 def config_command(
-    call: Call,
+    call: CommandCall,
     key: Annotated[str | None, Argument(help="Such as user.name.")] = None,
     value: Annotated[str | None, Argument(help="What to set it to.")] = None,
     local: Annotated[
@@ -154,7 +154,7 @@ def doctor_command(
         raise Exit(CORRUPT)
 
 
-def _repair(call: Call) -> None:
+def _repair(call: CommandCall) -> None:
     session = call.session
     hint, checkpoint = repair(session)
     lines = [f"The hint names record {hint}." if hint else "The log is empty: nothing to repair."]
@@ -202,7 +202,7 @@ def resolve_command(
         )
 
 
-def version_command(call: Call) -> None:
+def version_command(call: CommandCall) -> None:
     """Show versions of tensorrepo and what it stands on.
 
     Examples:

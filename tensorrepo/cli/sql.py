@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from tensorrepo.catalog.sql import RepositoryTables, sql
 from tensorrepo.cli import output
-from tensorrepo.cli.options import Call, RepoCall, complete_place, complete_ref, json_pair
+from tensorrepo.cli.options import CommandCall, RepoCall, complete_place, complete_ref, json_pair
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import Machine, parse_size
 from tensorrepo.formats.views import StoredView, diff_views, open_view
@@ -290,7 +290,7 @@ NameArgument = Annotated[str, Argument(metavar="NAME", help="Of the view.")]
 
 
 def view_create_command(
-    call: Call,
+    call: CommandCall,
     name: NameArgument,
     query: Annotated[str, Argument(help="SQL whose column row_id says which rows.")],
     replace: Annotated[bool, Option("--replace", help="The name may be taken.")] = False,
@@ -310,7 +310,7 @@ def view_create_command(
 
 
 def view_refresh_command(
-    call: Call,
+    call: CommandCall,
     name: NameArgument,
     seconds: Annotated[
         float, Option(min=0.01, help="Stop the query after so long.")

@@ -10,7 +10,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import Call, complete_entry, complete_place, complete_ref
+from tensorrepo.cli.options import CommandCall, complete_entry, complete_place, complete_ref
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.dataset.schema.lenient import parse_on_error
 from tensorrepo.formats.exchange.base import parse_names
@@ -30,7 +30,7 @@ from tensorrepo.workspace.staging import move, remove, restore, unstage
 
 
 def add_command(
-    call: Call,
+    call: CommandCall,
     path: Annotated[str, Argument(metavar="PATH", help="A file or folder.")],
     dataset: Annotated[
         str | None, Option(metavar="NAME", help="Add as a dataset.", autocompletion=complete_entry)
@@ -119,7 +119,7 @@ def add_command(
 
 
 def rm_command(
-    call: Call,
+    call: CommandCall,
     names: Annotated[
         list[str],
         Argument(metavar="NAME", help="Entries to remove.", autocompletion=complete_entry),
@@ -138,7 +138,7 @@ def rm_command(
 
 
 def mv_command(
-    call: Call,
+    call: CommandCall,
     old: Annotated[str, Argument(help="The entry.", autocompletion=complete_entry)],
     new: Annotated[str, Argument(help="Its new name.")],
 ) -> None:
@@ -156,7 +156,7 @@ def mv_command(
 
 
 def restore_command(
-    call: Call,
+    call: CommandCall,
     name: Annotated[
         str | None,
         Argument(
@@ -237,7 +237,7 @@ def _added_text(added: Added) -> str:
 
 
 def adopt_command(
-    call: Call,
+    call: CommandCall,
     paths: Annotated[
         list[str], Argument(metavar="PATH_OR_URL...", help="Files, or folders of them.")
     ],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import Call, RepoCall, complete_place
+from tensorrepo.cli.options import CommandCall, RepoCall, complete_place
 from tensorrepo.connect import parse_size, world
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
@@ -146,7 +146,7 @@ def _rows_at(session: WorkspaceSession, entry: Entry) -> tuple[StoredDataset, An
     return dataset, live_numbers(dataset, view)
 
 
-def _run(call: Call, reader: BatchStream, path: str, epochs: int) -> None:
+def _run(call: CommandCall, reader: BatchStream, path: str, epochs: int) -> None:
     rows = 0
     begun = time.perf_counter()
     with output.working(f"streaming {path}"):
@@ -168,7 +168,7 @@ def _run(call: Call, reader: BatchStream, path: str, epochs: int) -> None:
 
 
 def _profile(
-    call: Call,
+    call: CommandCall,
     dataset: StoredDataset,
     opened: Callable[[StoredDataset], BatchStream],
     path: str,
