@@ -156,13 +156,12 @@ static PyObject *scanned(Py_buffer *at, kind kind)
     Py_RETURN_NONE;
 }
 
-static PyObject *scan(PyObject *module, PyObject *arguments)
+static PyObject *scan(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[4] = {{0}};
     int size, magnitude, exponent;
     kind kind;
     PyObject *found = NULL;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*y*iiiw*w*", &at[0], &at[1], &size, &magnitude, &exponent,
                           &at[2], &at[3]))
         return NULL;
@@ -172,14 +171,13 @@ static PyObject *scan(PyObject *module, PyObject *arguments)
     return found;
 }
 
-static PyObject *contexts(PyObject *module, PyObject *arguments)
+static PyObject *contexts(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[3] = {{0}};
     int size, exponent;
     kind kind;
     Py_ssize_t count;
     PyObject *found = NULL;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*iiy*w*", &at[0], &size, &exponent, &at[1], &at[2]))
         return NULL;
     if (known_kind(size, 0, exponent, &kind) && (count = numbers(&at[0], size)) >= 0 &&
@@ -194,14 +192,13 @@ static PyObject *contexts(PyObject *module, PyObject *arguments)
     return found;
 }
 
-static PyObject *pack_bits(PyObject *module, PyObject *arguments)
+static PyObject *pack_bits(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[4] = {{0}};
     int size, magnitude;
     kind kind;
     Py_ssize_t count, used = -1;
     PyObject *found = NULL;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*y*y*iiw*", &at[0], &at[1], &at[2], &size, &magnitude,
                           &at[3]))
         return NULL;
@@ -217,7 +214,7 @@ static PyObject *pack_bits(PyObject *module, PyObject *arguments)
     return found;
 }
 
-static PyObject *decode(PyObject *module, PyObject *arguments)
+static PyObject *decode(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[3] = {{0}};
     int size, magnitude, exponent;
@@ -225,7 +222,6 @@ static PyObject *decode(PyObject *module, PyObject *arguments)
     Py_ssize_t count;
     bool fine;
     PyObject *found = NULL;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*y*iiiw*", &at[0], &at[1], &size, &magnitude, &exponent,
                           &at[2]))
         return NULL;
@@ -268,15 +264,13 @@ static PyObject *move(PyObject *arguments, mover *by)
     return found;
 }
 
-static PyObject *differ(PyObject *module, PyObject *arguments)
+static PyObject *differ(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    (void)module;
     return move(arguments, best_differ);
 }
 
-static PyObject *restore(PyObject *module, PyObject *arguments)
+static PyObject *restore(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    (void)module;
     return move(arguments, best_restore);
 }
 

@@ -269,11 +269,10 @@ static PyObject *checked(job *job)
     return failed ? NULL : PyLong_FromSsize_t(wrong);
 }
 
-static PyObject *check_frames(PyObject *module, PyObject *arguments)
+static PyObject *check_frames(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     PyObject *from, *to;
     Py_buffer context, digests;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*O!Oy*", &context, &PyList_Type, &from, &to, &digests))
         return NULL;
     PyObject *wrong = NULL;

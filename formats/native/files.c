@@ -306,10 +306,9 @@ static PyObject *done_by(Py_ssize_t (*work)(const job *), const job *job)
     return PyLong_FromSsize_t(done);
 }
 
-static PyObject *look_files(PyObject *module, PyObject *arguments)
+static PyObject *look_files(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer paths, found;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*w*", &paths, &found))
         return NULL;
     job job = {0};
@@ -319,10 +318,9 @@ static PyObject *look_files(PyObject *module, PyObject *arguments)
     return done;
 }
 
-static PyObject *read_files(PyObject *module, PyObject *arguments)
+static PyObject *read_files(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer paths, found, out;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*w*w*", &paths, &found, &out))
         return NULL;
     job job = {.to = out.buf, .room = (size_t)out.len};

@@ -369,10 +369,9 @@ static PyObject *shuffle_checked(const Py_buffer *given)
     Py_RETURN_NONE;
 }
 
-static PyObject *shuffle(PyObject *module, PyObject *arguments)
+static PyObject *shuffle(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer given[4];
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*y*y*w*", &given[0], &given[1], &given[2], &given[3]))
         return NULL;
     PyObject *result = shuffle_checked(given);
@@ -390,11 +389,10 @@ static bool scatter_all(const network *network, const int64_t *positions, int64_
     return true;
 }
 
-static PyObject *scatter(PyObject *module, PyObject *arguments)
+static PyObject *scatter(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     unsigned long long key, count;
     Py_buffer given[2];
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "KKy*w*", &key, &count, &given[0], &given[1]))
         return NULL;
     Py_ssize_t positions = items(&given[0], 8, "positions"), out = items(&given[1], 8, "out");
@@ -442,10 +440,9 @@ static PyObject *find_checked(const Py_buffer *given)
     return done(fine, "a row is not one of the line");
 }
 
-static PyObject *find(PyObject *module, PyObject *arguments)
+static PyObject *find(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer given[4];
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*y*w*w*", &given[0], &given[1], &given[2], &given[3]))
         return NULL;
     PyObject *result = find_checked(given);
@@ -485,10 +482,9 @@ static PyObject *look_up_checked(const Py_buffer *given)
     return done(fine, "a place is not one of a run");
 }
 
-static PyObject *look_up(PyObject *module, PyObject *arguments)
+static PyObject *look_up(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer given[5];
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*y*y*y*w*", &given[0], &given[1], &given[2], &given[3],
                           &given[4]))
         return NULL;
@@ -518,10 +514,9 @@ static PyObject *used(const uses *uses, bool closing)
     return fine ? PyLong_FromSize_t(found) : done(false, "a run is none of those that are known");
 }
 
-static PyObject *opened(PyObject *module, PyObject *arguments)
+static PyObject *opened(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer given[3];
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*w*w*", &given[0], &given[1], &given[2]))
         return NULL;
     Py_ssize_t rows = items(&given[0], 8, "runs"), out = items(&given[2], 8, "out");
@@ -547,10 +542,9 @@ static PyObject *closed_checked(const Py_buffer *given)
     return used(&uses, true);
 }
 
-static PyObject *closed(PyObject *module, PyObject *arguments)
+static PyObject *closed(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer given[6];
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*y*y*w*w*w*", &given[0], &given[1], &given[2], &given[3],
                           &given[4], &given[5]))
         return NULL;
@@ -624,12 +618,11 @@ static PyObject *walk_checked(const Py_buffer *given, walk *walk)
     return walked(walk);
 }
 
-static PyObject *walk_lanes(PyObject *module, PyObject *arguments)
+static PyObject *walk_lanes(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer given[4];
     unsigned long long key;
     Py_ssize_t size[7];
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*y*y*nnnK(nn)(nn)w*", &given[0], &given[1], &given[2],
                           &size[0], &size[1], &size[2], &key, &size[3], &size[4], &size[5],
                           &size[6], &given[3]))

@@ -105,13 +105,12 @@ static bool known_size(int size, int turn)
     return fine;
 }
 
-static PyObject *split(PyObject *module, PyObject *arguments)
+static PyObject *split(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[2] = {{0}};
     int size, turn;
     Py_ssize_t count;
     PyObject *found = NULL;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*iiw*", &at[0], &size, &turn, &at[1]))
         return NULL;
     if (known_size(size, turn) && (count = numbers(&at[0], size)) >= 0 &&
@@ -140,13 +139,12 @@ static bool plane_buffers(PyObject *planes, int size, Py_ssize_t count, Py_buffe
     return true;
 }
 
-static PyObject *join(PyObject *module, PyObject *arguments)
+static PyObject *join(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[MOST_PLANES] = {{0}}, out = {0};
     int size, turn;
     Py_ssize_t count;
     PyObject *planes, *found = NULL;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "Oiiw*", &planes, &size, &turn, &out))
         return NULL;
     if (known_size(size, turn) && (count = numbers(&out, size)) >= 0 &&

@@ -313,10 +313,9 @@ static PyObject *counted(Py_buffer *at)
     Py_RETURN_NONE;
 }
 
-static PyObject *count(PyObject *module, PyObject *arguments)
+static PyObject *count(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[3] = {{0}};
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*z*w*", &at[0], &at[1], &at[2]))
         return NULL;
     PyObject *found = counted(at);
@@ -368,11 +367,10 @@ static PyObject *packed(Py_buffer *at, int lanes)
     return PyLong_FromSsize_t(begin ? begin - out : -1);
 }
 
-static PyObject *pack(PyObject *module, PyObject *arguments)
+static PyObject *pack(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[4] = {{0}};
     int lanes;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*z*y*iw*", &at[0], &at[1], &at[2], &lanes, &at[3]))
         return NULL;
     PyObject *found = packed(at, lanes);
@@ -402,11 +400,10 @@ static PyObject *unpacked(Py_buffer *at, int lanes)
     return PyBool_FromLong(fine);
 }
 
-static PyObject *unpack(PyObject *module, PyObject *arguments)
+static PyObject *unpack(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[4] = {{0}};
     int lanes;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*z*y*iw*", &at[0], &at[1], &at[2], &lanes, &at[3]))
         return NULL;
     PyObject *found = unpacked(at, lanes);
@@ -414,11 +411,10 @@ static PyObject *unpack(PyObject *module, PyObject *arguments)
     return found;
 }
 
-static PyObject *tables(PyObject *module, PyObject *arguments)
+static PyObject *tables(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[3] = {{0}};
     PyObject *found = NULL;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*w*w*", &at[0], &at[1], &at[2]))
         return NULL;
     size_t rows = (size_t)at[2].len / (2 * SYMBOLS);

@@ -319,11 +319,10 @@ static PyObject *rows_checked(const Py_buffer *from, Py_ssize_t row_bytes, const
     return started(&job, out->len, threads);
 }
 
-static PyObject *copy_rows(PyObject *module, PyObject *arguments)
+static PyObject *copy_rows(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer from, out, sums;
     Py_ssize_t row_bytes, threads;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*nw*z*n", &from, &row_bytes, &out, &sums, &threads))
         return NULL;
     PyObject *wrong = rows_checked(&from, row_bytes, &out, &sums, threads);
@@ -379,10 +378,9 @@ static PyObject *taken_checked(const taken *given)
     return started(&job, given->out.len, given->threads);
 }
 
-static PyObject *take_rows(PyObject *module, PyObject *arguments)
+static PyObject *take_rows(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     taken given;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*y*z*y*y*nnw*n", &given.live, &given.from, &given.sums,
                           &given.run, &given.row, &given.step_bytes, &given.row_bytes, &given.out,
                           &given.threads))
@@ -415,11 +413,10 @@ static PyObject *spans_checked(const Py_buffer *from, const Py_buffer *lengths,
     return started(&job, out->len, threads);
 }
 
-static PyObject *copy_spans(PyObject *module, PyObject *arguments)
+static PyObject *copy_spans(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer from, lengths, out;
     Py_ssize_t threads;
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "y*y*w*n", &from, &lengths, &out, &threads))
         return NULL;
     PyObject *wrong = spans_checked(&from, &lengths, &out, threads);

@@ -43,7 +43,6 @@ from tensorrepo.formats.dataset.selecting.expression import (
     field_names,
 )
 from tensorrepo.formats.dataset.selecting.pruning import numbers_of_keys
-from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.tables import BYTES, FLAG, REAL, WHOLE
 from tensorrepo.query.sql.pushdown import Scanned, StoppedError, noting
 from tensorrepo.repo.threads import ordered_map
@@ -110,17 +109,6 @@ class CatalogTable:
                     found = found.append_column(each.name, made)
                 found = found if where is None else found.filter(where)
                 yield from found.select(columns).to_batches()
-
-
-def catalog_table(
-    name: str,
-    reading: Callable[[], AbstractContextManager[Connection]],
-    scanned: Scanned,
-    told: tuple[DerivedColumn, ...] = (),
-) -> CatalogTable | None:
-    """The table of the catalog of this name; None: there is none."""
-    table = tables.METADATA.tables.get(name)
-    return None if table is None else CatalogTable(table, reading, scanned, told)
 
 
 SCHEMA: Final = pa.schema(

@@ -119,7 +119,8 @@ class DuckSession:
                     f"SQL: expected one statement, found several: {text!r:.200}"
                 )
             self._add_functions(names)
-            add_tables(self.connection, names, self.tables, self.scanned)
+            find = partial(self.tables.find, scanned=self.scanned)
+            add_tables(self.connection, names, find)
             relation = self.connection.sql(text, params=params)
         reworded = partial(in_our_words, self.scanned, self.tables.known)
         return Result(self.connection, relation, self.scanned, reworded)
@@ -173,11 +174,13 @@ def check_select(connection: Any, text: str) -> None:
         raise InvalidInputError("SQL: one SELECT is taken, and nothing else")
 
 
-def add_tables(connection: Any, names: QueryNames, tables: QueryTables, scanned: Scanned) -> None:
+def add_tables(
+    connection: Any, names: QueryNames, find: Callable[[tuple[str, ...]], ScannedTable | None]
+) -> None:
     """Make the tables that a query names known to a connection, as views."""
     seen: dict[str, str] = {}
     for path in names.paths:
-        table = tables.find(path, scanned)
+        table = find(path)
         if table is None:
             continue
         called = ".".join(map(quoted, path))

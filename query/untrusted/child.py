@@ -23,7 +23,6 @@ from tensorrepo.formats.dataset.selecting.expression import expression_tree, fie
 from tensorrepo.query.sql.duck import Settings, add_tables, check_select, is_of_duckdb
 from tensorrepo.query.sql.functions import NAMES, add_function
 from tensorrepo.query.sql.names import QueryNames
-from tensorrepo.query.sql.pushdown import Scanned
 from tensorrepo.query.untrusted.pipe import Pipe, packed, packed_filter, unpacked
 from tensorrepo.repo.errors import Error, InvalidInputError
 
@@ -97,20 +96,6 @@ class _Asking:
         return [self.ended.pop() for _ in range(len(self.ended))]
 
 
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    found: dict[tuple[str, ...], _Served]
-
-    def find(self, path: tuple[str, ...], _: Scanned) -> _Served | None:
-        return self.found.get(path)
-
-    def begin(self) -> None:
-        """They were found before this process began."""
-
-    def known(self) -> tuple[str, ...]:
-        return ()
-
-
 def bound_process(memory_bytes: int, seconds: float) -> None:
     """Take away from this process what a query must not use. It cannot be undone."""
     ceiling = _taken_bytes() + memory_bytes
@@ -150,7 +135,7 @@ def answer(pipe: Pipe) -> None:
     names = QueryNames(request["query"], tuple(found), frozenset(request["words"]))
     for name in sorted({word.lower() for word in request["words"]} & NAMES):
         add_function(connection, name)
-    add_tables(connection, names, _Tables(found), Scanned())
+    add_tables(connection, names, found.get)
     pipe.send({"kind": "ready"})
     pipe.receive()
     bound_process(limits["memory_bytes"], limits["seconds"])

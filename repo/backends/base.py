@@ -109,7 +109,6 @@ class Backend(Protocol):
     @property
     def url(self) -> str:
         """Where it is, for people: never with a password or key."""
-        ...
 
     @property
     def guarantee(self) -> Guarantee: ...
@@ -117,27 +116,21 @@ class Backend(Protocol):
     @property
     def local_root(self) -> Path | None:
         """The folder on this machine's disk, or None."""
-        ...
 
     def read(self, key: str) -> bytes:
         """All bytes of `key`, or NotFoundError."""
-        ...
 
     def read_range(self, key: str, start: int, stop: int) -> Buffer:
         """Exactly bytes ``[start, stop)``; StorageError when the value is shorter."""
-        ...
 
     def read_into(self, key: str, start: int, buffer: memoryview) -> None:
         """Fill `buffer` from byte `start`; StorageError when the value is shorter."""
-        ...
 
     def size(self, key: str) -> int | None:
         """Bytes stored under `key`, None when absent."""
-        ...
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         """Store durably unless the key exists: True created, False exists (nothing changed)."""
-        ...
 
     def uploads(self) -> Uploads: ...
 
@@ -146,15 +139,12 @@ class Backend(Protocol):
 
         Not necessarily durable: for hints, caches and the repair of damaged objects.
         """
-        ...
 
     def delete(self, key: str) -> None:
         """Remove `key`; absent is fine."""
-        ...
 
     def list(self, prefix: str) -> Iterator[StoredKey]:
         """Keys that start with `prefix` (which ends in "/" or is ""), in ascending order."""
-        ...
 
     def close(self) -> None: ...
 
@@ -165,7 +155,6 @@ class BackendReadsOnce(Protocol):
 
     def read_once(self, key: str, start: int, stop: int) -> Buffer:
         """As `Backend.read_range` by a single request: what fails for a moment is raised."""
-        ...
 
 
 MAX_KEY_BYTES = 512

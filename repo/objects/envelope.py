@@ -127,30 +127,24 @@ class ObjectSource(Protocol):
 
     def get(self, digest: Digest) -> Envelope:
         """The whole object, its digest verified."""
-        ...
 
     def describe(self, digest: Digest) -> ObjectLink:
         """What a parent of the object would say of it, read from its header."""
-        ...
 
     def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)``, NOT verified: the caller holds the sums."""
-        ...
 
     def read_checked(self, link: ObjectLink, start: int, stop: int, tag: bytes) -> Buffer:
         """Payload bytes ``[start, stop)`` whose `content_tag` is `tag`, else CorruptError.
 
         May come from a local disk cache, which only ever holds what was verified.
         """
-        ...
 
     def read_into(self, link: ObjectLink, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with payload bytes from `start`, NOT verified."""
-        ...
 
     def map(self, link: ObjectLink) -> memoryview | None:
         """The payload mapped copy-on-write where it lies on a local disk, else None."""
-        ...
 
 
 @runtime_checkable
@@ -159,7 +153,6 @@ class ReadsOnce(Protocol):
 
     def read_once(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """As `ObjectSource.read_range`; what fails for a moment is raised, not repeated."""
-        ...
 
 
 class CheckedSpan(NamedTuple):
@@ -176,7 +169,6 @@ class ReadsSpans(Protocol):
 
     def read_spans(self, link: ObjectLink, spans: Sequence[CheckedSpan]) -> list[Buffer]:
         """The bytes of each span, verified; raises CorruptError as `read_checked`."""
-        ...
 
 
 def read_spans(
@@ -198,7 +190,6 @@ class ObjectSink(ObjectSource, Protocol):
 
         It is durable once the transaction (or `flush`) says so, not before.
         """
-        ...
 
 
 def encode_object(

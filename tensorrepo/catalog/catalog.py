@@ -32,11 +32,7 @@ from tensorrepo.query import architecture
 from tensorrepo.query.architecture import Donor, Owner, PathFound, Ranking
 from tensorrepo.query.catalog import database as core
 from tensorrepo.query.catalog import tables
-from tensorrepo.query.sql.catalog_tables import (
-    CatalogTable,
-    DerivedColumn,
-    catalog_table,
-)
+from tensorrepo.query.sql.catalog_tables import CatalogTable, DerivedColumn
 from tensorrepo.query.sql.pushdown import Scanned
 from tensorrepo.query.sync import catch_up as catchup
 from tensorrepo.query.sync.catch_up import CatchUpProgress, CaughtUp, Difference, differences
@@ -200,7 +196,9 @@ class Catalog:
 
     def table(self, name: str, scanned: Scanned) -> CatalogTable | None:
         """A table as SQL over data reads it; None: there is none of this name."""
-        return catalog_table(name, self.reading, scanned, _TOLD.get(name, ()))
+        table = tables.METADATA.tables.get(name)
+        told = _TOLD.get(name, ())
+        return None if table is None else CatalogTable(table, self.reading, scanned, told)
 
     def names(self) -> Iterator[str]:
         """Names of all tables."""
