@@ -9,13 +9,12 @@ from typer import Argument, Option
 from tensorrepo.cli import output
 from tensorrepo.cli.branches import show_head
 from tensorrepo.cli.model import StoredModelArgument
-from tensorrepo.cli.options import Call, RepoCall, complete_entry, complete_ref
+from tensorrepo.cli.options import Call, RepoCall, complete_entry, complete_ref, entry_hint
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.checkout import WrittenFiles, checkout_paths, export, switch
-from tensorrepo.workspace.session import WorkspaceSession
 
 
 def checkout_command(
@@ -57,22 +56,14 @@ def checkout_command(
         try:
             revision = session.resolve(ref)
         except NotFoundError as error:
-            raise _names_an_entry(session, ref, error) from None
+            hint = (
+                f"{ref!r} is no branch, tag or commit but an entry: `tensorrepo checkout HEAD "
+                "{path}` writes it as ordinary files"
+            )
+            raise entry_hint(session, ref, hint, error) from None
         is_branch = revision.ref is not None and revision.ref.startswith(BRANCHES)
         head = switch(session, ref, detach=detach or not is_branch, keep=keep)
         show_head(call, head, update=update)
-
-
-def _names_an_entry(session: WorkspaceSession, ref: str, error: NotFoundError) -> NotFoundError:
-    """The error of a ref that is not there, with what to type where it names an entry of HEAD."""
-    try:
-        _, path, _ = session.find(ref)
-    except NotFoundError:
-        return error
-    return NotFoundError(
-        f"{ref!r} is no branch, tag or commit but an entry: `tensorrepo checkout HEAD {path}` "
-        "writes it as ordinary files"
-    )
 
 
 def export_command(

@@ -16,6 +16,7 @@ from tensorrepo.cli.options import (
     RepoCall,
     complete_place,
     complete_ref_or_entry,
+    entry_hint,
     sides,
     split_words,
 )
@@ -27,11 +28,20 @@ from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout, Te
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.history.trees import PathChange
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.verbs.compare import Comparison, DatasetChange, compare, row_documents, row_lines
-from tensorrepo.workspace.diff import compare_working
+from tensorrepo.verbs.compare import (
+    Comparison,
+    DatasetChange,
+    compare,
+    compare_entry,
+    is_under,
+    row_documents,
+    row_lines,
+)
 from tensorrepo.workspace.doctor import files_in_place, files_text
-from tensorrepo.workspace.session import WorkspaceSession
+from tensorrepo.workspace.session import WorkspaceSession, base_entry
+from tensorrepo.workspace.status import status
 
 _T = TypeVar("_T")
 SHOWN_ROWS = 20  # of each dataset, unless told
@@ -57,7 +67,8 @@ def show_command(
     try:
         revision = session.resolve(what)
     except NotFoundError as error:
-        raise _named_an_entry(session, what, error) from None
+        hint = f"{what!r} is no commit but an entry: `tensorrepo show HEAD:{{path}}`"
+        raise entry_hint(session, what or "", hint, error) from None
     commit = revision.commit
     objects = session.repository.objects
     before = tree_of(objects, commit.parents[0] if commit.parents else None)
@@ -69,17 +80,6 @@ def show_command(
         return
     output.styled(whole(revision.digest, commit, names))
     output.lines(compared.lines())
-
-
-def _named_an_entry(
-    session: WorkspaceSession, what: str | None, error: NotFoundError
-) -> NotFoundError:
-    """The error of a ref that is not there, with what to type where it names an entry of HEAD."""
-    try:
-        _, path, _ = session.find(what or "")
-    except NotFoundError:
-        return error
-    return NotFoundError(f"{what!r} is no commit but an entry: `tensorrepo show HEAD:{path}`")
 
 
 def diff_command(
@@ -200,7 +200,7 @@ def _compared(
     session: WorkspaceSession, revisions: list[str], paths: tuple[str, ...]
 ) -> Comparison:
     if not revisions and session.workspace is not None:
-        return compare_working(session, paths)
+        return _compare_working(session, paths)
     if len(revisions) not in {1, 2}:
         raise InvalidInputError(
             f"a diff has two sides, A B or A..B, got {' '.join(revisions) or 'none'}. Paths come "
@@ -215,6 +215,24 @@ def _compared(
         paths,
         outside=session.outside,
     )
+
+
+def _compare_working(session: WorkspaceSession, paths: tuple[str, ...]) -> Comparison:
+    """What is staged, and which written files changed on disk."""
+    state = status(session)
+    wanted = tuple(path.strip("/") for path in paths)
+    changes = []
+    for one in state.staged:
+        if not wanted or is_under(one.path, wanted):
+            change = PathChange(one.path, base_entry(session, one.path), one.staged.entry)
+            changes.append(compare_entry(session.repository, change, session.outside))
+    lines = [
+        f"{what:8} {tracked.path}{f'/{name}' if name else ''} (on disk, not staged)"
+        for tracked in state.tracked
+        for name, what in tracked.files.items()
+        if not wanted or is_under(tracked.entry, wanted)
+    ]
+    return Comparison(tuple(changes), tuple(lines))
 
 
 def _show_entry(call: Call, what: str) -> None:

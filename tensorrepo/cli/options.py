@@ -142,6 +142,17 @@ def sides(words: list[str]) -> tuple[str, str] | None:
     return old or "HEAD", new or "HEAD"
 
 
+def entry_hint(
+    session: WorkspaceSession, ref: str, hint: str, error: NotFoundError
+) -> NotFoundError:
+    """The error of a ref that is not there: `hint`, with the path, if it names an entry."""
+    try:
+        _, path, _ = session.find(ref)
+    except NotFoundError:
+        return error
+    return NotFoundError(hint.replace("{path}", path))
+
+
 MANY = 1000
 
 

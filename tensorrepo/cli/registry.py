@@ -23,7 +23,7 @@ ModelArgument = Annotated[
         metavar="MODEL", help="Name of a registered model.", autocompletion=complete_registered
     ),
 ]
-VersionArgument = Annotated[str, Argument(metavar="VERSION", help="A number, or an alias.")]
+AliasArgument = Annotated[str, Argument(metavar="ALIAS", help="Such as champion.")]
 LabelOption = Annotated[
     list[str] | None, Option("--label", metavar="NAME=TEXT", help="Set a label; NAME= removes it.")
 ]
@@ -131,7 +131,7 @@ def registry_register_command(
 def registry_alias_command(
     call: RepoCall,
     model: ModelArgument,
-    alias: Annotated[str, Argument(metavar="ALIAS", help="Such as champion.")],
+    alias: AliasArgument,
     version: Annotated[
         str | None,
         Argument(metavar="[VERSION]", help="The version to name: a number, or an alias."),
@@ -164,7 +164,7 @@ def registry_alias_command(
 def registry_history_command(
     call: RepoCall,
     model: ModelArgument,
-    alias: Annotated[str, Argument(metavar="ALIAS", help="Such as champion.")],
+    alias: AliasArgument,
 ) -> None:
     """Show where an alias was, and who moved it: the newest first.
 
@@ -184,7 +184,7 @@ def registry_history_command(
 def registry_protect_command(
     call: RepoCall,
     model: ModelArgument,
-    alias: Annotated[str, Argument(metavar="ALIAS", help="Such as champion.")],
+    alias: AliasArgument,
     off: Annotated[bool, Option("--off", help="Allow it to move again.")] = False,
 ) -> None:
     """Refuse to move or remove an alias, for everybody, until --off.

@@ -48,7 +48,7 @@ def prompt(
     Args:
         ask: answers one.
         tables: names of tables, for completion.
-        machine: whose home keeps the history.
+        machine: machine whose home keeps the history.
 
     Raises:
         UnsupportedError: prompt_toolkit is not installed.

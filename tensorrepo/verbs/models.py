@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.checks import mapping
+from tensorrepo.formats.common.arguments import mapping
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions

@@ -301,7 +301,7 @@ def add(
     Args:
         session: the workspace and its repository.
         request: what, and as what.
-        progress: told the bytes done so far.
+        progress: callback that receives the bytes done so far.
 
     Raises:
         ConflictError: the name exists and no mode was given.
@@ -340,10 +340,10 @@ def adopt_and_stage(
 
     Args:
         session: the workspace and its repository.
-        name: of the dataset.
+        name: name of the dataset.
         mode: what to do if it exists: APPEND or REPLACE; NEW refuses.
         wish: which files.
-        progress: told the bytes looked at so far.
+        progress: callback that receives the bytes looked at so far.
 
     Raises:
         ConflictError: the name exists and no mode was given, or is no dataset.

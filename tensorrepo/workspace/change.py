@@ -96,8 +96,8 @@ def change_dataset(
     """Apply a verb to a dataset as it is staged, else as HEAD has it, and stage what comes of it.
 
     Args:
-        session: of the command.
-        name: of the dataset.
+        session: workspace and repository of the command.
+        name: name of the dataset.
         verb: change of a draft; receives the draft and the rows that are meant.
         what: text that `status` shows beside it.
         where: rows that the verb is for. A predicate is read once, and becomes their numbers.
@@ -245,7 +245,7 @@ def find_model(
     """The model that ``[REF:]NAME`` names, with where it is.
 
     Args:
-        session: of the command.
+        session: workspace and repository of the command.
         text: what was typed.
         objects: reads it; None: the repository's.
         staged: as it is staged.
@@ -275,8 +275,8 @@ def make_model(
     """Make a model and stage it.
 
     Args:
-        session: of the command.
-        name: of the new model.
+        session: workspace and repository of the command.
+        name: name of the new model.
         verb: makes it at a path of a stage.
         what: is shown beside it by `status`.
         replace: the name may be taken.

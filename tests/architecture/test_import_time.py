@@ -37,7 +37,6 @@ FACE = {
     "tensorrepo.formats.dataset",
     "tensorrepo.formats.dataset.external",
     "tensorrepo.formats.dataset.external.outside",
-    "tensorrepo.checks",
     "tensorrepo.repository",
     "tensorrepo.lazy",
     "tensorrepo.sdk",

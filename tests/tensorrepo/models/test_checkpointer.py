@@ -350,7 +350,7 @@ def test_one_that_stays_for_good_needs_none_that_goes(repository: tr.Repository)
 
 
 def _placement(repository: tr.Repository, commit: Any) -> Placement:
-    digest = state_entry(repository, commit).storage
+    digest = state_entry(repository.context, commit).storage
     assert digest is not None
     return decode_placement(repository.context.core.objects.get(digest).payload, digest)
 
