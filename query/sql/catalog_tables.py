@@ -354,7 +354,7 @@ def _of_column(node: ExpressionNode, known: Mapping[str, str]) -> bool | None:
         case ArrowCall("is_in", (ColumnRef(name),), options) if (
             name in known and "value_set" in options
         ):
-            return known[name] in values.as_py()
+            return known[name] in options["value_set"].as_py()
         case ArrowCall(
             function, (ColumnRef(name), Literal(value)) | (Literal(value), ColumnRef(name))
         ):
