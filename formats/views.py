@@ -41,9 +41,9 @@ class StoredView:
 
     Attributes:
         sql: the query.
-        path: of the dataset when it was asked.
+        path: path of the dataset when it was asked.
         dataset: digest of the dataset's version.
-        commit: whose data was asked.
+        commit: commit whose data was asked.
         runs: RUN ``(n,)``: ids of the rows, in the order of the dataset.
     """
 

@@ -96,15 +96,9 @@ def compact_dataset(
 ) -> ObjectLink:
     """Write worn fragments anew, in bounded memory.
 
-    Args:
-        objects: where to store.
-        dataset: what to compact; it stays as it is.
-        target_bytes: of a fragment.
-        budget_bytes: bound of the memory used.
-        everything: rewrite all fragments, and choose column groups anew.
-        codec: tried on every page.
-        rng: gives fragments their uids.
-        progress: called with rows and bytes written so far.
+    `dataset` stays as it is; `target_bytes` are those of a fragment. With `everything`, all
+    fragments are rewritten and column groups chosen anew; `rng` gives fragments their uids;
+    `progress` receives rows and bytes written so far.
 
     Returns:
         Link of the new root; that of `dataset` when nothing is worn.

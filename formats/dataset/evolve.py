@@ -61,17 +61,10 @@ def add_column(
 ) -> ObjectLink:
     """Put a column behind those there are.
 
-    Args:
-        objects: where to store.
-        dataset: what to change.
-        column: its name, type, and default.
-        values: see `NewValues`; None: rows have the default, or null, and nothing is written but
-            the root.
-        columns: what a function is given; None: all columns that are not hidden.
-        codec: tried on every page of the column.
-        page_bytes: size of a full page; None: as when a dataset is written.
-        budget_bytes: bound of the memory used, beside one batch and one row.
-        progress: called with rows and bytes of new values so far.
+    Without `values` (see `NewValues`) rows have the default, or null, and nothing is written but
+    the root. A function receives `columns`; None: all that are not hidden. `budget_bytes` bounds
+    the memory used, beside one batch and one row; `progress` receives rows and bytes of new values
+    so far.
 
     Returns:
         Link of the new root.

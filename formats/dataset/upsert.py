@@ -194,15 +194,10 @@ def upsert(
 ) -> ObjectLink:
     """Update the rows whose key is there, and append the others.
 
-    Args:
-        objects: where to store.
-        dataset: what to change.
-        key: the column, or columns, that tell one row from every other.
-        batches: rows, as for `write_dataset`. All batches have the columns of the first one;
-            columns that they lack stay as they are, and take their default, or null, in new rows.
-        codec: of appended rows, see `write_dataset`.
-        budget_bytes: bound of the memory used, beside the keys of the input and one batch.
-        progress: called with rows and bytes so far, of updated and then of appended rows.
+    All batches have the columns of the first one; columns that they lack stay as they are, and take
+    their default, or null, in new rows. `budget_bytes` bounds the memory used, beside the keys of
+    the input and one batch; `progress` receives rows and bytes so far, of updated and then of
+    appended rows.
 
     Returns:
         Link of the new root; of the old one when nothing differs.

@@ -63,8 +63,8 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     Args:
         objects: where to store; only what is new is stored, the root last.
         schema: the columns. With `base` it must have the same ones.
-        batches: of any size; each is columns, an Arrow batch or table, or a list of rows. A batch
-            may be reused by its owner once the next one is asked for.
+        batches: batches of any size; each is columns, an Arrow batch or table, or a list of rows. A
+            batch may be reused by its owner once the next one is asked for.
         base: append to this dataset, whose chunks and leaves are linked, not rewritten.
         budget_bytes: bound of the memory used, beside one batch (two lasting ones) and one row.
         page_bytes: size of a full page; None: 1 MiB, or 256 KiB where rows are under 4 KiB.
@@ -186,18 +186,10 @@ def ingest(
 ) -> ObjectLink:
     """Write `batches` as `write_dataset` does, telling from time to time how far it got.
 
-    Args:
-        objects: where to store.
-        schema: the columns.
-        batches: the same rows in the same order as in the run that was cut off.
-        checkpoint: called with the root of all rows so far and the rows of the input it took. The
-            objects need not be durable yet.
-        base: append to this dataset; when going on, what the last checkpoint told.
-        skip_rows: rows of the input that `base` holds already.
-        checkpoint_bytes: about how many bytes of rows lie between two checkpoints.
-        misfits: what to do about rows that do not fit.
-        progress: called with rows and bytes written so far, skipped ones counted as written.
-        options: of `write_dataset`.
+    `batches` give the same rows in the same order as in the run that was cut off, of which `base`,
+    that the last checkpoint told, holds `skip_rows`. `checkpoint` receives the root of all rows so
+    far and the rows of the input that it took, whose objects need not be durable yet, about every
+    `checkpoint_bytes`; `progress` counts skipped rows as written.
 
     Returns:
         Link of the DATASET root.

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorrepo.formats.dataset.selecting.expression import (
-    Call,
+    ArrowCall,
     ColumnRef,
     ExpressionNode,
     Literal,
@@ -359,7 +359,7 @@ def _built(node: ExpressionNode) -> pc.Expression:
             return pc.field(name)
         case Literal(value):
             return pc.scalar(value)
-        case Call(function, arguments, options):
+        case ArrowCall(function, arguments, options):
             made = _FUNCTIONS[function](options)
             given = [_built(each) for each in arguments]
             return pc.Expression._call(function, given, made)  # noqa: SLF001 - names any function

@@ -71,7 +71,7 @@ class Blame:
     """Where a row of a dataset came from.
 
     Attributes:
-        path: of the dataset.
+        path: path of the dataset.
         row: its number, None when it was deleted.
         row_id: its lasting id.
         added: the commit that added it, or brought it back.
@@ -131,15 +131,8 @@ def blame(
 ) -> Blame:
     """Where a row of a dataset came from, and each of its values.
 
-    Args:
-        objects: where commits and datasets are.
-        path: of the dataset.
-        tip: the commit to look back from.
-        row: its number; or
-        row_id: its lasting id, which may be that of a deleted row; or
-        key: columns, and the values by which they name this one row.
-        columns: only these.
-        outside: who reads files in place.
+    The row is named by its number, by its lasting id (of a deleted row, too), or by key columns
+    with their values. `tip` is the commit to look back from.
 
     Raises:
         InvalidInputError: not exactly one of `row`, `row_id` and `key`.

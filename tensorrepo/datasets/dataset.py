@@ -191,7 +191,7 @@ class Dataset:
         """The bytes that links point at, under the prefixes that the repository was opened with.
 
         Args:
-            column: of type Link.
+            column: column of type Link.
             rows: a slice, row numbers or a mask.
 
         Raises:
@@ -396,7 +396,7 @@ class View(Dataset):
 
         Args:
             rows: which rows of the view: a slice, numbers or a mask; None: all.
-            options: of `Dataset.stream`.
+            options: options of `Dataset.stream`.
         """
         numbers = live_numbers(self.source.stored, self.chosen)
         chosen = resolve_rows(slice(None) if rows is None else rows, len(numbers))

@@ -48,7 +48,7 @@ def batches_of(schema: Schema, given: object) -> Iterable[InputBatch]:
     """What a user appends, as batches of bounded bytes.
 
     Args:
-        schema: of the dataset.
+        schema: columns of the dataset.
         given: a mapping of columns, a list of row mappings, Arrow, a `OpenedSource`, a dataset of
             torch or of Hugging Face, or an iterable of batches or of row mappings.
 
@@ -180,12 +180,12 @@ class DatasetDraft:
             rows: a dict of columns, an iterable of row dicts or of batches, an Arrow table or
                 batch, a dataset of torch or of Hugging Face, or what `tensorrepo.read` opened.
                 Pass many small batches as one iterable: each call makes a fragment of its own.
-            on_error: of rows that do not fit: "raise", "skip" the row, or set the value "null";
+            on_error: fate of rows that do not fit: "raise", "skip" the row, or "null" the value;
                 `misfits` then tells of them.
             codec: "none", "zstd", "shuffle", "bitpack", or "auto", which tries a sample of every
                 page; kept where it saves a quarter.
-            page_bytes: of a full page, such as "64KiB": the least that is read at once. None: 1
-                MiB, or 256 KiB where rows are under 4 KiB.
+            page_bytes: bytes of a full page, such as "64KiB": the least that is read at once.
+                None: 1 MiB, or 256 KiB where rows are under 4 KiB.
             derived_from: a dataset, a model, a stream, or several: what the rows were made of. What
                 `tensorrepo.read` opened is noted by itself.
             how: JSON that says how, such as ``{"function": "crop"}``.
@@ -314,7 +314,7 @@ class DatasetDraft:
         """Put a column behind those there are.
 
         Args:
-            name: of the column.
+            name: name of the column.
             type: such as ``"float32"`` or ``Embedding("float32", 768)``; with `sql` it
                 may be left out: large tensors then have the shape of the first rows.
             values: one for each row: an array, an iterable of arrays, or a function that is given
@@ -395,7 +395,7 @@ class DatasetDraft:
         """Write worn fragments anew: small ones, and those with deleted or patched rows.
 
         Args:
-            target_bytes: of a fragment.
+            target_bytes: bytes of a fragment.
             budget_bytes: bound of the memory used.
             everything: write all rows anew, not only what is worn.
         """

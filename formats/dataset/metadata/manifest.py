@@ -175,7 +175,7 @@ class Root:
         schema: with column ids.
         groups: ids of the columns that share page indexes and chunks, in order; a group is
             called by its first one.
-        rows: of all fragments, deleted ones too.
+        rows: rows of all fragments, deleted ones too.
         deleted: rows that are deleted.
     """
 

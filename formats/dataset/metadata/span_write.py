@@ -316,7 +316,7 @@ class Fragment:
         deletions: None when no row is deleted.
         runs: ids of the rows, RUN; None when they were written here.
         patches: by column, in the order in which they were set.
-        stored_bytes: of all pages that are in chunks or inline already.
+        stored_bytes: bytes of all pages that are in chunks or inline already.
     """
 
     uid: int

@@ -271,7 +271,7 @@ class LinkValue(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     Attributes:
         size: bytes of the whole object at `url`, not of the range.
         etag: what its server called that version, as it came, quotes included.
-        hash: of the bytes in the range, ``<algorithm>:<hex>``.
+        hash: hash of the bytes in the range, ``<algorithm>:<hex>``.
     """
 
     url: str

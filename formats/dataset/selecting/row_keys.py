@@ -56,8 +56,8 @@ class KeyTable:
     """Keys that rows are looked for by, numbered as they were given.
 
     Attributes:
-        columns: of the key.
-        rows: how many keys were given.
+        columns: columns of the key.
+        rows: number of keys given.
         values: per column the different values.
         joins: per column but the first, the different joined numbers, ascending.
         numbers: int64: the place of a key among those given, by joined number.

@@ -118,10 +118,10 @@ class FragmentRows:
     """Chosen rows ``[start, stop)`` that lie in one fragment.
 
     Attributes:
-        fragment: counted within its leaf.
-        uid: of the fragment.
+        fragment: number of the fragment within its leaf.
+        uid: lasting name of the fragment.
         first_row: the physical row that the fragment begins with.
-        rows: of the fragment, deleted ones too.
+        rows: number of its rows, deleted ones too.
     """
 
     fragment: int

@@ -349,14 +349,10 @@ def row_changes(
     Values are compared by their bits: NaN equals itself. Only values that can differ are read; a
     batch reads those that it shows when it is asked for them.
 
-    Args:
-        old: a version.
-        new: another one.
-        columns: those to compare and show. A column that only one version has is compared with
-            nulls when it is named here. None: all that both have are compared, all are shown.
-        key: columns whose values make two rows the same row; None: row ids do. Rows that have the
-            same id and key are not looked for elsewhere.
-        max_bytes: a batch shows values of about so many bytes, or one row.
+    Only `columns` are compared and shown: one that only one version has is compared with nulls when
+    it is named there. None: all that both have are compared, all are shown. `key` names columns
+    whose values make two rows the same row, instead of row ids; rows that have the same id and key
+    are not looked for elsewhere. A batch shows values of about `max_bytes`, or one row.
 
     Raises:
         NotFoundError: no version has a column of that name.

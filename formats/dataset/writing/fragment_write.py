@@ -76,7 +76,7 @@ class WriteOptions:
     Attributes:
         encoders: threads that encode.
         budget_bytes: bound of the memory used, beside one batch and one row.
-        page_bytes: of a full page; None: 1 MiB, or 256 KiB where rows are under 4 KiB.
+        page_bytes: bytes of a full page; None: 1 MiB, or 256 KiB where rows are under 4 KiB.
         codec: tried on every page and tile.
         rng: gives fragments their uids.
     """
@@ -143,11 +143,9 @@ class FragmentWriter:
     ) -> None:
         """Take in rows; nothing refers to `values` afterwards, unless they are `lasting`.
 
-        Args:
-            values: of every column, all of as many rows.
-            ids: ROW_ID of the rows, where they were written elsewhere; of all or of none.
-            lasting: nobody writes to their memory again: pages are encoded from it while the next
-                rows are taken in, but not those after them.
+        `ids` are ROW_ID of rows that were written elsewhere; of all or of none. Nobody writes again
+        to the memory of `lasting` values: pages are encoded from it while the next rows are taken
+        in, but not those after them.
         """
         rows = values[0].rows
         if not rows:
